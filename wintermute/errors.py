@@ -1,0 +1,78 @@
+"""Every failure Wintermute expects, in one tree. The message of each says what to do about it.
+
+    WintermuteError
+    ├── ConfigurationError          the person's own files or account need a change: exit code 2
+    │   ├── DataFolderInUse         another daemon holds this data folder
+    │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
+    │   └── LoginRefused            the homeserver does not accept our token or password
+    ├── HomeserverUnavailable       no answer, or one that says "later": try again
+    ├── SendRefused                 the homeserver will never accept this event as it is
+    ├── ToolFailed                  an expected failure of a tool; becomes an observation
+    └── ModelError                  a model call that gave no usable answer
+        ├── ModelUnavailable        outage: every backend of the role tried, retries spent
+        ├── ModelRefused            the request itself or its key is wrong: a person must fix it
+        ├── ContextTooLarge         the request does not fit the model's window
+        └── EmptyReply              neither text nor calls, retries spent
+"""
+
+
+class WintermuteError(Exception):
+    """A failure that was expected. `str()` is one line a person can act on."""
+
+
+class ConfigurationError(WintermuteError):
+    """Something in the person's own files must change before we can run."""
+
+
+class DataFolderInUse(ConfigurationError):
+    """A second daemon on the same data."""
+
+
+class DatabaseUnusable(ConfigurationError):
+    """The database cannot be opened safely."""
+
+
+class LoginRefused(ConfigurationError):
+    """The homeserver does not know our token, or refuses user or password."""
+
+
+class HomeserverUnavailable(WintermuteError):
+    """The homeserver did not answer, or asked us to come back later."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds the server asked us to wait, if it named a time."""
+
+
+class SendRefused(WintermuteError):
+    """The homeserver refuses this event for good (forbidden, too large)."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+        """The Matrix error code, such as `M_FORBIDDEN`."""
+
+
+class ToolFailed(WintermuteError):
+    """A tool could not do what was asked; the model sees the message and can react (L-028)."""
+
+
+class ModelError(WintermuteError):
+    """A model call without a usable answer."""
+
+
+class ModelUnavailable(ModelError):
+    """Every backend of the role was tried as often as allowed (L-034)."""
+
+
+class ModelRefused(ModelError):
+    """The backend refuses the request or the key; trying again cannot help (L-035)."""
+
+
+class ContextTooLarge(ModelError):
+    """The request is larger than the backend's context window (L-036)."""
+
+
+class EmptyReply(ModelError):
+    """The model kept answering with neither text nor calls (L-015)."""

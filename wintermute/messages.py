@@ -1,0 +1,69 @@
+"""The values that travel between doors, stores and the loop."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Origin = Literal["owner", "other", "timer", "system"]
+Kind = Literal["message", "command", "event", "context"]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Something that reached a door and concerns one room.
+
+    `context` is what was said in a group without addressing the bot: shown, never answered.
+    """
+
+    event_id: str
+    room_id: str
+    sender: str
+    sender_name: str
+    origin: Origin
+    kind: Kind
+    body: str
+    sent_at: datetime
+    direct: bool
+    by_bot: bool = False
+    raw: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One gate call of an utterance. `arguments` is JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the backend reported them; zero when it reported none."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question to a model: chat-completions messages and tool definitions."""
+
+    messages: tuple[Json, ...]
+    tools: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One usable answer of a model: text, calls, or both."""
+
+    text: str
+    calls: tuple[Call, ...]
+    finish_reason: str
+    usage: Usage
+    backend: str
+    model: str
+    ms: int
+    """Wall time of the whole question in milliseconds, retries included."""
