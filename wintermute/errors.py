@@ -1,18 +1,18 @@
 """Every failure Wintermute expects, in one tree. The message of each says what to do about it.
 
-    WintermuteError
-    ├── ConfigurationError          the person's own files or account need a change: exit code 2
-    │   ├── DataFolderInUse         another daemon holds this data folder
-    │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
-    │   └── LoginRefused            the homeserver does not accept our token or password
-    ├── HomeserverUnavailable       no answer, or one that says "later": try again
-    ├── SendRefused                 the homeserver will never accept this event as it is
-    ├── ToolFailed                  an expected failure of a tool; becomes an observation
-    └── ModelError                  a model call that gave no usable answer
-        ├── ModelUnavailable        outage: every backend of the role tried, retries spent
-        ├── ModelRefused            the request itself or its key is wrong: a person must fix it
-        ├── ContextTooLarge         the request does not fit the model's window
-        └── EmptyReply              neither text nor calls, retries spent
+WintermuteError
+├── ConfigurationError          the person's own files or account need a change: exit code 2
+│   ├── DataFolderInUse         another daemon holds this data folder
+│   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
+│   └── LoginRefused            the homeserver does not accept our token or password
+├── HomeserverUnavailable       no answer, or one that says "later": try again
+├── SendRefused                 the homeserver will never accept this event as it is
+├── ToolFailed                  an expected failure of a tool; becomes an observation
+└── ModelError                  a model call that gave no usable answer
+    ├── ModelUnavailable        outage: every backend of the role tried, retries spent
+    ├── ModelRefused            the request itself or its key is wrong: a person must fix it
+    ├── ContextTooLarge         the request does not fit the model's window
+    └── EmptyReply              neither text nor calls, retries spent
 """
 
 

@@ -1,0 +1,295 @@
+"""Every key of config.yaml: its type, default, limits and one line of explanation.
+
+Values are frozen. `wintermute init` writes the file from here and the reader checks against it,
+so a key exists in one place only. Defaults follow DESIGN §6.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Provider = Literal["embedded", "endpoint", "none"]
+
+
+def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
+    """A field of the configuration.
+
+    `rules`: `least` and `most` for numbers; `pattern` for text; `later=True` while the feature
+    behind the key does not exist yet (accepted and checked, not written by `init`); `path=True`
+    resolves against the folder of the file.
+    """
+    metadata = {"doc": doc, **rules}
+    if default is not dataclasses.MISSING and callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Secret:
+    """A value that never shows itself; only `reveal` gives it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The secret itself, for the one call that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "[secret]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+USER_ID = r"@[^:\s]+:\S+"
+URL = r"https?://\S+"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    homeserver: str = key("URL of your homeserver.", pattern=URL)
+    user_id: str = key("The bot's own account.", pattern=USER_ID)
+    password: Secret | None = key(
+        "Used for the first login only; {env: NAME} or {file: PATH}.", None
+    )
+    access_token: Secret | None = key("Instead of a password; needs device_id.", None)
+    device_id: str | None = key("The device the access token belongs to.", None)
+    device_name: str = key("What other clients call the bot's device.", "Wintermute")
+    owner: str = key("Your own Matrix id: the one person the bot belongs to.", pattern=USER_ID)
+    allowed_users: tuple[str, ...] = key(
+        "More people who may talk to the bot.", (), pattern=USER_ID
+    )
+    allowed_rooms: tuple[str, ...] = key(
+        "Room ids the bot stays in; empty: any room an allowed person invites it to.", ()
+    )
+    encryption: Literal["required", "preferred", "off"] = key(
+        "required: encrypted rooms only; preferred: plain rooms too; off: no encrypted rooms.",
+        "required",
+    )
+    mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
+    streaming: bool = key("Show answers while they are written.", True, later=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per million tokens."""
+
+    input: float = key("Prompt tokens.", 0.0, least=0)
+    cached: float | None = key(
+        "Prompt tokens the provider had cached; empty: as input.", None, least=0
+    )
+    output: float = key("Answer tokens.", 0.0, least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    base_url: str = key(
+        "Where the OpenAI-compatible API answers, usually ending in /v1.", pattern=URL
+    )
+    model: str = key("The model's name there.")
+    api_key: Secret | None = key("Key, if the server wants one; {env: NAME} or {file: PATH}.", None)
+    context_tokens: int = key("Size of the model's window.", 32768, least=1024)
+    max_output_tokens: int = key("Longest answer to ask for.", 4096, least=16)
+    timeout_s: float = key("Longest time for one answer, in seconds.", 300.0, least=0.1)
+    vision: bool = key("The model understands images.", False, later=True)
+    price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    base: tuple[str, ...] = key("Backends for chats, in failover order.", ())
+    compaction: tuple[str, ...] = key("For summaries of old conversation.", (), later=True)
+    harvest: tuple[str, ...] = key("For picking memories out of conversations.", (), later=True)
+    reconstruction: tuple[str, ...] = key("For merging memories.", (), later=True)
+    dreaming: tuple[str, ...] = key("For the nightly tidying.", (), later=True)
+    sub_sessions: tuple[str, ...] = key("For delegated work.", (), later=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcription:
+    backend: str = key("Backend that transcribes voice messages.")
+    model: str = key("Its transcription model.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    usd_per_day: float | None = key("Most to spend in one day, in USD.", None, least=0, later=True)
+    tokens_per_day: int | None = key("Most tokens in one day.", None, least=1, later=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llm:
+    backends: Mapping[str, Backend] = key("Model servers by a name of your choice.")
+    roles: Roles = key("Which backends do what; an empty list means: as base.", Roles)
+    transcription: Transcription | None = key("Voice messages.", None, later=True)
+    max_retries: int = key("Extra attempts per backend when it fails.", 3, least=0, most=20)
+    budget: Budget = key("Daily ceilings.", Budget, later=True)
+    record: bool = key("Keep every request and answer for replay.", False, later=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    provider: Provider = key("Where meanings are computed.", "embedded")
+    backend: str | None = key("Backend for provider: endpoint.", None)
+    model: str | None = key("Its embedding model.", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qdrant:
+    url: str | None = key("Address of the Qdrant server.", None, pattern=URL)
+    api_key: Secret | None = key("Its key.", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
+        "How memories are found.", "local_vector"
+    )
+    top_k: int = key("Memories shown for one message.", 10, least=1)
+    working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1)
+    merge_top_k: int = key("Related facts considered for a merge.", 3, least=1)
+    merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0)
+    embeddings: Embeddings = key("Embeddings.", Embeddings)
+    qdrant: Qdrant = key("For backend: qdrant.", Qdrant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentSizeLimits:
+    """Characters (P-048, P-053)."""
+
+    memories: int = key("Memories part.", 10000, least=1)
+    tasks: int = key("Tasks part.", 5000, least=1)
+    skills_total: int = key("Skills part.", 2000, least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    component_size_limits: ComponentSizeLimits = key("In characters.", ComponentSizeLimits)
+    fold_at: float = key("Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0)
+    trigger_after_turns: int | None = key("Summarise after so many turns as well.", None, least=1)
+    keep_recent: int = key("Messages that stay as they are.", 10, least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    max_turns: int = key("Model answers for one message.", 30, least=1)
+    max_seconds: float = key("Time for one message.", 900.0, least=1)
+    max_tokens: int = key("Tokens in and out for one message.", 200_000, least=1)
+    require_done_tool: bool = key("End an answer only by the tool `done`.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    language: str = key(
+        "Language of the first greeting.", "en", pattern=r"[a-z]{2,3}(-[A-Za-z]{2,4})?"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dreaming:
+    hour: int = key("When the nightly tidying starts.", 1, least=0, most=23)
+    minute: int = key("Minute of that hour.", 0, least=0, most=59)
+    report: bool = key("Tell the owner what was done.", False)
+    budget_tokens: int | None = key("Most tokens for one night.", None, least=1)
+    dedup_similarity: float = key("Facts this alike are merged.", 0.85, least=0, most=1)
+    contradiction_similarity: float = key("Facts this alike are compared.", 0.5, least=0, most=1)
+    stale_days: int = key("Facts older than this may be retired.", 90, least=1)
+    stale_min_access: int = key("Unless they were used so often.", 3, least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHarvest:
+    message_threshold: int = key("Messages that start a harvest.", 20, least=1)
+    min_messages: int = key("Fewest messages worth one.", 5, least=1)
+    inactivity_minutes: int = key("Or so much silence.", 15, least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubSessions:
+    max_depth: int = key("How deep delegation may go.", 2, least=0)
+    max_turns: int = key("Model answers for one sub-session.", 50, least=1)
+    timeout_s: float = key("Time for one sub-session.", 300.0, least=1)
+    max_parallel: int = key("Sub-sessions at once.", 8, least=1)
+    max_batch: int = key("Sub-sessions in one call.", 50, least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiki:
+    store_path: Path = key("Folder of the pages.", Path("data/wiki"), path=True)
+    runtime_prompt: str | None = key("Prompt file for recall.", None)
+    consolidation_prompt: str | None = key("Prompt file for consolidation.", None)
+    agent_cmds: Mapping[str, str] = key("External agents.", dict)
+    model: str | None = key("Model for page work.", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    roots: tuple[Path, ...] = key(
+        "Folders the assistant may read and write, besides its skills.", (), path=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    enabled: bool = key("Allow commands in a sandbox.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebTools:
+    searxng_url: str | None = key("Search service.", None, pattern=URL)
+    allow_private: tuple[str, ...] = key("Private addresses that may be fetched.", ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    command: tuple[str, ...] = key("Program and arguments.", ())
+    url: str | None = key("Or its address.", None, pattern=URL)
+    env: Mapping[str, Secret] = key("Secrets of its environment.", dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    files: Files = key("Files.", Files)
+    shell: Shell = key("Shell.", Shell, later=True)
+    web: WebTools = key("Web.", WebTools, later=True)
+    mcp: Mapping[str, McpServer] = key("MCP servers by name.", dict, later=True)
+    ephemeral: tuple[str, ...] = key("Tools whose results the model sees once.", (), later=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Web:
+    enabled: bool = key("Serve the web pages.", False)
+    host: str = key("Address to listen on.", "127.0.0.1")
+    port: int = key("Port to listen on.", 1345, least=1, most=65535)
+    token: Secret | None = key("Access token; {env: NAME} or {file: PATH}.", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    level: Literal["debug", "info", "warning", "error"] = key("How much to log.", "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    data_dir: Path = key("Where everything is kept.", Path("data"), path=True)
+    timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC")
+    matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
+    llm: Llm = key("The models that think.")
+    memory: Memory = key("Long-term memory.", Memory, later=True)
+    context: Context = key("What fits into one prompt.", Context, later=True)
+    loop: Loop = key("Limits for one message.", Loop)
+    seed: Seed = key("The first greeting.", Seed, later=True)
+    dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
+    memory_harvest: MemoryHarvest = key("Picking memories.", MemoryHarvest, later=True)
+    sub_sessions: SubSessions = key("Delegation.", SubSessions, later=True)
+    wiki: Wiki = key("Pages.", Wiki, later=True)
+    tools: Tools = key("What the assistant may do.", Tools)
+    web: Web = key("The web door.", Web, later=True)
+    log: Log = key("Logging.", Log)

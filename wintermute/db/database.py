@@ -1,0 +1,141 @@
+"""One writer, one reader, and transactions that cannot be half done."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import aiosqlite
+
+from wintermute.db import driver
+from wintermute.db.migrate import Migration, migrate, migrations
+from wintermute.errors import DatabaseUnusable
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class Row(Protocol):
+    """One result row; columns by name."""
+
+    def __getitem__(self, key: str | int) -> Any: ...
+
+    def keys(self) -> list[str]: ...
+
+
+class Transaction:
+    """An open write transaction. Stores take it as an argument, so that rows change together."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, sql: str, parameters: Parameters = ()) -> int:
+        """Run one statement; the number of rows it changed."""
+        cursor = await self._connection.execute(sql, cast("Iterable[Any]", parameters))
+        count = cursor.rowcount
+        await cursor.close()
+        return count
+
+    async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """All rows of a query, as this transaction sees them."""
+        found = await self._connection.execute_fetchall(sql, cast("Iterable[Any]", parameters))
+        return cast("list[Row]", list(found))
+
+    async def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
+        """The first row of a query, or None."""
+        found = await self.rows(sql, parameters)
+        return found[0] if found else None
+
+
+class Database:
+    """The program's own database file. Readers never wait for the writer."""
+
+    def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """All statements inside become durable together, or none does.
+
+        Not to be nested within one task: the inner one would wait for the outer for ever.
+        """
+        async with self._lock:
+            try:
+                await self._run("BEGIN IMMEDIATE")
+                yield Transaction(self._writer)
+                await self._run("COMMIT")
+            except BaseException:
+                # Queued behind whatever the driver's thread still runs; nothing open, nothing done.
+                await asyncio.shield(self._writer.rollback())
+                raise
+
+    async def _run(self, statement: str) -> None:
+        async def whole() -> None:
+            cursor = await self._writer.execute(statement)
+            await cursor.close()
+
+        await asyncio.shield(whole())
+
+    async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """All rows of a query over what is committed."""
+        found = await self._reader.execute_fetchall(sql, cast("Iterable[Any]", parameters))
+        return cast("list[Row]", list(found))
+
+    async def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
+        """The first row of a query over what is committed, or None."""
+        found = await self.rows(sql, parameters)
+        return found[0] if found else None
+
+
+@asynccontextmanager
+async def open_database(path: Path, *, read_only: bool = False) -> AsyncIterator[Database]:
+    """Open the file, bring its schema up to date, close it at the end.
+
+    With `read_only` nothing is made or migrated, and transactions fail.
+
+    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file.
+    """
+    try:
+        await asyncio.to_thread(_prepare, path, read_only)
+    except driver.Error as error:
+        raise DatabaseUnusable(_advice(path, error)) from error
+    open_one = partial(driver.connect, path)
+    writer = aiosqlite.Connection(partial(open_one, read_only=read_only), iter_chunk_size=64)
+    async with writer, aiosqlite.Connection(partial(open_one, read_only=True), 64) as reader:
+        yield Database(writer, reader)
+
+
+def shipped_migrations() -> list[Migration]:
+    """The numbered SQL files beside this module, in order."""
+    folder = resources.files("wintermute.db") / "migrations"
+    return migrations({item.name: item.read_text("utf-8") for item in folder.iterdir()})
+
+
+def _prepare(path: Path, read_only: bool) -> None:
+    if read_only and not path.exists():
+        raise DatabaseUnusable(
+            f"{path} does not exist: start the daemon once with `wintermute run`"
+        )
+    connection = driver.connect(path, read_only=read_only)
+    try:
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise DatabaseUnusable(_advice(path, problem))
+        if not read_only:
+            path.chmod(0o600)
+            migrate(connection, path, shipped_migrations())
+    finally:
+        connection.close()
+
+
+def _advice(path: Path, problem: object) -> str:
+    if isinstance(problem, DatabaseUnusable):
+        return str(problem)
+    return (
+        f"database {path} cannot be used ({problem}): stop Wintermute, move the file aside and put "
+        f"the newest copy in its place (backups and {path.name}.before-* are beside it)"
+    )

@@ -1,0 +1,49 @@
+"""The only place that names an SQLite driver; the rest of the program sees `wintermute.db`.
+
+pysqlite3 brings its own SQLite: newer than most systems', free of the WAL-reset race of
+3.7.0-3.51.2, and able to load extensions where the Python was built without. Its exceptions are
+not those of the standard library, which is why both kinds are exported from here.
+"""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+try:
+    import pysqlite3 as sqlite3
+except ImportError:  # no wheel for this platform: the Python's own library
+    import sqlite3  # noqa: TID251  the fallback lives here alone
+
+Error: type[Exception] = sqlite3.Error
+OperationalError: type[Exception] = sqlite3.OperationalError
+IntegrityError: type[Exception] = sqlite3.IntegrityError
+
+PRAGMAS = (
+    "PRAGMA busy_timeout=5000",
+    "PRAGMA foreign_keys=ON",
+    "PRAGMA recursive_triggers=ON",
+    "PRAGMA secure_delete=ON",
+    "PRAGMA trusted_schema=OFF",
+    "PRAGMA temp_store=MEMORY",
+    "PRAGMA cache_size=-4000",
+)
+WRITER = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000")
+READER = ("PRAGMA query_only=ON",)
+
+
+def connect(path: Path, *, read_only: bool) -> Any:
+    """An open DB-API connection in autocommit mode, with our PRAGMAs.
+
+    The file must exist for a reader; a writer makes it.
+    """
+    mode = "ro" if read_only else "rwc"
+    uri = f"file:{quote(str(path))}?mode={mode}"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in PRAGMAS + (READER if read_only else WRITER):
+            connection.execute(pragma)
+    except Error:
+        connection.close()
+        raise
+    connection.row_factory = sqlite3.Row
+    return connection

@@ -1,0 +1,54 @@
+"""Small pure functions over text that comes from outside."""
+
+import re
+import unicodedata
+
+TAG = re.compile(r"<(?=/?(?:event|memory|cathedral|room_context)\b)", re.IGNORECASE)
+KEPT_CONTROLS = {"\n", "\t"}
+BIDI_CONTROLS = frozenset(
+    "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+)
+
+
+def clean(text: str) -> str:
+    """Text without control characters and lone surrogates; line ends become newlines.
+
+    Such characters are refused by JSON parsers, homeservers or terminals.
+    """
+    unified = text.replace("\r\n", "\n").replace("\r", "\n")
+    return (
+        "".join(
+            mark
+            if mark in KEPT_CONTROLS or unicodedata.category(mark) not in {"Cc", "Cs"}
+            else "\ufffd"
+            for mark in unified
+        )
+        if not unified.isprintable()
+        else unified
+    )
+
+
+def display_name(name: str, most: int = 40) -> str:
+    """A person's chosen name, safe in one line: no controls, no direction overrides, bounded."""
+    visible = "".join(
+        mark for mark in name if mark not in BIDI_CONTROLS and unicodedata.category(mark)[0] != "C"
+    )
+    line = " ".join(visible.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def untagged(text: str) -> str:
+    """Text in which our own tag names are no tags: `<event` becomes `&lt;event` (L-071)."""
+    return TAG.sub("&lt;", text)
+
+
+def shortened(text: str, most: int) -> str:
+    """Text, or its beginning and end around a mark that says how much is missing (L-026)."""
+    if len(text) <= most:
+        return text
+    head = most * 2 // 3
+    tail = most - head
+    return (
+        f"{text[:head]}\n[truncated: {most} of {len(text)} characters shown]\n"
+        f"{text[len(text) - tail :]}"
+    )
