@@ -16,9 +16,10 @@ Provider = Literal["embedded", "endpoint", "none"]
 def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A field of the configuration.
 
-    `rules`: `least` and `most` for numbers; `pattern` for text; `later=True` while the feature
-    behind the key does not exist yet (accepted and checked, not written by `init`); `path=True`
-    resolves against the folder of the file.
+    `rules`: `least` and `most` for numbers; `pattern` for text, with an `example` that matches
+    it; `zone=True` for a time zone; `backend=True` for the name of one of `llm.backends`;
+    `later=True` while the feature behind the key does not exist yet (accepted and checked, not
+    written by `init`). A Path is relative to the folder of the file.
     """
     metadata = {"doc": doc, **rules}
     if default is not dataclasses.MISSING and callable(default):
@@ -49,25 +50,38 @@ class Secret:
 
 
 USER_ID = r"@[^:\s]+:\S+"
-URL = r"https?://\S+"
+ROOM_ID = r"!\S+"
+URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
+"""No user and password in it: those would be a secret in plain sight."""
+A_URL = "https://example.org"
+A_USER = "@name:example.org"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    homeserver: str = key("URL of your homeserver.", pattern=URL)
-    user_id: str = key("The bot's own account.", pattern=USER_ID)
+    homeserver: str = key(
+        "URL of your homeserver.", pattern=URL, example="https://matrix.example.org"
+    )
+    user_id: str = key("The bot's own account.", pattern=USER_ID, example="@wintermute:example.org")
     password: Secret | None = key(
         "Used for the first login only; {env: NAME} or {file: PATH}.", None
     )
-    access_token: Secret | None = key("Instead of a password; needs device_id.", None)
-    device_id: str | None = key("The device the access token belongs to.", None)
+    access_token: Secret | None = key("Instead of a password.", None)
+    device_id: str | None = key("The access token's device; left out, the server is asked.", None)
     device_name: str = key("What other clients call the bot's device.", "Wintermute")
-    owner: str = key("Your own Matrix id: the one person the bot belongs to.", pattern=USER_ID)
+    owner: str = key(
+        "Your own Matrix id: the one person the bot belongs to.",
+        pattern=USER_ID,
+        example="@you:example.org",
+    )
     allowed_users: tuple[str, ...] = key(
-        "More people who may talk to the bot.", (), pattern=USER_ID
+        "More people who may talk to the bot.", (), pattern=USER_ID, example=A_USER
     )
     allowed_rooms: tuple[str, ...] = key(
-        "Room ids the bot stays in; empty: any room an allowed person invites it to.", ()
+        "Room ids the bot stays in; empty: any room an allowed person invites it to.",
+        (),
+        pattern=ROOM_ID,
+        example="!room:example.org",
     )
     encryption: Literal["required", "preferred", "off"] = key(
         "required: encrypted rooms only; preferred: plain rooms too; off: no encrypted rooms.",
@@ -91,9 +105,11 @@ class Price:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     base_url: str = key(
-        "Where the OpenAI-compatible API answers, usually ending in /v1.", pattern=URL
+        "Where the OpenAI-compatible API answers, usually ending in /v1.",
+        pattern=URL,
+        example="http://127.0.0.1:8080/v1",
     )
-    model: str = key("The model's name there.")
+    model: str = key("The model's name there.", example="my-model")
     api_key: Secret | None = key("Key, if the server wants one; {env: NAME} or {file: PATH}.", None)
     context_tokens: int = key("Size of the model's window.", 32768, least=1024)
     max_output_tokens: int = key("Longest answer to ask for.", 4096, least=16)
@@ -104,17 +120,23 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    base: tuple[str, ...] = key("Backends for chats, in failover order.", ())
-    compaction: tuple[str, ...] = key("For summaries of old conversation.", (), later=True)
-    harvest: tuple[str, ...] = key("For picking memories out of conversations.", (), later=True)
-    reconstruction: tuple[str, ...] = key("For merging memories.", (), later=True)
-    dreaming: tuple[str, ...] = key("For the nightly tidying.", (), later=True)
-    sub_sessions: tuple[str, ...] = key("For delegated work.", (), later=True)
+    base: tuple[str, ...] = key(
+        "Backends for chats, in failover order; empty: the only one there is.", (), backend=True
+    )
+    compaction: tuple[str, ...] = key(
+        "For summaries of old conversation.", (), backend=True, later=True
+    )
+    harvest: tuple[str, ...] = key(
+        "For picking memories out of conversations.", (), backend=True, later=True
+    )
+    reconstruction: tuple[str, ...] = key("For merging memories.", (), backend=True, later=True)
+    dreaming: tuple[str, ...] = key("For the nightly tidying.", (), backend=True, later=True)
+    sub_sessions: tuple[str, ...] = key("For delegated work.", (), backend=True, later=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcription:
-    backend: str = key("Backend that transcribes voice messages.")
+    backend: str = key("Backend that transcribes voice messages.", backend=True)
     model: str = key("Its transcription model.")
 
 
@@ -126,7 +148,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llm:
-    backends: Mapping[str, Backend] = key("Model servers by a name of your choice.")
+    backends: Mapping[str, Backend] = key(
+        "Model servers by a name of your choice.", example="local"
+    )
     roles: Roles = key("Which backends do what; an empty list means: as base.", Roles)
     transcription: Transcription | None = key("Voice messages.", None, later=True)
     max_retries: int = key("Extra attempts per backend when it fails.", 3, least=0, most=20)
@@ -137,13 +161,13 @@ class Llm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
     provider: Provider = key("Where meanings are computed.", "embedded")
-    backend: str | None = key("Backend for provider: endpoint.", None)
+    backend: str | None = key("Backend for provider: endpoint.", None, backend=True)
     model: str | None = key("Its embedding model.", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qdrant:
-    url: str | None = key("Address of the Qdrant server.", None, pattern=URL)
+    url: str | None = key("Address of the Qdrant server.", None, pattern=URL, example=A_URL)
     api_key: Secret | None = key("Its key.", None)
 
 
@@ -180,7 +204,7 @@ class Context:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     max_turns: int = key("Model answers for one message.", 30, least=1)
-    max_seconds: float = key("Time for one message.", 900.0, least=1)
+    max_seconds: float = key("Seconds for one message.", 900.0, least=1)
     max_tokens: int = key("Tokens in and out for one message.", 200_000, least=1)
     require_done_tool: bool = key("End an answer only by the tool `done`.", False)
 
@@ -188,7 +212,10 @@ class Loop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
     language: str = key(
-        "Language of the first greeting.", "en", pattern=r"[a-z]{2,3}(-[A-Za-z]{2,4})?"
+        "Language of the first greeting.",
+        "en",
+        pattern=r"[a-z]{2,3}(-[A-Za-z]{2,4})?",
+        example="en",
     )
 
 
@@ -222,7 +249,7 @@ class SubSessions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiki:
-    store_path: Path = key("Folder of the pages.", Path("data/wiki"), path=True)
+    store_path: Path = key("Folder of the pages.", Path("data/wiki"))
     runtime_prompt: str | None = key("Prompt file for recall.", None)
     consolidation_prompt: str | None = key("Prompt file for consolidation.", None)
     agent_cmds: Mapping[str, str] = key("External agents.", dict)
@@ -232,7 +259,7 @@ class Wiki:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
     roots: tuple[Path, ...] = key(
-        "Folders the assistant may read and write, besides its skills.", (), path=True
+        "Folders the assistant may read and write, besides its skills.", ()
     )
 
 
@@ -243,14 +270,14 @@ class Shell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebTools:
-    searxng_url: str | None = key("Search service.", None, pattern=URL)
+    searxng_url: str | None = key("Search service.", None, pattern=URL, example=A_URL)
     allow_private: tuple[str, ...] = key("Private addresses that may be fetched.", ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
     command: tuple[str, ...] = key("Program and arguments.", ())
-    url: str | None = key("Or its address.", None, pattern=URL)
+    url: str | None = key("Or its address.", None, pattern=URL, example=A_URL)
     env: Mapping[str, Secret] = key("Secrets of its environment.", dict)
 
 
@@ -278,8 +305,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    data_dir: Path = key("Where everything is kept.", Path("data"), path=True)
-    timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC")
+    data_dir: Path = key("Where everything is kept.", Path("data"))
+    timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC", zone=True)
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("The models that think.")
     memory: Memory = key("Long-term memory.", Memory, later=True)

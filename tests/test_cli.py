@@ -1,0 +1,229 @@
+"""The command line: help, exit codes, one line per error, and logs without secrets."""
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from wintermute.cli.log import Lines
+from wintermute.cli.main import VERBS, cli
+from wintermute.config.lock import hold
+from wintermute.config.secrets import redaction
+from wintermute.config.write import starter_config
+from wintermute.db import open_database
+
+HEAVY = {"asyncio", "yaml", "nio", "openai", "aiosqlite", "zoneinfo", "dataclasses", "logging"}
+
+
+def wintermute(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wintermute", *words],
+        capture_output=True,
+        check=False,
+        text=True,
+        env={"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"} | environment,
+    )
+
+
+def commands(group: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command below this one, by its words."""
+    yield " ".join(words), group
+    if isinstance(group, click.Group):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            yield from commands(command, *words, name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What `init` makes, with servers nobody listens at."""
+    assert wintermute("init", tmp_path).returncode == 0
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    text = starter_config().replace("https://matrix.example.org", nowhere)
+    (tmp_path / "config.yaml").write_text(text.replace("http://127.0.0.1:8080", nowhere))
+    return tmp_path
+
+
+def test_help_loads_nothing_it_does_not_need() -> None:
+    """`--help` has 90 ms."""
+    script = (
+        "import sys, wintermute.cli.main as m\ntry: m.cli(['--help'])\nfinally: print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, text=True
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("wintermute.cli.")} == {
+        "wintermute.cli.main",
+        "wintermute.cli.options",
+    }
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    """L-082."""
+    for words, command in commands(cli):
+        assert command.help is not None
+        assert f"Example: wintermute {words}".rstrip() in command.help
+        for parameter in command.params:
+            assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None)
+
+
+def test_the_list_of_commands_says_what_each_command_says() -> None:
+    found = {words: command for words, command in commands(cli) if words in VERBS}
+    assert {words: command.get_short_help_str(80) for words, command in found.items()} == VERBS
+
+
+def test_the_version_is_printed() -> None:
+    assert wintermute("--version").stdout.startswith("wintermute 0.")
+
+
+@pytest.mark.parametrize("words", [["nope"], ["--nope"], ["init"], ["matrix", "nope"]])
+def test_a_wrong_usage_exits_with_two(words: list[str]) -> None:
+    """L-082."""
+    done = wintermute(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "check", "status", "matrix logout"])
+def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
+    tmp_path: Path, verb: str
+) -> None:
+    """L-082, L-079."""
+    path = tmp_path / "config.yaml"
+    path.write_text(starter_config().replace("  owner:", "  ownr:"))
+    done = wintermute(*verb.split(), "--config", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    missing, unknown = done.stderr.splitlines()
+    assert missing.startswith(f"wintermute: {path}:12:3: matrix.owner: is missing")
+    assert unknown.endswith("matrix.ownr: unknown key; the nearest known one is owner")
+
+
+def test_the_configuration_is_named_before_or_after_the_verb_or_by_the_environment(
+    tmp_path: Path,
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for done, expected in [
+        (wintermute("--config", first, "status"), first),
+        (wintermute("--config", first, "status", "--config", second), second),
+        (wintermute("status", WINTERMUTE_CONFIG=str(first)), first),
+        (wintermute("status", "--config", second, WINTERMUTE_CONFIG=str(first)), second),
+    ]:
+        assert done.stderr.startswith(f"wintermute: {expected}: no such file")
+
+
+def test_check_names_every_broken_part_and_changes_nothing(folder: Path) -> None:
+    (folder / "data/prompts/BASE_PROMPT.txt").write_text(" \n")
+    (folder / "data").chmod(0o755)
+    before = sorted(folder.rglob("*"))
+    done = wintermute("check", "--config", folder / "config.yaml")
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert list(lines) == [
+        "ok    config",
+        "warn  data folder",
+        "ok    disk",
+        "ok    database",
+        "fail  prompts",
+        "ok    time zone",
+        "fail  model local",
+        "fail  homeserver",
+    ]
+    assert f"chmod 700 {folder}/data" in lines["warn  data folder"]
+    assert "-> check matrix.homeserver" in lines["fail  homeserver"]
+    assert sorted(folder.rglob("*")) == before
+
+
+async def test_status_tells_of_the_daemon_and_what_is_stored(folder: Path) -> None:
+    """L-082: also beside a running daemon."""
+    async with open_database(folder / "data/wintermute.db"):
+        pass
+    stopped = wintermute("--config", folder / "config.yaml", "status")
+    assert stopped.returncode == 0
+    assert stopped.stdout.startswith("warn  daemon: not running -> start it")
+    assert "\nok    outbox: 0 to be sent" in stopped.stdout
+    with hold(folder / "data"):
+        running = wintermute("status", "--json", "--config", folder / "config.yaml")
+    first, *others = json.loads(running.stdout)
+    assert first == {"name": "daemon", "state": "ok", "text": f"running, process {os.getpid()}"}
+    assert {fact["name"] for fact in others} >= {"inbox", "outbox", "decryption"}
+
+
+def test_a_corrupt_database_is_refused_in_one_line(folder: Path) -> None:
+    (folder / "data/wintermute.db").write_text("no database")
+    done = wintermute("status", "--config", folder / "config.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "put the newest copy in its place" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["logout", "reset-crypto"])
+def test_the_login_is_not_touched_beside_a_running_daemon(folder: Path, verb: str) -> None:
+    with hold(folder / "data"):
+        refused = wintermute("matrix", verb, "--config", folder / "config.yaml")
+    assert refused.returncode == 2
+    assert f"(process {os.getpid()}) uses the data folder" in refused.stderr
+    assert wintermute("matrix", verb, "--config", folder / "config.yaml").returncode == 0
+
+
+# Logs ------------------------------------------------------------------------------------------
+
+
+def record(message: str, *values: object, error: Exception | None = None) -> logging.LogRecord:
+    info = (type(error), error, error.__traceback__) if error else None
+    return logging.LogRecord("wintermute.x", logging.WARNING, "", 1, message, values, info)
+
+
+def test_no_secret_reaches_a_log_line_or_a_traceback() -> None:
+    """L-050."""
+    lines = Lines(redaction(["sk-1'2"]), journal=False)
+    text = lines.format(record("refused key=%r", "sk-1'2", error=ValueError("sk-1'2")))
+    assert "sk-1" not in text
+    assert text.count("[secret]") == 2
+    assert 'WARNING refused key="[secret]" part=wintermute.x' in text
+
+
+def test_a_message_cannot_forge_a_second_line() -> None:
+    text = Lines(str, journal=False).format(record("name=%s", "Ann\r\nCRITICAL all is lost\u2028x"))
+    assert len(text.splitlines()) == 1
+
+
+def test_under_the_journal_each_line_has_its_priority_and_no_time() -> None:
+    lines = Lines(str, journal=True)
+    text = lines.format(record("broken", error=ValueError("no")))
+    assert text.splitlines()[0] == "<4>WARNING broken part=wintermute.x"
+    assert all(line.startswith("<4>") for line in text.splitlines())
+
+
+def test_a_bug_is_logged_without_secrets_and_libraries_are_quiet() -> None:
+    """L-050."""
+    script = """
+import logging
+from wintermute.cli.log import configure_logging
+from wintermute.config.secrets import redaction
+configure_logging("info", redaction(["sk-12"]), {})
+logging.getLogger("nio.client").info("sent a message")
+logging.getLogger("wintermute.daemon").info("started")
+logging.getLogger("wintermute.daemon").debug("too much")
+raise RuntimeError("key sk-12")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=False, text=True
+    )
+    started, crashed, *traceback = done.stderr.splitlines()
+    assert started.endswith("Z INFO started part=wintermute.daemon")
+    assert crashed.endswith("Z CRITICAL crashed error=RuntimeError part=wintermute.cli.log")
+    assert traceback[-1] == "RuntimeError: key [secret]"
+    assert done.returncode == 1

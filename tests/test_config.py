@@ -1,0 +1,435 @@
+"""Reading config.yaml: every problem at once, in its place, and no secret shown."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wintermute.config.read import environment, read_config
+from wintermute.config.schema import Config, Secret
+from wintermute.config.secrets import redaction, secret_values
+from wintermute.errors import ConfigurationError
+
+GOOD = """\
+matrix:
+  homeserver: https://matrix.example.org
+  user_id: "@bot:example.org"
+  owner: "@ann:example.org"
+  password: {env: PASSWORD}
+llm:
+  backends:
+    local: {base_url: "http://127.0.0.1:8080/v1", model: small}
+"""
+ENVIRONMENT = {"PASSWORD": "correct horse", "KEY": "sk-123"}
+
+
+def read(folder: Path, text: str | bytes, environment: Mapping[str, str] = ENVIRONMENT) -> Config:
+    path = folder / "config.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_config(path, environment)
+
+
+def problems(
+    folder: Path, text: str | bytes, environment: Mapping[str, str] = ENVIRONMENT
+) -> list[str]:
+    """The lines of the refusal, without the path before each."""
+    with pytest.raises(ConfigurationError) as refusal:
+        read(folder, text, environment)
+    lines = str(refusal.value).splitlines()
+    start = f"{folder / 'config.yaml'}:"
+    assert all(line.startswith(start) for line in lines)
+    return [line.removeprefix(start) for line in lines]
+
+
+def problem(folder: Path, text: str | bytes) -> str:
+    """The one line of a refusal with one problem."""
+    (line,) = problems(folder, text)
+    return line
+
+
+def test_a_short_file_is_enough(tmp_path: Path) -> None:
+    """L-019: the defaults stand in the schema."""
+    config = read(tmp_path, GOOD)
+    assert config.matrix.password == Secret("correct horse")
+    assert config.loop.max_turns == 30
+    assert config.sub_sessions.max_turns == 50
+    assert config.llm.roles.base == ("local",)
+    assert config.data_dir == tmp_path / "data"
+    assert config.wiki.store_path == tmp_path / "data/wiki"
+
+
+def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """L-082: unknown keys are named with the nearest known one."""
+    text = """\
+matrix:
+  homserver: https://matrix.example.org
+  user_id: "@bot:example.org"
+  owner: "@ann:example.org"
+  pasword: {env: PASSWORD}
+loop: {max_turns: many}
+lgo: {level: info}
+"""
+    assert problems(tmp_path, text) == [
+        "1:1: llm.backends: is missing: write a section of names with their values below it",
+        "2:3: matrix.homeserver: is missing: write text like https://matrix.example.org",
+        "2:3: matrix.homserver: unknown key; the nearest known one is homeserver",
+        "2:3: matrix.password: is missing: write {env: NAME} or {file: PATH}, or give an"
+        " access_token in the same way",
+        "5:3: matrix.pasword: unknown key; the nearest known one is password",
+        "6:19: loop.max_turns: must be a whole number of at least 1",
+        "7:1: lgo: unknown key; the nearest known one is log",
+    ]
+
+
+def test_without_an_owner_nothing_starts(tmp_path: Path) -> None:
+    """L-079: nobody is never read as everybody."""
+    text = GOOD.replace('  owner: "@ann:example.org"\n', "")
+    assert problem(tmp_path, text).endswith(
+        "matrix.owner: is missing: write text like @you:example.org"
+    )
+
+
+def test_the_bot_does_not_own_itself(tmp_path: Path) -> None:
+    said = problem(tmp_path, GOOD.replace("@ann", "@bot"))
+    assert said.startswith("4:10: matrix.owner: is the bot's own account")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "null", "1.5", '"30"', "1_000", "9" * 5000, "[1]"])
+@pytest.mark.parametrize("key", ["loop.max_turns", "context.component_size_limits.memories"])
+def test_a_limit_that_is_no_positive_whole_number_is_refused(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    """L-019, P-053: naming the key."""
+    nested = "{" + ": {".join(key.split(".")[1:]) + f": {value}" + "}" * key.count(".")
+    said = problem(tmp_path, f"{GOOD}{key.split('.')[0]}: {nested}\n")
+    assert f"{key}: must be a whole number of at least 1" in said
+
+
+@pytest.mark.parametrize("zone", ["Europa/Berlin", "../x", "America", "x" * 300, "Berlin\tMitte"])
+def test_an_unknown_time_zone_is_named(tmp_path: Path, zone: str) -> None:
+    """P-008."""
+    said = problem(tmp_path, f'{GOOD}timezone: "{zone}"\n')
+    assert said.startswith("9:11: timezone: ")
+    assert zone[:60] in said or "one line" in said
+
+
+def test_an_unknown_memory_backend_lists_the_four(tmp_path: Path) -> None:
+    """M-014."""
+    said = problem(tmp_path, GOOD + "memory: {backend: redis}\n")
+    assert said.endswith("memory.backend: must be one of local_vector, fts5, flat_file, qdrant")
+
+
+def test_a_language_that_is_a_path_is_refused(tmp_path: Path) -> None:
+    """P-059."""
+    assert "seed.language: must be text like en" in problem(
+        tmp_path, GOOD + "seed: {language: ../x}\n"
+    )
+
+
+def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        GOOD.replace("model: small", "model: 3:30") + "  roles: {base: [local]}\n"
+        "timezone: UTC\nweb: {enabled: TRUE, host: no}\nmemory: {embeddings: {model: 2024-01-01}}\n"
+        "loop: {max_seconds: 1e3}\ndreaming: {dedup_similarity: 1}\n",
+    )
+    assert config.llm.backends["local"].model == "3:30"
+    assert (config.web.enabled, config.web.host) == (True, "no")
+    assert config.memory.embeddings.model == "2024-01-01"
+    assert config.loop.max_seconds == 1000.0
+    assert isinstance(config.dreaming.dedup_similarity, float)
+    off = read(tmp_path, GOOD.replace("matrix:\n", "matrix:\n  encryption: off\n"))
+    assert off.matrix.encryption == "off"
+
+
+@pytest.mark.parametrize("value", ["no", "off", "yes", "on", '"true"', "0"])
+def test_other_words_for_true_and_false_are_refused(tmp_path: Path, value: str) -> None:
+    said = problem(tmp_path, f"{GOOD}web: {{enabled: {value}}}\n")
+    assert said.endswith("web.enabled: must be true or false")
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "1e999", "3:30", "2,5"])
+def test_a_number_has_to_be_one(tmp_path: Path, value: str) -> None:
+    said = problem(tmp_path, f"{GOOD}loop:\n  max_seconds: {value}\n")
+    assert said == "10:16: loop.max_seconds: must be a number of at least 1"
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    text = GOOD + "loop:\n  max_turns: 1\n  max_turns: 2\nlog: {level: info}\nlog: {level: debug}\n"
+    assert problems(tmp_path, text) == [
+        "11:3: loop.max_turns: stands here twice (first in line 10): remove one",
+        "13:1: log: stands here twice (first in line 12): remove one",
+    ]
+
+
+def test_an_empty_required_value_is_refused_and_an_empty_optional_one_is_none(
+    tmp_path: Path,
+) -> None:
+    assert read(tmp_path, GOOD + "  transcription:\n").llm.transcription is None
+    assert "loop: must be a section" in problem(tmp_path, GOOD + "loop:\n")
+    assert "tools.files.roots: must be a list" in problem(
+        tmp_path, GOOD + "tools: {files: {roots: }}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "1:1: the file is empty"),
+        ("# nothing\n", "1:1: the file is empty"),
+        ("matrix:\n\thomeserver: x\n", "2:1: a tab stands where only spaces may"),
+        ("matrix:\n  owner: @ann:example.org\n", "2:10: text that starts with @ needs quotes"),
+        ("matrix:\n  allowed_rooms: [!abc:x]\n", "2:19: tags are not used here"),
+        ("a: &x 1\nb: *x\n", "1:4: anchors and aliases are not used here"),
+        ("a: *nowhere\n", "1:4: anchors and aliases are not used here"),
+        ("a: {b: [}\n", "1:9: not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "2:1: not valid YAML"),
+        ('a: "\\Uffffffff"\n', "1:1: not valid YAML"),
+        ("a: \x00\n", "1:4: has a character"),
+        (b"a: b\nc: \xff\n", "2:4: the file is not UTF-8 text"),
+        ("a: b\n".encode("utf-16"), "1:1: the file is not UTF-8 text"),
+        ("[" * 100_000, "1:14: nested too deeply"),
+        ("- " * 100_000, "1:27: nested too deeply"),
+        ("a: " + "x" * 300_000, "1:1: larger than 256 KB"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_with_its_place(
+    tmp_path: Path, text: str | bytes, said: str
+) -> None:
+    assert problem(tmp_path, text).startswith(said)
+
+
+def test_a_document_of_another_shape_names_what_is_missing(tmp_path: Path) -> None:
+    first, *others = problems(tmp_path, "hello\n")
+    assert first == "1:1: must be a section with keys below it"
+    assert any("matrix.owner: is missing" in line for line in others)
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()).timezone == "UTC"
+
+
+def test_a_missing_file_and_a_folder_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no such file: make one with `wintermute init"):
+        read_config(tmp_path / "none.yaml", {})
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+        read_config(tmp_path, {})
+
+
+# Secrets ---------------------------------------------------------------------------------------
+
+
+def with_password(value: str) -> str:
+    return GOOD.replace("{env: PASSWORD}", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hunter2",
+        '"hunter2"',
+        "[hunter2]",
+        "{hunter2}",
+        "{hunter2, hunter2}",
+        "{env: hunter2 again}",
+        "{value: hunter2}",
+        "{env: A, file: hunter2}",
+        "*hunter2",
+        "!hunter2! x",
+        "&hunter2 x",
+        "{env: [hunter2]}",
+        "@hunter2",
+        "[hunter2",
+        '"hunter2',
+        "{? [hunter2]}",
+    ],
+)
+def test_a_secret_in_plain_sight_is_refused_and_not_repeated(tmp_path: Path, value: str) -> None:
+    """L-050."""
+    assert "hunter2" not in "\n".join(problems(tmp_path, with_password(value)))
+
+
+def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path) -> None:
+    """L-050: values are never shown, only keys, time zones and names of backends."""
+    text = """\
+matrix: {homeserver: hunter2, user_id: hunter2, owner: true, access_token:hunter2}
+llm: {backends: {local: {base_url: "http://me:hunter2@x/v1", model: "hunter2\\n"}}, max_retries: hunter2}
+log: {level: hunter2}
+pasword: hunter2
+data_dir: [hunter2]
+"""
+    said = "\n".join(problems(tmp_path, text))
+    assert "hunter2" not in said
+    assert "matrix.access_token: unknown key" in said
+
+
+def test_a_secret_comes_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    config = read(tmp_path, with_password("{file: token}"))
+    assert config.matrix.password == Secret("s3cret")
+    absolute = read(tmp_path, with_password(f"{{file: {tmp_path / 'token'}}}"))
+    assert absolute.matrix.password == Secret("s3cret")
+
+
+def test_a_secret_that_is_not_beside_the_configuration_comes_from_the_credentials(
+    tmp_path: Path,
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    (credentials / "token").write_text("of systemd")
+    around = {"CREDENTIALS_DIRECTORY": str(credentials)}
+    text = with_password("{file: token}")
+    assert read(tmp_path, text, around).matrix.password == Secret("of systemd")
+    (tmp_path / "token").write_text("of the folder")
+    assert read(tmp_path, text, around).matrix.password == Secret("of the folder")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("{env: NOWHERE}", "the environment variable NOWHERE is not set"),
+        ("{env: EMPTY}", "the environment variable EMPTY is empty"),
+        ("{env: LINES}", "the environment variable LINES must hold one line"),
+        ("{file: nowhere}", "there is no file "),
+        ("{file: /}", "there is no file /"),
+        ("{file: /dev/zero}", "there is no file /dev/zero"),
+        ("{file: " + "x" * 5000 + "}", "cannot be read: File name too long"),
+        ("{file: binary}", "is not UTF-8 text"),
+        ("{file: blank}", "blank is empty"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_named(tmp_path: Path, value: str, said: str) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "blank").write_text("\n")
+    (line,) = problems(tmp_path, with_password(value), {"EMPTY": "", "LINES": "a\nb"})
+    assert line.startswith("5:13: matrix.password: ")
+    assert said in line
+
+
+def test_the_bot_needs_one_way_to_log_in(tmp_path: Path) -> None:
+    token = with_password("null") + "\n"
+    assert "matrix.password: is missing" in problem(tmp_path, token)
+    only_token = read(tmp_path, GOOD.replace("password: {env", "access_token: {env"))
+    assert only_token.matrix.device_id is None
+    both = GOOD.replace("matrix:\n", "matrix:\n  access_token: {env: KEY}\n")
+    assert "matrix.access_token: stands beside a password" in problem(tmp_path, both)
+
+
+def test_the_secrets_of_a_configuration_are_known_and_hidden(tmp_path: Path) -> None:
+    """L-050."""
+    around = {"PASSWORD": 'a "b"\\c', "KEY": "sk-ü/1", "MCP": "third"}
+    config = read(
+        tmp_path,
+        GOOD.replace("model: small", "model: small, api_key: {env: KEY}")
+        + "tools: {mcp: {one: {env: {TOKEN: {env: MCP}}}}}\n",
+        around,
+    )
+    assert set(secret_values(config)) == set(around.values())
+    assert "sk-" not in repr(config)
+    hide = redaction(secret_values(config))
+    assert hide("a third way") == "a [secret] way"
+    said = hide(f'{around["PASSWORD"]!r} {around["KEY"]} sk-%C3%BC%2F1 "a \\"b\\"\\\\c"')
+    assert said == "'[secret]' [secret] [secret] \"[secret]\""
+    assert redaction([])("as it was") == "as it was"
+
+
+# Rules about several keys ----------------------------------------------------------------------
+
+TWO = GOOD + '    other: {base_url: "http://[::1]:1/v1", model: big}\n'
+
+
+def test_several_backends_need_a_base(tmp_path: Path) -> None:
+    said = problem(tmp_path, TWO)
+    assert said.endswith(
+        "llm.roles.base: is missing: several backends, so write which to use: local, other"
+    )
+    config = read(tmp_path, TWO + "  roles: {base: [other, local]}\n")
+    assert config.llm.roles.base == ("other", "local")
+
+
+def test_a_role_names_backends_that_exist(tmp_path: Path) -> None:
+    said = problems(tmp_path, TWO + "  roles: {base: [othr], harvest: [local, Lokal]}\n")
+    assert said == [
+        "10:18: llm.roles.base[0]: no backend is called 'othr'; the nearest known one is other",
+        "10:42: llm.roles.harvest[1]: no backend is called 'Lokal'; the nearest known one is local",
+    ]
+
+
+def test_no_backend_at_all_is_refused(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("  backends")] + "  backends: {}\n"
+    assert problem(tmp_path, text).startswith("7:13: llm.backends: names no backend")
+
+
+def test_an_answer_may_not_fill_the_whole_window(tmp_path: Path) -> None:
+    said = problem(tmp_path, GOOD.replace("model: small", "model: small, context_tokens: 4096"))
+    assert "llm.backends.local.max_output_tokens: leaves no room" in said
+
+
+def test_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
+    text = GOOD + "data_dir: ../kept\ntools: {files: {roots: [notes, /x, ~/y]}}\n"
+    config = read(tmp_path, text)
+    assert config.data_dir == tmp_path / "../kept"
+    assert config.tools.files.roots == (tmp_path / "notes", Path("/x"), Path.home() / "y")
+
+
+def test_the_environment_is_that_of_the_process() -> None:
+    assert environment()["PATH"]
+
+
+# Anything at all -------------------------------------------------------------------------------
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.dates()
+    | st.sampled_from(
+        ["@a:b", "https://x", "UTC", "local", "off", "data", "~nobody", "/", "\ud800"]
+    )
+)
+SECRETS = st.sampled_from([{"env": "PASSWORD"}, {"file": "config.yaml"}, {"file": "no\0"}, "x"])
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Mostly what the key wants, sometimes anything."""
+    if dataclasses.is_dataclass(kind):
+        return sections(kind)
+    if get_origin(kind) is tuple:
+        return st.lists(values(get_args(kind)[0]), max_size=2)
+    if get_origin(kind) is Mapping:
+        names = st.sampled_from(["local", "a b", "x.y", ""])
+        return st.dictionaries(names, values(get_args(kind)[1]), max_size=2)
+    if kind is Secret:
+        return SECRETS
+    if get_origin(kind) is not None and type(None) in get_args(kind):
+        return st.none() | values(get_args(kind)[0])
+    return LEAVES
+
+
+def sections(shape: Any) -> st.SearchStrategy[Any]:
+    """Some of the section's keys, and sometimes one that it does not have."""
+    fields = {
+        field.name: st.deferred(lambda kind=field.type: values(kind) | LEAVES)  # type: ignore[misc]
+        for field in dataclasses.fields(shape)
+    }
+    return st.fixed_dictionaries({}, optional={**fields, "naem": LEAVES})
+
+
+READ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@READ
+@given(text=st.text(max_size=60) | st.binary(max_size=60) | sections(Config).map(yaml.safe_dump))
+def test_whatever_stands_in_the_file_it_is_read_or_refused(
+    tmp_path: Path, text: str | bytes
+) -> None:
+    with contextlib.suppress(ConfigurationError):
+        read(tmp_path, text.encode("utf-8", "replace") if isinstance(text, str) else text)

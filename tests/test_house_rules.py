@@ -1,0 +1,223 @@
+"""The rules of the house, checked by a machine: what reviewers need not look for."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+BULKHEADS = {
+    "wintermute/conversation/rooms.py",
+    "wintermute/jobs/runner.py",
+    "wintermute/web/app.py",
+    "wintermute/matrix/guard.py",
+}
+EVERYTHING = {"Exception", "BaseException", "ExceptionGroup", "BaseExceptionGroup"}
+VAGUE_WORDS = {"manager", "handler", "engine", "service", "helper", "helpers", "util", "utils"} | {
+    "common",
+    "base",
+    "infra",
+    "thread",
+    "misc",
+}
+MOST_LINES = 500
+MOST_FUNCTION_LINES = 50
+
+# Written so that these lines do not find themselves.
+UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X|HAC[K]|NotImplemented[E]rror)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:work|root|home|Users|tmp)/[\w.]")
+REGISTRY = re.compile(r"py[p]i\.org|python[h]osted|npm[j]s|deb[i]an\.org|crates[.]io|gh[c]r\.io")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def project_files() -> tuple[str, ...]:
+    """What is or will be tracked, without what git ignores."""
+    listing = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    names = {name for name in listing.split("\0") if name and (ROOT / name).is_file()}
+    return tuple(sorted(names))
+
+
+def python_files(folder: str = "") -> list[str]:
+    return [name for name in project_files() if name.endswith(".py") and name.startswith(folder)]
+
+
+@cache
+def parsed(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text("utf-8"))
+
+
+def functions(name: str) -> Iterator[Function]:
+    return (node for node in ast.walk(parsed(name)) if isinstance(node, Function))
+
+
+def lines_that_match(pattern: re.Pattern[str], names: list[str]) -> list[str]:
+    found = []
+    for name in names:
+        text = (ROOT / name).read_text("utf-8", errors="replace")
+        found += [
+            f"{name}:{number}: {line.strip()}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if pattern.search(line)
+        ]
+    return found
+
+
+def catches_everything(tree: ast.AST) -> list[int]:
+    """Lines that swallow any exception. A clause that ends in a bare `raise` swallows none."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ExceptHandler) and _is_broad(node))
+        or (isinstance(node, ast.Call) and _suppresses_everything(node))
+    ]
+
+
+def _is_broad(clause: ast.ExceptHandler) -> bool:
+    last = clause.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False
+    return clause.type is None or bool(_names(clause.type) & EVERYTHING)
+
+
+def _suppresses_everything(call: ast.Call) -> bool:
+    return "suppress" in _names(call.func) and any(_names(arg) & EVERYTHING for arg in call.args)
+
+
+def _names(node: ast.AST) -> set[str]:
+    plain = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return plain | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+
+
+def words(name: str) -> set[str]:
+    """The words of a name in snake_case or CamelCase."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
+
+
+def test_only_the_bulkheads_catch_everything() -> None:
+    """L-032."""
+    found = {name for name in python_files("wintermute/") if catches_everything(parsed(name))}
+    assert found <= BULKHEADS
+
+
+@pytest.mark.parametrize(
+    ("source", "broad"),
+    [
+        ("try: a()\nexcept: pass", True),
+        ("try: a()\nexcept Exception as error: log(error)", True),
+        ("try: a()\nexcept (OSError, builtins.BaseException): pass", True),
+        ("try: a()\nexcept* Exception: pass", True),
+        ("with contextlib.suppress(Exception): a()", True),
+        ("try: a()\nexcept BaseException:\n  undo()\n  raise", False),
+        ("try: a()\nexcept OSError: pass", False),
+        ("with suppress(FileNotFoundError): a()", False),
+    ],
+)
+def test_a_catch_all_is_known_in_every_form(source: str, broad: bool) -> None:
+    assert bool(catches_everything(ast.parse(source))) is broad
+
+
+def test_modules_and_functions_fit_into_a_head() -> None:
+    long = [
+        f"{name}: {count} lines"
+        for name in python_files()
+        if (count := len((ROOT / name).read_text("utf-8").splitlines())) > MOST_LINES
+    ]
+    long += [
+        f"{name}:{node.lineno} {node.name}: {count} lines"
+        for name in python_files()
+        for node in functions(name)
+        if (count := (node.end_lineno or 0) - node.lineno + 1) > MOST_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_names_say_what_a_thing_is() -> None:
+    files = python_files("wintermute/")
+    vague = [name for name in files if words(name.removesuffix(".py")) & VAGUE_WORDS]
+    vague += [
+        f"{name}:{node.lineno} {node.name}"
+        for name in files
+        for node in ast.walk(parsed(name))
+        if isinstance(node, ast.ClassDef) and words(node.name) & VAGUE_WORDS
+    ]
+    assert vague == []
+
+
+def test_every_module_begins_with_a_sentence() -> None:
+    silent = [
+        name
+        for name in python_files()
+        if parsed(name).body
+        and not re.search(r"[.:`]$", (ast.get_docstring(parsed(name)) or "").split("\n\n")[0])
+    ]
+    assert silent == []
+
+
+def test_every_folder_is_a_package_that_import_linter_can_see() -> None:
+    files = python_files("wintermute/")
+    folders = {str(Path(name).parent) for name in files}
+    assert {folder for folder in folders if f"{folder}/__init__.py" not in files} == set()
+
+
+def test_test_names_are_sentences() -> None:
+    names = [
+        (name, node.name)
+        for name in python_files("tests/")
+        for node in functions(name)
+        if node.name.startswith("test_")
+    ]
+    assert [found for found in names if not re.fullmatch(r"test(_[a-z0-9]+){3,}", found[1])] == []
+
+
+def test_tests_replace_nothing_behind_the_programs_back() -> None:
+    """Fakes only for time, ids and voice (A-6), and those go in by the constructor."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name in python_files("tests/")
+        for node in ast.walk(parsed(name))
+        if (isinstance(node, ast.arg) and node.arg in {"monkeypatch", "mocker"})
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unittest"))
+        or (isinstance(node, ast.Import) and node.names[0].name.startswith("unittest"))
+    ]
+    assert found == []
+
+
+def test_nothing_is_left_for_later_in_the_code() -> None:
+    assert lines_that_match(UNFINISHED, python_files()) == []
+
+
+def test_no_file_names_somebodys_machine_or_a_registry() -> None:
+    files = [name for name in project_files() if name != "LICENSE"]
+    assert lines_that_match(MACHINE_PATH, files) == []
+    assert lines_that_match(REGISTRY, files) == []
+
+
+def test_imports_point_downwards() -> None:
+    """DESIGN §2, as contracts in pyproject.toml."""
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_continuous_integration_runs_the_command_of_the_readme() -> None:
+    command = (
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/python -m pytest"
+    )
+    for name in ("README.md", ".ci/run"):
+        assert command in (ROOT / name).read_text("utf-8").splitlines()

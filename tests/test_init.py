@@ -1,0 +1,92 @@
+"""`wintermute init`, and the configuration it writes."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from wintermute.config.read import read_config
+from wintermute.config.schema import Config
+from wintermute.config.write import starter_config
+from wintermute.templates import shipped_prompts
+
+ENVIRONMENT = {"WINTERMUTE_PASSWORD": "x"}
+
+
+def init(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wintermute", "init", *words],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+
+
+def documented(shape: Any) -> list[str]:
+    """The lines of explanation of every key whose feature exists."""
+    lines = []
+    for field in dataclasses.fields(shape):
+        if not field.metadata.get("later"):
+            lines.append(field.metadata["doc"])
+            if dataclasses.is_dataclass(field.type):
+                lines += documented(field.type)
+    return lines
+
+
+def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(starter_config())
+    config = read_config(path, ENVIRONMENT)
+    path.write_text(
+        "matrix: {homeserver: https://matrix.example.org, user_id: '@wintermute:example.org',"
+        " owner: '@you:example.org', password: {env: WINTERMUTE_PASSWORD}}\n"
+        "llm: {backends: {local: {base_url: 'http://127.0.0.1:8080/v1', model: my-model}}}\n"
+    )
+    assert config == read_config(path, ENVIRONMENT)
+
+
+def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -> None:
+    text = starter_config()
+    for line in documented(Config):
+        assert text.count(line) == 1
+    assert "qdrant" not in text
+    assert text.count("# EDIT: ") == 6
+
+
+def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "home"
+    done = init(folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"made  {folder}/config.yaml\n" in done.stdout
+    assert f"wintermute run --config {folder}/config.yaml" in done.stdout
+    assert read_config(folder / "config.yaml", ENVIRONMENT).data_dir == folder / "data"
+    for path in (folder / "data", folder / "data/skills", folder / "data/prompts"):
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert (folder / "config.yaml").stat().st_mode & 0o777 == 0o600
+    kept = {path.name: path.read_text() for path in (folder / "data/prompts").iterdir()}
+    assert kept == shipped_prompts()
+
+
+def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(tmp_path: Path) -> None:
+    init(tmp_path)
+    first = next(iter(shipped_prompts()))
+    (tmp_path / "config.yaml").write_text("mine")
+    (tmp_path / "data/prompts" / first).write_text("mine")
+    (tmp_path / "data/skills").rmdir()
+    done = init("--json", tmp_path)
+    assert json.loads(done.stdout) == {"made": [str(tmp_path / "data/skills")]}
+    assert (tmp_path / "config.yaml").read_text() == "mine"
+    assert (tmp_path / "data/prompts" / first).read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    """L-082."""
+    (tmp_path / "file").touch()
+    done = init(tmp_path / "file" / "folder")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"wintermute: cannot write {tmp_path}/file/folder: Not a directory: choose a folder of your"
+        " own\n"
+    )

@@ -1,0 +1,473 @@
+"""Retries, failover and deadlines, against a real server on loopback."""
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Cut,
+    Drip,
+    Empty,
+    EmptyChoices,
+    Events,
+    Fail,
+    Garbage,
+    Hang,
+    Html,
+    ModelServer,
+    NullChoices,
+    Plain,
+    Seen,
+    Slow,
+    Step,
+    Text,
+    Use,
+)
+from wintermute.config.schema import Backend, Llm, Price, Roles, Secret
+from wintermute.db import Database, Row, open_database
+from wintermute.errors import ContextTooLarge as RequestTooLarge
+from wintermute.errors import EmptyReply, ModelError, ModelRefused, ModelUnavailable
+from wintermute.llm.calls import ModelCalls
+from wintermute.llm.models import Models
+from wintermute.messages import Call, Request, Usage
+
+TOOL = {"type": "function", "function": {"name": "done", "parameters": {"type": "object"}}}
+KEY = "sk-canary-5f1c"
+DEAD = "http://127.0.0.1:9/v1"
+
+
+def saying(text: str) -> Request:
+    system = {"role": "system", "content": "be kind"}
+    return Request((system, {"role": "user", "content": text}), (TOOL,))
+
+
+HELLO = saying("hello")
+
+
+def backend(url: str, **settings: Any) -> Backend:
+    return Backend(base_url=url, model="qwen", **settings)
+
+
+@dataclass(frozen=True)
+class Asking:
+    models: Models
+    clock: FakeClock
+    calls: ModelCalls
+    database: Database
+
+    async def rows(self) -> list[Row]:
+        return await self.database.rows("SELECT * FROM model_calls ORDER BY rowid")
+
+    async def outcomes(self) -> list[str]:
+        return [f"{row['backend']} {row['outcome']}" for row in await self.rows()]
+
+
+@asynccontextmanager
+async def asking(
+    folder: Path, backends: Mapping[str, Backend], retries: int = 2, roles: Roles | None = None
+) -> AsyncIterator[Asking]:
+    llm = Llm(backends=backends, roles=roles or Roles(base=tuple(backends)), max_retries=retries)
+    counter = itertools.count(1)
+    clock = FakeClock()
+
+    def new_id(prefix: str, /) -> str:
+        return f"{prefix}_{next(counter)}"
+
+    async with open_database(folder / "test.db") as database:
+        calls = ModelCalls(database, clock, new_id)
+        models = Models(llm, calls, clock, new_id, chance=lambda: 0.0)
+        yield Asking(models, clock, calls, database)
+        await models.aclose()
+
+
+async def test_an_answer_comes_with_all_that_is_known_about_it(tmp_path: Path) -> None:
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Calls((Use("done", {"answer": "hi"}, id="c1"),), "so:", usage=Usage(7, 3, 2)))
+        reply = await world.models.ask("base", HELLO, cast_id="cast_1")
+        assert (reply.text, reply.finish_reason) == ("so:", "tool_calls")
+        assert reply.calls == (Call("c1", "done", '{"answer": "hi"}'),)
+        assert (reply.usage, reply.backend, reply.model) == (Usage(7, 3, 2), "local", "qwen")
+        (seen,) = server.requests
+        assert seen.body == {
+            "model": "qwen",
+            "messages": list(HELLO.messages),
+            "tools": [TOOL],
+            "max_tokens": 4096,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+
+PASSING: list[tuple[Step, str]] = [
+    (Fail(408), "status_408"),
+    (Fail(409), "status_409"),
+    (Fail(429), "status_429"),
+    (Fail(500), "status_500"),
+    (Fail(503, "upstream took too long"), "status_503"),
+    (Html(), "garbage"),
+    (Garbage(), "garbage"),
+    (EmptyChoices(), "garbage"),
+    (NullChoices(), "error"),
+    (Empty(), "empty"),
+    (Cut(), "connection"),
+    (Cut(after_chunks=0), "connection"),
+    (Events(({"choices": [{"delta": {"content": "half"}}]},)), "connection"),
+]
+
+
+@pytest.mark.parametrize(("step", "outcome"), PASSING)
+async def test_a_passing_failure_is_tried_again(tmp_path: Path, step: Step, outcome: str) -> None:
+    """L-033, L-035."""
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(step, step, Text("at last"))
+        reply = await world.models.ask("base", HELLO)
+        assert reply.text == "at last"
+        assert reply.ms == 3000
+        assert len(server.requests) == 3
+        assert server.requests[0].body == server.requests[2].body
+        assert await world.outcomes() == [f"local {outcome}"] * 2 + ["local ok"]
+        assert [row["attempt"] for row in await world.rows()] == [1, 2, 3]
+
+
+FINAL: list[tuple[Step, type[ModelError], str]] = [
+    (Fail(400, {"error": {"message": "bad field"}}), ModelRefused, "bad field"),
+    (Fail(401), ModelRefused, "check its api_key"),
+    (Fail(403), ModelRefused, "check its api_key"),
+    (Fail(404), ModelRefused, "check its base_url and model"),
+    (Fail(422, {"detail": [{"msg": "extra"}]}), ModelRefused, "extra"),
+    (Fail(402), ModelRefused, "billing"),
+    (Fail(429, {"error": {"code": "insufficient_quota"}}), ModelRefused, "billing"),
+    (Fail(302, "", {"Location": "http://other/v1"}), ModelRefused, "http://other/v1"),
+    (ContextTooLarge(), RequestTooLarge, "too large"),
+    (Fail(413, "<html>"), RequestTooLarge, "too large"),
+    (Fail(400, {"error": {"message": "prompt is too long: 9 > 8"}}), RequestTooLarge, "9 > 8"),
+    (Fail(400, {"error": {"type": "exceed_context_size_error"}}), RequestTooLarge, "too large"),
+]
+
+
+@pytest.mark.parametrize(("step", "error", "told"), FINAL)
+async def test_a_final_failure_is_told_at_once(
+    tmp_path: Path, step: Step, error: type[ModelError], told: str
+) -> None:
+    """L-035, L-036: one request, no failover, and what to do."""
+    async with ModelServer() as server:
+        backends = {"local": backend(server.url), "spare": backend(server.url)}
+        async with asking(tmp_path, backends) as world:
+            server.script(step)
+            with pytest.raises(error, match=told) as caught:
+                await world.models.ask("base", HELLO)
+            assert str(caught.value).startswith("local ")
+            assert "\n" not in str(caught.value)
+            assert len(server.requests) == 1
+            assert world.clock.slept == []
+
+
+async def test_waits_double_up_to_a_minute(tmp_path: Path) -> None:
+    server = ModelServer(default=lambda _: Fail(500))
+    async with server, asking(tmp_path, {"local": backend(server.url)}, retries=8) as world:
+        with pytest.raises(ModelUnavailable, match="local answered 500: scripted 500"):
+            await world.models.ask("base", HELLO)
+        assert world.clock.slept == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_every_backend_is_tried_as_often_as_allowed_and_in_order(tmp_path: Path) -> None:
+    """L-034, L-037."""
+    async with ModelServer(default=lambda _: Fail(500)) as one, ModelServer() as two:
+        two.script(*[Fail(503)] * 3)
+        async with asking(tmp_path, {"one": backend(one.url), "two": backend(two.url)}) as world:
+            with pytest.raises(ModelUnavailable, match=r"one answered 500.*; two answered 503"):
+                await world.models.ask("base", HELLO)
+            assert await world.outcomes() == ["one status_500"] * 3 + ["two status_503"] * 3
+            reply = await world.models.ask("base", HELLO)
+            assert (reply.backend, reply.text) == ("two", "echo: hello")
+            assert (len(one.requests), len(two.requests)) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("headers", "slept"),
+    [
+        ({"Retry-After": "7"}, [7.0]),
+        ({"Retry-After": "0"}, [1.0]),
+        ({"Retry-After": "-5"}, [1.0]),
+        ({"Retry-After": "soon"}, [1.0]),
+        ({"Retry-After": "nan"}, [1.0]),
+        ({"Retry-After": "30"}, [30.0]),
+        (
+            {
+                "Retry-After": "Mon, 04 May 2026 12:00:09 GMT",
+                "Date": "Mon, 04 May 2026 12:00:00 GMT",
+            },
+            [9.0],
+        ),
+    ],
+)
+async def test_retry_after_is_honoured(
+    tmp_path: Path, headers: dict[str, str], slept: list[float]
+) -> None:
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Fail(429, headers=headers))
+        await world.models.ask("base", HELLO)
+        assert world.clock.slept == slept
+
+
+async def test_a_long_retry_after_means_the_next_backend_at_once(tmp_path: Path) -> None:
+    async with ModelServer() as one, ModelServer() as two:
+        one.script(Fail(429, headers={"Retry-After": "120"}))
+        async with asking(tmp_path, {"one": backend(one.url), "two": backend(two.url)}) as world:
+            assert (await world.models.ask("base", HELLO)).backend == "two"
+            assert world.clock.slept == []
+
+
+async def test_a_model_that_stays_silent_is_not_an_outage(tmp_path: Path) -> None:
+    """L-015."""
+    async with ModelServer(default=lambda _: Empty()) as server:
+        backends = {"one": backend(server.url), "two": backend(server.url)}
+        async with asking(tmp_path, backends, retries=1) as world:
+            with pytest.raises(EmptyReply, match="neither text nor calls"):
+                await world.models.ask("base", HELLO)
+            assert len(server.requests) == 4
+            assert (await world.rows())[0]["tokens_in"] == 100
+        server.script(Fail(500), Fail(500))
+        async with asking(tmp_path, backends, retries=1) as world:
+            with pytest.raises(ModelUnavailable):
+                await world.models.ask("base", HELLO)
+
+
+async def test_a_request_too_large_goes_to_a_larger_model_only(tmp_path: Path) -> None:
+    async with ModelServer() as server:
+        backends = {
+            "small": backend(server.url, context_tokens=4096),
+            "same": backend(server.url, context_tokens=4096),
+            "large": backend(server.url, context_tokens=8192),
+        }
+        async with asking(tmp_path, backends) as world:
+            server.script(ContextTooLarge(), Text("fits"))
+            assert (await world.models.ask("base", HELLO)).backend == "large"
+            server.script(ContextTooLarge(), *[Fail(500)] * 3)
+            with pytest.raises(RequestTooLarge, match="small"):
+                await world.models.ask("base", HELLO)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Hang(),
+        Drip("never fast enough to get to its end", interval=0.05),
+        Slow(asyncio.Event(), Text("")),
+    ],
+)
+async def test_an_answer_has_to_be_complete_in_time(tmp_path: Path, step: Step) -> None:
+    """L-023: dripping does not help."""
+    async with ModelServer(default=lambda _: step) as server:
+        settings = {"local": backend(server.url, timeout_s=0.2)}
+        async with asking(tmp_path, settings, retries=0) as world:
+            with pytest.raises(ModelUnavailable, match=r"no complete answer in 0\.2 s"):
+                await world.models.ask("base", HELLO)
+            assert await world.outcomes() == ["local timeout"]
+
+
+async def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path) -> None:
+    async with asking(tmp_path, {"local": backend(DEAD)}, retries=1) as world:
+        with pytest.raises(ModelUnavailable, match=r"local is not reachable at 127\.0\.0\.1:9"):
+            await world.models.ask("base", HELLO)
+        assert await world.outcomes() == ["local connection"] * 2
+
+
+async def test_a_server_that_never_streams_works(tmp_path: Path) -> None:
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Plain(Text("all at once")), Plain(Calls((Use("done", {"answer": 1}),))))
+        assert (await world.models.ask("base", HELLO)).text == "all at once"
+        assert (await world.models.ask("base", HELLO)).calls[0].name == "done"
+
+
+async def test_fields_a_server_refuses_are_left_out_from_then_on(tmp_path: Path) -> None:
+    def picky(seen: Seen) -> Step:
+        if "stream_options" in seen.body:
+            return Fail(400, {"error": {"message": "unknown field: stream_options"}})
+        if "max_tokens" in seen.body:
+            return Fail(400, {"error": {"message": "use 'max_completion_tokens' instead"}})
+        return Text("fine", usage=None)
+
+    server = ModelServer(default=picky)
+    async with server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        await world.models.ask("base", HELLO)
+        assert len(server.requests) == 3
+        await world.models.ask("base", HELLO)
+        assert len(server.requests) == 4
+        assert server.requests[3].body["max_completion_tokens"] == 4096
+        assert await world.outcomes() == ["local ok"] * 2
+
+
+async def test_half_characters_in_a_request_do_not_stop_it(tmp_path: Path) -> None:
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        assert (await world.models.ask("base", saying("name \udcff"))).text == "echo: name ?"
+
+
+async def test_the_end_of_the_answer_is_enough(tmp_path: Path) -> None:
+    """A connection that breaks, or stays open, after the last word costs nothing."""
+    said = {"choices": [{"delta": {"content": "whole"}, "finish_reason": "stop"}]}
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Events((said,)))
+        assert (await world.models.ask("base", HELLO)).text == "whole"
+
+
+async def test_usage_and_cost_are_recorded(tmp_path: Path) -> None:
+    """L-087."""
+    price = Price(input=2.0, cached=0.5, output=10.0)
+    async with ModelServer() as server:
+        backends = {
+            "priced": backend(server.url, price=price),
+            "uncached": backend(server.url, price=Price(input=2.0, output=10.0)),
+            "free": backend(server.url),
+        }
+        roles = Roles(base=("priced",), compaction=("uncached",), harvest=("free",))
+        async with asking(tmp_path, backends, roles=roles) as world:
+            start = world.clock.now()
+            usage = Usage(1000, 100, 400)
+            for role in ("base", "compaction", "harvest", "dreaming"):
+                server.script(Text("x", usage=usage))
+                await world.models.ask(role, HELLO, cast_id="cast_1")
+            spent = await world.calls.usage_since(start)
+            assert {role: round(used.usd, 9) for role, used in spent.items()} == {
+                "base": 0.0024,
+                "compaction": 0.003,
+                "harvest": 0.0,
+                "dreaming": 0.0024,
+            }
+            assert spent["base"].tokens_in == 1000
+            (first, *_) = await world.rows()
+            assert (first["cast_id"], first["model"], first["request"]) == ("cast_1", "qwen", None)
+            world.clock.advance(1)
+            assert await world.calls.usage_since(world.clock.now()) == {}
+
+
+async def test_missing_usage_is_estimated(tmp_path: Path) -> None:
+    """L-087."""
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Text("x" * 300, usage=None))
+        reply = await world.models.ask("base", saying("y" * 3000))
+        assert reply.usage.tokens_out == 100
+        assert 1000 < reply.usage.tokens_in < 1200
+        (row,) = await world.rows()
+        assert (row["tokens_in"], row["tokens_out"]) == (reply.usage.tokens_in, 100)
+
+
+async def test_a_cancelled_question_is_recorded(tmp_path: Path) -> None:
+    """L-023: `/stop` ends a running call."""
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Hang())
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(world.models.ask("base", HELLO))
+            await server.request_arrived(1)
+            task.cancel()
+        assert await world.outcomes() == ["local cancelled"]
+
+
+async def test_fifty_rooms_are_answered_at_once(tmp_path: Path) -> None:
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        gate = asyncio.Event()
+        server.keyed(lambda seen: Slow(gate, Text(f"for {seen.last_user}")))
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(world.models.ask("base", saying(f"room {n}"))) for n in range(50)
+            ]
+            await server.request_arrived(50)
+            gate.set()
+        assert [task.result().text for task in tasks] == [f"for room {n}" for n in range(50)]
+
+
+async def test_keys_appear_in_no_error_and_no_row(tmp_path: Path) -> None:
+    """L-050."""
+    async with ModelServer() as server:
+        settings = {"local": backend(server.url, api_key=Secret(KEY))}
+        async with asking(tmp_path, settings, retries=0) as world:
+            server.script(Fail(401, f"wrong key {KEY}"), Fail(500, f"Bearer {KEY}"))
+            for _ in range(2):
+                with pytest.raises(ModelError, match=r"\[secret\]") as caught:
+                    await world.models.ask("base", HELLO)
+                assert KEY not in repr(caught.value)
+                assert caught.value.__suppress_context__
+            assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+            for row in await world.rows():
+                assert KEY not in row["detail"]
+                assert "[secret]" in row["detail"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"api_key": Secret("schlüssel")}, {"api_key": Secret("two\nlines")}]
+)
+async def test_a_key_that_cannot_be_sent_is_refused(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    async with asking(tmp_path, {"local": backend(DEAD, **settings)}) as world:
+        with pytest.raises(ModelRefused, match="local has an api_key"):
+            await world.models.ask("base", HELLO)
+
+
+async def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    async with asking(tmp_path, {"local": backend("http://[::1/v1")}) as world:
+        with pytest.raises(ModelRefused, match="local has no valid base_url"):
+            await world.models.ask("base", HELLO)
+
+
+async def test_a_role_without_any_model_says_what_to_set(tmp_path: Path) -> None:
+    """L-005."""
+    async with asking(tmp_path, {"local": backend(DEAD)}, roles=Roles()) as world:
+        with pytest.raises(ModelRefused, match=r"llm\.roles\.base"):
+            await world.models.ask("dreaming", HELLO)
+        with pytest.raises(ModelRefused):
+            world.models.context_tokens("base")
+
+
+def test_limits_are_those_of_the_first_backend(tmp_path: Path) -> None:
+    backends = {"a": backend(DEAD, context_tokens=5000), "b": backend(DEAD)}
+    llm = Llm(backends=backends, roles=Roles(base=("a", "b"), harvest=("b",)))
+    calls: Any = None
+    models = Models(llm, calls, FakeClock(), lambda prefix: prefix)
+    assert (models.context_tokens("base"), models.context_tokens("harvest")) == (5000, 32768)
+    assert models.max_output_tokens("dreaming") == 4096
+
+
+CHILD = """
+import asyncio, sys
+import wintermute.llm.models, wintermute.llm.probe
+from wintermute.config.schema import Backend
+assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
+print(asyncio.run(wintermute.llm.probe.probe("local", Backend(base_url=sys.argv[1], model="m"))))
+"""
+
+
+async def test_openai_loads_late_and_takes_nothing_from_the_environment() -> None:
+    """DESIGN A-8; a child process, for modules and environment are its own."""
+    intruders = {
+        "OPENAI_API_KEY": KEY,
+        "OPENAI_ORG_ID": "intruder",
+        "OPENAI_PROJECT_ID": "intruder",
+        "OPENAI_BASE_URL": DEAD,
+        "OPENAI_CUSTOM_HEADERS": "Authorization: intruder\nX-Extra: intruder",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+        "ALL_PROXY": "http://127.0.0.1:9",
+    }
+    async with ModelServer() as server:
+        command = [sys.executable, "-W", "error", "-c", CHILD, server.url]
+        environment = {**os.environ, **intruders}  # noqa: TID251  handed on to the child
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.stdout.startswith("local answered in"), done.stderr
+        headers = server.requests[0].headers
+        assert headers["authorization"] == "Bearer none"
+        assert "intruder" not in repr(headers)
+        assert not [name for name in headers if name.startswith("openai")]

@@ -1,0 +1,35 @@
+"""What `wintermute check` says about a model."""
+
+import pytest
+
+from tests.world.model import Empty, Fail, ModelServer, Step, Text
+from wintermute.config.schema import Backend
+from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
+from wintermute.llm.probe import probe
+
+
+@pytest.mark.parametrize("step", [Text("ok"), Empty("length")])
+async def test_a_model_that_answers_is_named_with_its_time(step: Step) -> None:
+    async with ModelServer() as server:
+        server.script(step)
+        told = await probe("local", Backend(base_url=server.url, model="qwen"))
+        assert told.startswith("local answered in 0.")
+        assert told.endswith(" s (model qwen)")
+        assert server.requests[0].body["max_tokens"] == 16
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "told"),
+    [
+        (Fail(404), ModelRefused, "local does not know this model or address"),
+        (Fail(500), ModelUnavailable, "local answered 500"),
+    ],
+)
+async def test_a_model_that_does_not_says_what_to_do(
+    step: Step, error: type[ModelError], told: str
+) -> None:
+    async with ModelServer() as server:
+        server.script(step)
+        with pytest.raises(error, match=told):
+            await probe("local", Backend(base_url=server.url, model="qwen"))
+        assert len(server.requests) == 1

@@ -1,0 +1,172 @@
+"""The model's Markdown becomes safe HTML and readable text."""
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.markdown import CONTENT_MOST, SCHEMES, TAGS, content, html, plain
+
+
+@pytest.mark.parametrize(
+    ("markdown", "expected"),
+    [
+        ("# Title", "<h1>Title</h1>"),
+        ("*a* **b** ~~c~~ `d`", "<em>a</em> <strong>b</strong> <s>c</s> <code>d</code>"),
+        ("- a\n- b", "<ul>\n<li>a</li>\n<li>b</li>\n</ul>"),
+        ("3. a\n4. b", '<ol start="3">'),
+        ("> quoted", "<blockquote>\n<p>quoted</p>\n</blockquote>"),
+        ("```py\n1 < 2\n```", '<pre><code class="language-py">1 &lt; 2\n</code></pre>'),
+        ("|a|b|\n|-|-|\n|1|2|", "<td>1</td>\n<td>2</td>"),
+        ("[x](https://e.org/?a=1&b=2)", '<a href="https://e.org/?a=1&amp;b=2">x</a>'),
+        ("<mailto:a@e.org>", '<a href="mailto:a@e.org">'),
+        ("[x](matrix:u/a:e.org)", '<a href="matrix:u/a:e.org">x</a>'),
+        ("one\ntwo", "<p>one<br>\ntwo</p>"),
+        ("a\n\n---\n\nb", "<hr>"),
+    ],
+)
+def test_markdown_becomes_html(markdown: str, expected: str) -> None:
+    """X-008."""
+    assert expected in html(markdown)
+
+
+@pytest.mark.parametrize(
+    ("markdown", "expected"),
+    [
+        ("<b>bold</b>", "<p>&lt;b&gt;bold&lt;/b&gt;</p>"),
+        ("<script>alert(1)</script>", "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>"),
+        ("[x](javascript:alert(1))", "<p>[x](javascript:alert(1))</p>"),
+        ("[x](data:text/html,1)", "<p>[x](data:text/html,1)</p>"),
+        ("[x](ftp://e.org)", "<p><a>x</a></p>"),
+        ("[x](/etc/passwd)", "<p><a>x</a></p>"),
+        ('[x](https://e.org "title")', '<p><a href="https://e.org">x</a></p>'),
+        ("![a *cat*](https://e.org/cat.png)", "<p>a cat</p>"),
+        ("![](https://e.org/cat.png)", "<p>https://e.org/cat.png</p>"),
+        ("![<i>](https://e.org/cat.png)", "<p>&lt;i&gt;</p>"),
+        ('```py" onclick="x\n1\n```', "<pre><code>1\n</code></pre>"),
+        ("a\x00b\x1b[31m", "<p>a\ufffdb\ufffd[31m</p>"),
+        ("\ud800", "<p>\ufffd</p>"),
+        ("", ""),
+        (" \n", ""),
+    ],
+)
+def test_what_could_do_harm_is_inert(markdown: str, expected: str) -> None:
+    """X-008."""
+    assert html(markdown) == expected
+
+
+@pytest.mark.parametrize(
+    "markdown", ["@room", "@Room: wake up", "`@room`", "&#64;room", "x\n@ROOM\n"]
+)
+def test_nobody_calls_the_whole_room(markdown: str) -> None:
+    """X-008."""
+    made = content(markdown, "out_1")
+    shown = made["body"] + made.get("formatted_body", "")
+    assert not re.search("@room", shown, re.IGNORECASE)
+    assert "room" in shown.lower()
+    assert made["m.mentions"] == {}
+
+
+def test_a_link_whose_address_holds_room_still_works() -> None:
+    assert 'href="https://e.org/@room"' in html("[x](https://e.org/@room)")
+
+
+@pytest.mark.parametrize(
+    "markdown", ["hello", "one\ntwo", "1 < 2 & 3", 'it\'s "so"', "", "> " * 99 + "deep"]
+)
+def test_plain_words_travel_without_html(markdown: str) -> None:
+    assert content(markdown, "out_1") == {
+        "msgtype": "m.text",
+        "body": markdown,
+        "m.mentions": {},
+        OUTBOX_KEY: "out_1",
+    }
+
+
+def test_a_notice_with_marks_has_both_forms() -> None:
+    """X-008."""
+    assert content("**now**\n\nplease", "out_1", "m.notice") == {
+        "msgtype": "m.notice",
+        "body": "**now**\n\nplease",
+        "format": "org.matrix.custom.html",
+        "formatted_body": "<p><strong>now</strong></p>\n<p>please</p>",
+        "m.mentions": {},
+        OUTBOX_KEY: "out_1",
+    }
+
+
+def test_a_text_that_html_would_hide_is_shown_as_it_is() -> None:
+    assert html("[note]: remember") == "<p>[note]: remember</p>"
+    assert "deep" in html("> " * 200 + "deep")
+    assert "deep" in html("".join(f"{'  ' * n}- deep{n}\n" for n in range(60)))
+
+
+def test_html_that_would_not_fit_an_event_is_left_out() -> None:
+    assert "formatted_body" not in content("&" * 9_000 + "*a*", "out_1")
+
+
+HOSTILE = [
+    *(mark * 10_000 for mark in (">", "[", "*", "_", "`", "![", "](", "- ", "&", "<", "|", "~~")),
+    *(mark * 64_000 for mark in ("[", "<", "\\")),
+    "a\n" * 10_000,
+    "".join(f"{' ' * n}- a\n" for n in range(300)),
+    "[a]: x\n\n" + "![a][" * 3_500,
+    "**a_b " * 3_000,
+    "![" * 3_000 + "a](b)" * 3_000,
+    "|" + "a|" * 700 + "\n|" + "-|" * 700 + "\n" + "|\n" * 3_500,
+    "|a|\n|-|\n" * 2_000,
+]
+
+
+@pytest.mark.parametrize("markdown", HOSTILE, ids=lambda text: repr(text[:8]))
+def test_hostile_markdown_costs_little_time(markdown: str) -> None:
+    """X-008."""
+    started = time.process_time()
+    made = content(markdown, "out_1")
+    assert time.process_time() - started < 1
+    assert made["body"] == markdown
+    if "formatted_body" in made:
+        assert len(json.dumps(made)) <= CONTENT_MOST
+
+
+class Census(HTMLParser):
+    """Counts what a browser would make of HTML."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[tuple[str, str]] = set()
+        self.links: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            self.attributes.add((tag, name))
+            if name == "href":
+                self.links.add(str(value).partition(":")[0])
+
+
+BITS = (
+    "* ** ` > - 1. [ ]( ) ![ < <b> <script> <img/src=x/onerror=y> javascript: https://e.org ~~ | "
+    "&lt; &#x6a; |-| # ' \" a é \u202e @room \x00 \\ [a]:data:x"
+)
+
+
+@given(
+    st.lists(st.sampled_from([*BITS.split(), " ", "\n", "\n\n", "\n```"]), max_size=60).map("".join)
+    | st.text()
+)
+def test_whatever_the_model_writes_only_known_html_comes_out(markdown: str) -> None:
+    """X-008."""
+    census = Census()
+    census.feed(html(markdown))
+    assert census.tags <= TAGS
+    assert census.attributes <= {("a", "href"), ("code", "class"), ("ol", "start")}
+    assert census.links <= SCHEMES
+    plain(markdown).encode()
+    content(markdown, "out_1")

@@ -1,0 +1,401 @@
+"""Reading room events: what is for us, what is context, what is nothing."""
+
+import copy
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wintermute.matrix.inbox import (
+    OUTBOX_KEY,
+    RAW_MOST,
+    Account,
+    Policy,
+    RoomView,
+    invitation,
+    invited_in,
+    read_event,
+    since_invitation,
+)
+from wintermute.messages import Incoming
+
+Json = dict[str, Any]
+BOT, ANN, BOB, EVE = "@bot:home", "@ann:home", "@bob:home", "@eve:far"
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+SENT = datetime(2026, 3, 1, 11, 59, 58, tzinfo=UTC)
+ACCOUNT = Account(BOT, "DEVICE", "Wintermute")
+POLICY = Policy(
+    owner=ANN,
+    allowed=frozenset({ANN, BOB}),
+    rooms=frozenset(),
+    mention_in_groups=True,
+    commands=frozenset({"/stop", "/new", "/help", "/status"}),
+)
+
+
+EDIT: Json = {"m.relates_to": {"rel_type": "m.replace", "event_id": "$old"}}
+REPLY: Json = {"m.relates_to": {"m.in_reply_to": {"event_id": "$old"}}}
+
+
+def kind_name(value: object) -> str:
+    """A short test id for a value that may be too large to print."""
+    return type(value).__name__
+
+
+def room_of(*members: str, invited: tuple[str, ...] = ()) -> RoomView:
+    names = {member: member[1:4].title() for member in members}
+    return RoomView("!room", {BOT: "Wintermute"} | names, frozenset(invited), encrypted=True)
+
+
+DIRECT = room_of(ANN)
+GROUP = room_of(ANN, BOB, EVE)
+
+
+def said(body: Any, sender: str = ANN, **content: Any) -> Json:
+    return {
+        "type": "m.room.message",
+        "event_id": "$one",
+        "sender": sender,
+        "origin_server_ts": int(SENT.timestamp() * 1000),
+        "content": {"msgtype": "m.text", "body": body, **content},
+    }
+
+
+def read(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Incoming | None:
+    return read_event(event, room, ACCOUNT, policy, NOW)
+
+
+def verdict(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> tuple[str, str]:
+    found = read(event, room, policy)
+    return (found.kind, found.body) if found else ("nothing", "")
+
+
+def test_a_message_in_a_direct_chat_is_read_whole() -> None:
+    """X-002."""
+    event = said("good morning")
+    assert read(event) == Incoming(
+        event_id="$one",
+        room_id="!room",
+        sender=ANN,
+        sender_name="Ann",
+        origin="owner",
+        kind="message",
+        body="good morning",
+        sent_at=SENT,
+        direct=True,
+        raw=event,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("hello", ("message", "hello")),
+        ("  /stop now ", ("command", "/stop now")),
+        ("/unknown", ("command", "/unknown")),
+        ("Wintermute is a novel", ("message", "Wintermute is a novel")),
+        ("a\r\nb\x00c", ("message", "a\nb\ufffdc")),
+        (" \n ", ("nothing", "")),
+        ("x" * 100_000, ("message", "x" * 100_000)),
+    ],
+)
+def test_in_a_direct_chat_everything_said_is_for_us(body: str, expected: tuple[str, str]) -> None:
+    assert verdict(said(body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("nice weather", ("context", "nice weather")),
+        ("Wintermute: how are you?", ("message", "how are you?")),
+        ("wintermute, how are you?", ("message", "how are you?")),
+        ("WINTERMUTE how are you?", ("message", "how are you?")),
+        ("bot: hi", ("message", "hi")),
+        ("@bot hi", ("message", "hi")),
+        ("@bot:home: hi", ("message", "hi")),
+        ("@bot:home hi", ("message", "hi")),
+        ("@Wintermute: hi", ("message", "hi")),
+        ("wintermute", ("message", "wintermute")),
+        ("Wintermute:", ("message", "Wintermute:")),
+        ("bottom up", ("context", "bottom up")),
+        ("@bot:elsewhere hi", ("context", "@bot:elsewhere hi")),
+        ("I like Wintermute", ("context", "I like Wintermute")),
+        ("/stop", ("command", "/stop")),
+        ("/stop it", ("command", "/stop it")),
+        ("/shrug", ("context", "/shrug")),
+        ("Wintermute: /shrug", ("command", "/shrug")),
+        ("/", ("context", "/")),
+    ],
+)
+def test_in_a_group_only_what_addresses_us_is_for_us(body: str, expected: tuple[str, str]) -> None:
+    """X-002."""
+    assert verdict(said(body), GROUP) == expected
+
+
+def test_a_mention_by_id_addresses_us() -> None:
+    """X-002."""
+    pill: Json = {"m.mentions": {"user_ids": [EVE, BOT]}}
+    assert verdict(said("what do you think?", **pill), GROUP) == ("message", "what do you think?")
+    assert verdict(said("/new", BOB, **pill), GROUP) == ("command", "/new")
+    others: Json = {"m.mentions": {"user_ids": [EVE], "room": True}}
+    assert verdict(said("what do you think?", **others), GROUP)[0] == "context"
+
+
+def test_without_the_mention_rule_allowed_people_are_always_heard() -> None:
+    """X-002."""
+    policy = Policy(ANN, POLICY.allowed, frozenset(), False, POLICY.commands)
+    assert verdict(said("hello"), GROUP, policy) == ("message", "hello")
+    assert verdict(said("/shrug"), GROUP, policy) == ("command", "/shrug")
+    assert verdict(said("hello", EVE), GROUP, policy) == ("context", "hello")
+
+
+@pytest.mark.parametrize("body", ["Wintermute: obey", "/stop", "@bot:home /new"])
+@pytest.mark.parametrize("room", [GROUP, room_of(EVE), DIRECT])
+def test_a_stranger_is_context_whatever_they_say(body: str, room: RoomView) -> None:
+    """X-003."""
+    event = said(body, EVE, **{"m.mentions": {"user_ids": [BOT]}})
+    assert verdict(event, room) == ("context", body)
+
+
+@pytest.mark.parametrize(
+    ("room", "direct"),
+    [
+        (room_of(ANN), True),
+        (room_of(BOB), True),
+        (room_of(EVE), False),
+        (room_of(ANN, BOB), False),
+        (room_of(ANN, invited=(EVE,)), False),
+        (room_of(invited=(ANN,)), False),
+        (room_of(), False),
+    ],
+)
+def test_a_direct_chat_is_us_and_one_allowed_person(room: RoomView, direct: bool) -> None:
+    """X-002, X-031."""
+    found = read(said("hello"), room)
+    assert found is not None
+    assert found.direct is direct
+    assert found.kind == ("message" if direct else "context")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        said("echo", BOT),
+        said("note", msgtype="m.notice"),
+        said("* new", **EDIT),
+        said("gone") | {"unsigned": {"redacted_because": {}}},
+        said("gone") | {"content": {}},
+        said("state") | {"state_key": ""},
+        said("topic") | {"type": "m.room.topic"},
+        said("locked") | {"type": "m.room.encrypted"},
+        said("verify", msgtype="m.key.verification.request"),
+        said("nobody") | {"sender": None},
+        said("nameless") | {"event_id": "x" * 256},
+        said("surrogate") | {"event_id": "$\ud800"},
+    ],
+)
+def test_what_is_not_a_fresh_message_of_somebody_else_is_nothing(event: Json) -> None:
+    """X-004."""
+    assert read(event) is None
+
+
+def test_only_listed_rooms_are_heard_when_there_is_a_list() -> None:
+    elsewhere = Policy(ANN, POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
+    here = Policy(ANN, POLICY.allowed, frozenset({"!room"}), True, POLICY.commands)
+    assert read(said("hello"), DIRECT, elsewhere) is None
+    assert read(said("hello"), DIRECT, here) is not None
+
+
+def test_another_bot_is_known_by_its_outbox_key() -> None:
+    """X-004."""
+    found = read(said("Wintermute: and you?", BOB, **{OUTBOX_KEY: "out_1"}), GROUP)
+    assert found is not None
+    assert found.by_bot
+    assert found.kind == "message"
+
+
+@pytest.mark.parametrize(
+    ("event", "body"),
+    [
+        (said("> <@bot:home> old\n> more\n\nyes\n> kept", **REPLY), "yes\n> kept"),
+        (said("> * <@bot:home> waves\n\nyes", **REPLY), "yes"),
+        (said("> a quote of my own\n\nyes", **REPLY), "> a quote of my own\n\nyes"),
+        (said("> <@bot:home> old", **REPLY), "> <@bot:home> old"),
+        (said("> <@bot:home> not a reply\n\nyes"), "> <@bot:home> not a reply\n\nyes"),
+        (said("waves", msgtype="m.emote"), "* Ann waves"),
+        (said("/stop", msgtype="m.emote"), "* Ann /stop"),
+        (said("cat.png", msgtype="m.image"), "[image: cat.png]"),
+        (said("look!", msgtype="m.image", filename="cat.png"), "[image: cat.png] look!"),
+        (said("a\nb\u202egpj.exe", msgtype="m.file"), "[file: abgpj.exe]"),
+        (said(None, msgtype="m.video"), "[video: ]"),
+        (said("memo.ogg", msgtype="m.audio"), "[audio: memo.ogg]"),
+    ],
+)
+def test_the_text_of_replies_emotes_and_media(event: Json, body: str) -> None:
+    found = read(event)
+    assert found is not None
+    assert found.body == body
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("An\u202en\x00", "Ann"), ("x" * 99, "x" * 39 + "…"), ("\n\u200b", ANN), ("A\nB", "AB")],
+)
+def test_a_hostile_display_name_is_one_short_line(name: str, shown: str) -> None:
+    room = RoomView("!room", {BOT: "", ANN: name}, frozenset(), encrypted=False)
+    found = read(said("hello"), room)
+    assert found is not None
+    assert found.sender_name == shown
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [None, "now", True, -1, 0, 1.5, 10**15, 10**5000, [1], {"ts": 1}, float("nan")],
+    ids=kind_name,
+)
+def test_an_impossible_time_is_the_time_of_arrival(stamp: object) -> None:
+    found = read(said("hello") | {"origin_server_ts": stamp})
+    assert found is not None
+    assert found.sent_at == NOW
+
+
+def test_a_clock_a_little_ahead_is_believed() -> None:
+    ahead = NOW + timedelta(minutes=3)
+    found = read(said("hello") | {"origin_server_ts": int(ahead.timestamp() * 1000)})
+    assert found is not None
+    assert found.sent_at == ahead
+
+
+def nested(depth: int) -> Json:
+    value: Json = {}
+    for _ in range(depth):
+        value = {"deeper": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "extra", ["x" * RAW_MOST, nested(20_000), 10**5000, float("inf"), b"bytes"], ids=kind_name
+)
+def test_of_an_event_too_large_to_keep_the_head_is_kept(extra: object) -> None:
+    found = read(said("hello") | {"extra": extra})
+    assert found is not None
+    assert found.raw == {
+        "event_id": "$one",
+        "sender": ANN,
+        "type": "m.room.message",
+        "origin_server_ts": int(SENT.timestamp() * 1000),
+    }
+    assert found.body == "hello"
+
+
+ODD: tuple[Any, ...] = (
+    None, True, 0, -1, 1.5, float("nan"), "", "x", "\ud800", "\x00" * 9, "y" * 300_000, 10**5000,
+    [], [None], [[]] * 3, {}, {"a": None}, {"user_ids": "x"}, {"user_ids": [{}, None]}, nested(3000),
+)  # fmt: skip
+
+
+def templates() -> Iterator[Json]:
+    relations: tuple[Json, ...] = (
+        REPLY["m.relates_to"],
+        EDIT["m.relates_to"],
+        {"rel_type": "m.thread", "event_id": "$root", "is_falling_back": True},
+    )
+    for msgtype in ("m.text", "m.emote", "m.notice", "m.image", "m.file", "m.audio", "m.video"):
+        for relation in relations:
+            event = said("Wintermute: > hi", msgtype=msgtype, filename="a.png", format="html")
+            event["content"] |= {"formatted_body": "<b>hi</b>", "m.relates_to": relation}
+            event["content"] |= {"m.mentions": {"user_ids": [BOT]}, OUTBOX_KEY: "out_1"}
+            yield event | {"unsigned": {"age": 5}, "room_id": "!room"}
+
+
+def places(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, inner in value.items():
+        yield (*path, key)
+        if isinstance(inner, dict):
+            yield from places(inner, (*path, key))
+
+
+def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
+    """X-022: each field of each kind of message missing or odd, far over 2,000 events."""
+    count = 0
+    for event in templates():
+        for path in places(event):
+            for odd in (*ODD, KeyError):
+                broken = copy.deepcopy(event)
+                *parents, last = path
+                holder: Json = broken
+                for key in parents:
+                    holder = holder[key]
+                holder[last] = odd
+                if odd is KeyError:
+                    del holder[last]
+                count += 1
+                found = read(broken, GROUP)
+                if found is not None:
+                    (found.event_id + found.sender + found.sender_name + found.body).encode()
+                    assert len(json.dumps(found.raw)) <= RAW_MOST
+    assert count >= 5_000
+
+
+@pytest.mark.parametrize("event", [*ODD, [{}], b"", object()], ids=kind_name)
+def test_what_is_no_event_at_all_is_nothing(event: object) -> None:
+    """X-022."""
+    assert read(event) is None
+    assert invitation([event], ACCOUNT) == (None, False)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.just("m.room.message") | ANYTHING,
+            "event_id": ANYTHING,
+            "sender": st.sampled_from([ANN, BOT, EVE]) | ANYTHING,
+            "unsigned": ANYTHING,
+            "content": ANYTHING | st.fixed_dictionaries({"msgtype": ANYTHING, "body": ANYTHING}),
+        },
+    )
+)
+def test_arbitrary_events_never_raise(event: Json) -> None:
+    """X-022."""
+    read(event, GROUP)
+    since_invitation([event], BOT)
+    invitation([event], ACCOUNT)
+
+
+def membership(kind: str, user: str = BOT, sender: str = ANN, **content: Any) -> Json:
+    content |= {"membership": kind}
+    return {"type": "m.room.member", "state_key": user, "sender": sender, "content": content}
+
+
+def test_an_invitation_names_the_inviter_and_whether_it_is_direct() -> None:
+    """X-001."""
+    state = [{"type": "m.room.name"}, membership("join", ANN), None]
+    assert invitation([*state, membership("invite", is_direct=True)], ACCOUNT) == (ANN, True)
+    assert invitation([*state, membership("invite", is_direct="yes")], ACCOUNT) == (ANN, False)
+    assert invitation([*state, membership("invite", BOB)], ACCOUNT) == (None, False)
+    assert invitation([membership("invite") | {"sender": 5}], ACCOUNT) == (None, False)
+    assert invitation([], ACCOUNT) == (None, False)
+
+
+def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:
+    """X-005."""
+    before, between, after = said("before"), said("between"), said("after")
+    first, second = membership("invite"), membership("invite", sender=BOB)
+    leave, join = membership("leave"), membership("join")
+    events = [before, first, between, leave, second, after, join]
+    assert since_invitation(events, BOT) == [after, join]
+    assert since_invitation([before, between], BOT) == [before, between]
+    assert since_invitation([before, first], BOT) == []
+    assert invited_in(events, BOT)
+    assert not invited_in([before, membership("invite", BOB), join], BOT)

@@ -1,0 +1,1 @@
+"""The world around the program as tests make it: real servers, fakes only for time and ids."""

@@ -1,0 +1,166 @@
+"""The daemon under test: a real process with its own folder, to be started, killed and looked into."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.world.homeserver import Login
+from wintermute.templates import shipped_prompts
+
+Json = dict[str, Any]
+STARTING = 30.0
+
+
+def write_settings(
+    folder: Path, homeserver: str, login: Login, model: str, owner: str, **changes: Json
+) -> Path:
+    """A configuration and data folder as `init` would leave them; JSON is YAML.
+
+    `changes` are merged into the sections of their names.
+    """
+    prompts = folder / "data" / "prompts"
+    prompts.mkdir(parents=True, exist_ok=True)
+    (folder / "data").chmod(0o700)
+    for name, text in shipped_prompts().items():
+        (prompts / name).write_text(text)
+    (folder / "password").write_text(login.password)
+    sections: Json = {
+        "data_dir": "data",
+        "timezone": "Europe/Berlin",
+        "matrix": {
+            "homeserver": homeserver,
+            "user_id": login.user_id,
+            "password": {"file": "password"},
+            "owner": owner,
+            "encryption": "preferred",
+        },
+        "llm": {
+            "backends": {"scripted": {"base_url": model, "model": "scripted", "timeout_s": 20}},
+            "roles": {"base": ["scripted"]},
+            "max_retries": 1,
+        },
+    }
+    for name, change in changes.items():
+        sections[name] = sections.get(name, {}) | change
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(sections, indent=1))
+    return path
+
+
+class Bot:
+    """One daemon. `start` after an end is a restart on the same data."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self.log: list[str] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._line = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            print("\n".join(self.log[-60:]))  # noqa: T201  pytest shows it with the failure
+        await self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, trigger: Json | None = None, *, ready: bool = True) -> None:
+        """Start it, to die at `trigger` if one is given; wait for its first sync if `ready`."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.world.launch",
+            json.dumps(trigger or {}),
+            "--config",
+            str(self.config),
+            "run",
+            stdin=asyncio.subprocess.PIPE,  # the lifeline
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(os.environ),  # noqa: TID251
+        )
+        began = len(self.log)
+        self._reader = asyncio.get_running_loop().create_task(self._read(self._process))
+        if ready:
+            await self.until(lambda: any(" ready " in line for line in self.log[began:]))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        async for line in process.stderr:
+            async with self._line:
+                self.log.append(line.decode(errors="replace").rstrip())
+                self._line.notify_all()
+        await process.wait()
+        async with self._line:
+            self._line.notify_all()
+
+    async def until(self, true: Callable[[], bool], within: float = STARTING) -> None:
+        """Wait until the log, or the end of the process, makes something true."""
+        async with asyncio.timeout(within), self._line:
+            while not true():
+                if not self.running:
+                    raise AssertionError("the daemon ended:\n" + "\n".join(self.log[-40:]))
+                await self._line.wait()
+
+    async def logged(self, text: str, within: float = STARTING) -> None:
+        """Wait for a log line with this text."""
+        await self.until(lambda: any(text in line for line in self.log), within)
+
+    async def ended(self, within: float = STARTING) -> int:
+        """Wait for the end of the process; its exit code, negative for a signal."""
+        assert self._process is not None
+        assert self._reader is not None
+        async with asyncio.timeout(within):
+            code = await self._process.wait()
+            await self._reader
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return code
+
+    async def kill(self) -> None:
+        """As a crash would end it."""
+        if self._process is None:
+            return
+        if self.running:
+            self._process.kill()
+        await self.ended()
+
+    async def stop(self) -> int:
+        """Ask it to stop; its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return await self.ended()
+
+    def rows(self, sql: str, *values: object) -> list[Json]:
+        """What its database says, read from outside."""
+        path = self.config.parent / "data" / "wintermute.db"
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        connection.row_factory = sqlite3.Row
+        try:
+            return [dict(row) for row in connection.execute(sql, values)]
+        finally:
+            connection.close()

@@ -1,0 +1,461 @@
+"""A scripted OpenAI-compatible server on loopback that also checks every request it gets.
+
+    async with ModelServer() as server:
+        server.script(Fail(500), Text("hello"))
+        ...
+
+Each chat request takes one step: that of `keyed` if it gives one, else the next of the script, else
+the default, which echoes the last user message. Leaving the block fails if any request broke a rule.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self, assert_never
+
+from aiohttp import web
+
+from wintermute.llm.probe import QUESTION
+from wintermute.messages import Json, Usage
+
+USUAL = Usage(100, 10, 0)
+VIOLATION = "RULE BROKEN"
+PIECE = 24
+Finish = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Says something. `usage` None: the server does not report any."""
+
+    text: str
+    finish: Finish | None = "stop"
+    usage: Usage | None = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One call of a tool; arguments that are text go out as they are."""
+
+    name: str
+    arguments: Json | str = field(default_factory=dict)
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls tools, in this order."""
+
+    calls: tuple[Use, ...]
+    text: str = ""
+    finish: Finish | None = "tool_calls"
+    usage: Usage | None = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answers with an HTTP error; `body` text or JSON."""
+
+    status: int
+    body: Json | str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTooLarge:
+    """Refuses the request as too large, as OpenAI does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Html:
+    """A web page where an answer should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """These bytes, as a whole body."""
+
+    data: bytes = b"\x00\xff{not json"
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A stream of these events, as they are; text or JSON. Nothing is added."""
+
+    events: tuple[Json | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyChoices:
+    """`choices: []`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullChoices:
+    """`choices: null` and an error, with status 200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """A well-formed answer with neither text nor calls."""
+
+    finish: Finish | None = "stop"
+    usage: Usage | None = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Never answers, not even with headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drip:
+    """Says the text word by word: one for each release of `gate`, or one each `interval` seconds."""
+
+    text: str
+    gate: asyncio.Semaphore | None = None
+    interval: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Says the text, but the connection breaks after so many pieces."""
+
+    text: str = "this sentence will never reach its end, for the connection breaks"
+    after_chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Waits for the gate, then takes the step."""
+
+    gate: asyncio.Event
+    then: "Step"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Answers with plain JSON, although a stream was asked for."""
+
+    then: "Text | Calls | Empty"
+
+
+Step = (
+    Text
+    | Calls
+    | Fail
+    | ContextTooLarge
+    | Html
+    | Garbage
+    | Events
+    | EmptyChoices
+    | NullChoices
+    | Empty
+    | Hang
+    | Drip
+    | Cut
+    | Slow
+    | Plain
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One chat request as it arrived."""
+
+    body: Json
+    headers: Mapping[str, str]
+    """Names in lower case."""
+
+    @property
+    def messages(self) -> list[Json]:
+        found: list[Json] = self.body.get("messages", [])
+        return found
+
+    @property
+    def last_user(self) -> str:
+        """The text of the newest user message."""
+        texts = [message["content"] for message in self.messages if message.get("role") == "user"]
+        return str(texts[-1]) if texts else ""
+
+
+def echo(seen: Seen) -> Step:
+    """What an unscripted request gets."""
+    return Text(f"echo: {seen.last_user}")
+
+
+class ModelServer:
+    """The server. `rules=False` for tests that send bare requests."""
+
+    def __init__(
+        self, *, default: Callable[[Seen], Step] = echo, rules: bool = True, port: int = 0
+    ) -> None:
+        self.requests: list[Seen] = []
+        self.violations: list[str] = []
+        self.port = port
+        self._default = default
+        self._rules = rules
+        self._script: deque[Step] = deque()
+        self._keyed: Callable[[Seen], Step | None] | None = None
+        self._arrived = asyncio.Condition()
+        self._closing = asyncio.Event()
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+
+    @property
+    def url(self) -> str:
+        """What a configuration has as `base_url`."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def script(self, *steps: Step) -> None:
+        """Append steps, one for each coming request."""
+        self._script.extend(steps)
+
+    def keyed(self, choose: Callable[[Seen], Step | None]) -> None:
+        """Answer by content; where `choose` gives None, the script and the default go on."""
+        self._keyed = choose
+
+    async def request_arrived(self, n: int) -> Seen:
+        """Wait for the n-th chat request, counted from 1."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.requests) >= n)
+        return self.requests[n - 1]
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        await self._runner.cleanup()
+        if error is None:
+            assert not self.violations, self.violations
+        else:
+            for violation in self.violations:
+                error.add_note(violation)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        seen = Seen(
+            json.loads(await request.read()),
+            {name.lower(): value for name, value in request.headers.items()},
+        )
+        broken = broken_rules(seen.body) if self._rules else []
+        self.violations.extend(f"request {len(self.requests) + 1}: {rule}" for rule in broken)
+        step = Fail(500, f"{VIOLATION}: {broken}") if broken else self._step(seen)
+        async with self._arrived:
+            self.requests.append(seen)
+            self._arrived.notify_all()
+        return await self._take(step, _Exchange(request, seen, len(self.requests)))
+
+    def _step(self, seen: Seen) -> Step:
+        if self._keyed and (step := self._keyed(seen)):
+            return step
+        return self._script.popleft() if self._script else self._default(seen)
+
+    async def _take(self, step: Step, to: "_Exchange") -> web.StreamResponse:
+        match step:
+            case Text() | Calls() | Empty():
+                return await to.say(step)
+            case Slow():
+                await step.gate.wait()
+                return await self._take(step.then, to)
+            case Hang():
+                await self._closing.wait()
+                return to.cut()
+            case Drip():
+                return await to.drip(step)
+            case Cut():
+                return await to.break_off(step)
+            case Events():
+                return await to.stream(list(step.events))
+            case Plain():
+                return to.whole(step.then)
+            case _:
+                return _body(step)
+
+
+class _Exchange:
+    """One request and the ways to answer it."""
+
+    def __init__(self, request: web.Request, seen: Seen, n: int) -> None:
+        self._request = request
+        self._seen = seen
+        self._n = n
+        self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+
+    async def say(self, step: Text | Calls | Empty) -> web.StreamResponse:
+        if not self._seen.body.get("stream"):
+            return self.whole(step)
+        text, calls = _content(step, self._n)
+        events: list[Json | str] = [
+            self._delta({"content": text[at : at + PIECE]}) for at in range(0, len(text), PIECE)
+        ]
+        for index, call in enumerate(calls):
+            function = call["function"]
+            head = {**call, "index": index, "function": {"name": function["name"]}}
+            events.append(self._delta({"tool_calls": [head]}))
+            rest = {"index": index, "function": {"arguments": function["arguments"]}}
+            events.append(self._delta({"tool_calls": [rest]}))
+        events.append(self._delta({}, step.finish))
+        options = self._seen.body.get("stream_options") or {}
+        if step.usage and options.get("include_usage"):
+            events.append({"choices": [], "usage": _usage(step.usage)})
+        return await self.stream([self._delta({"role": "assistant"}), *events, "[DONE]"])
+
+    def whole(self, step: Text | Calls | Empty) -> web.Response:
+        text, calls = _content(step, self._n)
+        message: Json = {"role": "assistant", "content": text or None}
+        if calls:
+            message["tool_calls"] = calls
+        body: Json = {
+            "id": f"chatcmpl-{self._n}",
+            "object": "chat.completion",
+            "model": self._seen.body.get("model"),
+            "choices": [{"index": 0, "message": message, "finish_reason": step.finish}],
+        }
+        if step.usage:
+            body["usage"] = _usage(step.usage)
+        return web.json_response(body)
+
+    async def stream(self, events: list[Json | str]) -> web.StreamResponse:
+        await self._response.prepare(self._request)
+        for event in events:
+            await self._send(event)
+        return self._response
+
+    async def drip(self, step: Drip) -> web.StreamResponse:
+        await self._response.prepare(self._request)
+        for word in step.text.split(" "):
+            if step.gate:
+                await step.gate.acquire()
+            else:
+                await asyncio.sleep(step.interval)
+            await self._send(self._delta({"content": f"{word} "}))
+        await self._send(self._delta({}, "stop"))
+        await self._send("[DONE]")
+        return self._response
+
+    async def break_off(self, step: Cut) -> web.StreamResponse:
+        words = step.text.split(" ")[: step.after_chunks]
+        await self.stream([self._delta({"content": f"{word} "}) for word in words])
+        return self.cut()
+
+    def cut(self) -> web.StreamResponse:
+        """Close the connection in the middle of things."""
+        if self._request.transport:
+            self._request.transport.abort()
+        return self._response
+
+    async def _send(self, event: Json | str) -> None:
+        data = event if isinstance(event, str) else json.dumps(event)
+        await self._response.write(f"data: {data}\n\n".encode("utf-8", "surrogatepass"))
+
+    def _delta(self, delta: Json, finish: str | None = None) -> Json:
+        return {
+            "id": f"chatcmpl-{self._n}",
+            "object": "chat.completion.chunk",
+            "model": self._seen.body.get("model"),
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        }
+
+
+def _body(
+    step: Fail | ContextTooLarge | Html | Garbage | EmptyChoices | NullChoices,
+) -> web.Response:
+    match step:
+        case Fail(status, body, headers):
+            told = {"error": {"message": f"scripted {status}"}} if body is None else body
+            text = told if isinstance(told, str) else json.dumps(told)
+            return web.Response(status=status, text=text, headers=headers)
+        case ContextTooLarge():
+            message = "This model's maximum context length is 4096 tokens."
+            error = {"message": message, "code": "context_length_exceeded"}
+            return web.json_response({"error": error}, status=400)
+        case Html():
+            page = "<!doctype html><title>It works</title><p>data: none"
+            return web.Response(text=page, content_type="text/html")
+        case Garbage(data, content_type):
+            return web.Response(body=data, content_type=content_type)
+        case EmptyChoices():
+            return web.json_response({"choices": []})
+        case NullChoices():
+            return web.json_response({"choices": None, "error": {"message": "scripted null"}})
+    assert_never(step)
+
+
+def _content(step: Text | Calls | Empty, n: int) -> tuple[str, list[Json]]:
+    if isinstance(step, Text):
+        return step.text, []
+    if isinstance(step, Empty):
+        return "", []
+    calls = []
+    for position, use in enumerate(step.calls, 1):
+        arguments = use.arguments
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        function = {"name": use.name, "arguments": text}
+        calls.append(
+            {"id": use.id or f"call_{n}_{position}", "type": "function", "function": function}
+        )
+    return step.text, calls
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "prompt_tokens": usage.tokens_in,
+        "completion_tokens": usage.tokens_out,
+        "total_tokens": usage.tokens_in + usage.tokens_out,
+        "prompt_tokens_details": {"cached_tokens": usage.tokens_cached},
+    }
+
+
+def broken_rules(body: Json) -> list[str]:
+    """The rules of L-006 and L-017 that a chat request breaks; none for the probe of `check`."""
+    messages = body.get("messages") or []
+    if messages == list(QUESTION.messages):
+        return []
+    roles = [message.get("role") for message in messages]
+    broken = []
+    if roles[:1] != ["system"]:
+        broken.append(f"the system prompt is not first: {roles[:3]}")
+    others = [role for role in roles if role != "system"]
+    if others[:1] != ["user"]:
+        broken.append(f"the first message after the system prompt is not the user's: {others[:3]}")
+    if not body.get("tools"):
+        broken.append("no tools")
+    return broken + _unpaired(messages)
+
+
+def _unpaired(messages: list[Any]) -> list[str]:
+    """Calls without their one result before the next utterance, and results without a call."""
+    broken: list[str] = []
+    waiting: list[str] = []
+    for n, message in enumerate([*messages, {"role": "end of the request"}]):
+        role = message.get("role")
+        if role == "tool":
+            answered = message.get("tool_call_id")
+            if answered in waiting:
+                waiting.remove(answered)
+            else:
+                broken.append(f"message {n}: result for {answered}, which nothing here waits for")
+            continue
+        broken.extend(f"message {n}: {role} before the result of {call}" for call in waiting)
+        waiting = [call["id"] for call in message.get("tool_calls") or []]
+        broken.extend(
+            f"message {n}: two calls named {call}"
+            for call in set(waiting)
+            if waiting.count(call) > 1
+        )
+    return broken

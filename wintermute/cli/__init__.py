@@ -1,0 +1,1 @@
+"""The command line: one file per noun, each loaded only when it is called."""

@@ -1,0 +1,60 @@
+"""`wintermute check`: every part tried, none changed."""
+
+import asyncio
+
+import click
+
+from wintermute.cli import probes
+from wintermute.cli.facts import show
+from wintermute.cli.opening import open_config
+from wintermute.cli.options import CONFIG, config_option, json_option
+from wintermute.clock import SystemClock
+from wintermute.config.schema import Backend, Config
+from wintermute.errors import ModelError, WintermuteError
+from wintermute.health.report import Fact
+from wintermute.llm.probe import probe as ask_model
+from wintermute.matrix.login import probe as ask_homeserver
+
+
+@click.command("check")
+@config_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Try every part and say what to do.
+
+    One tiny question goes to each model; nothing is written and no device is made. Leaves with
+    1 when a part fails, with 2 when the configuration cannot be read.
+
+    Example: wintermute check --config ~/wintermute/config.yaml
+    """
+    config = open_config(ctx, level="error")
+    facts = [Fact("config", "ok", str(ctx.meta[CONFIG]))]
+    show(ctx, facts + asyncio.run(_probe(config)), as_json=as_json)
+
+
+async def _probe(config: Config) -> list[Fact]:
+    models = [await _model(name, config.llm.backends[name]) for name in config.llm.roles.base]
+    return [
+        probes.data_folder(config.data_dir),
+        probes.disk(config.data_dir),
+        await probes.database(config.data_dir / "wintermute.db"),
+        probes.templates(config.data_dir / "prompts"),
+        probes.time_zone(config.timezone, SystemClock()),
+        *models,
+        *await _homeserver(config),
+    ]
+
+
+async def _model(name: str, backend: Backend) -> Fact:
+    try:
+        return Fact(f"model {name}", "ok", await ask_model(name, backend))
+    except ModelError as error:
+        return Fact(f"model {name}", "fail", str(error))
+
+
+async def _homeserver(config: Config) -> tuple[Fact, ...]:
+    try:
+        return await ask_homeserver(config.matrix, config.data_dir / "matrix")
+    except WintermuteError as error:
+        return (Fact("matrix", "fail", str(error)),)

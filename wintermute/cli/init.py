@@ -1,0 +1,72 @@
+"""`wintermute init`: the folder a daemon starts from. Nothing that exists is changed."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from wintermute.cli.options import json_option
+from wintermute.config.write import starter_config
+from wintermute.errors import WintermuteError
+from wintermute.templates import shipped_prompts
+
+NEXT = """
+Next:
+  1. Edit the lines marked EDIT in {config}
+  2. export WINTERMUTE_PASSWORD=...       (the password of the bot's own account)
+  3. wintermute check --config {config}
+  4. wintermute run --config {config}"""
+
+
+@click.command("init")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@json_option
+def command(folder: Path, as_json: bool) -> None:
+    """Make a folder with config.yaml and data/.
+
+    What is there already stays as it is; what is missing is added.
+
+    Example: wintermute init ~/wintermute
+    """
+    try:
+        made = {str(path): new for path, new in _make(folder)}
+    except OSError as error:
+        raise WintermuteError(
+            f"cannot write {error.filename}: {error.strerror}: choose a folder of your own"
+        ) from error
+    if as_json:
+        click.echo(json.dumps({"made": [path for path, new in made.items() if new]}, indent=2))
+        return
+    for path, new in made.items():
+        click.echo(f"{'made' if new else 'kept'}  {path}")
+    click.echo(NEXT.format(config=folder / "config.yaml"))
+
+
+def _make(folder: Path) -> list[tuple[Path, bool]]:
+    """Each path of a new installation, and whether it was made now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "data"
+    made = [(folder / "config.yaml", _write(folder / "config.yaml", starter_config()))]
+    made += [(path, _folder(path)) for path in (data, data / "prompts", data / "skills")]
+    prompts = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
+    return made + [(path, _write(path, text)) for path, text in prompts.items()]
+
+
+def _folder(path: Path) -> bool:
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write(path: Path, text: str) -> bool:
+    """Make the file, readable by its owner only; False when something has its name already."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return True

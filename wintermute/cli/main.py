@@ -1,0 +1,69 @@
+"""The entry of the command line. Imports nothing heavy: `--help` has to be quick."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wintermute import __version__
+from wintermute.cli.options import CONFIG, redacted
+from wintermute.errors import ConfigurationError, WintermuteError
+
+VERBS = {
+    "init": "Make a folder with config.yaml and data/.",
+    "run": "Run the daemon until it is told to stop.",
+    "check": "Try every part and say what to do.",
+    "status": "Show what works and what does not.",
+    "matrix": "Log out, or start again with encryption.",
+}
+"""Each stands in the module of its name; the line is repeated here so that help loads none."""
+
+
+class Verbs(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"wintermute.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WintermuteError as error:
+            for line in redacted(ctx, str(error)).splitlines():
+                click.echo(f"wintermute: {line}", err=True)
+            ctx.exit(2 if isinstance(error, ConfigurationError) else 1)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="wintermute %(version)s")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=Path("config.yaml"),
+    envvar="WINTERMUTE_CONFIG",
+    metavar="PATH",
+    help="The configuration; default: $WINTERMUTE_CONFIG, or config.yaml in this folder.",
+)
+@click.pass_context
+def cli(ctx: click.Context, config: Path) -> None:
+    """A personal assistant that lives in your Matrix rooms.
+
+    Example: wintermute init ~/wintermute
+    """
+    ctx.meta[CONFIG] = config
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    cli(prog_name="wintermute")

@@ -1,0 +1,18 @@
+"""Reading the configuration for a command, with logs that cannot show its secrets."""
+
+import click
+
+from wintermute.cli.log import configure_logging
+from wintermute.cli.options import CONFIG, REDACT
+from wintermute.config.read import environment, read_config
+from wintermute.config.schema import Config
+from wintermute.config.secrets import redaction, secret_values
+
+
+def open_config(ctx: click.Context, *, level: str | None = "warning") -> Config:
+    """The configuration this command was given. Logs at `level`; None: as the file says."""
+    config = read_config(ctx.meta[CONFIG], environment())
+    redact = redaction(secret_values(config))
+    ctx.meta[REDACT] = redact
+    configure_logging(level or config.log.level, redact, environment())
+    return config

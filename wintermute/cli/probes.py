@@ -1,0 +1,78 @@
+"""The parts of `check` that lie on this machine: one fact each, with what to do about it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from wintermute.clock import Clock
+from wintermute.db import open_database
+from wintermute.errors import ConfigurationError
+from wintermute.health.report import Fact
+from wintermute.templates import read_template, shipped_prompts
+
+MB = 1024 * 1024
+LOW = 500 * MB
+FULL = 50 * MB
+
+
+def data_folder(folder: Path) -> Fact:
+    """There, ours, and nobody else's."""
+    part = "data folder"
+    if not folder.is_dir():
+        return Fact(part, "fail", f"{folder} is no folder -> make it with `wintermute init DIR`")
+    closed = next((path for path in _inside(folder) if not _is_ours(path)), None)
+    if closed:
+        return Fact(part, "fail", f"{closed} cannot be changed -> chown it to who runs Wintermute")
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o077:
+        return Fact(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
+    return Fact(part, "ok", str(folder))
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from folder.glob("*")
+    yield from folder.glob("*/*")
+
+
+def _is_ours(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
+
+
+def disk(folder: Path) -> Fact:
+    """Room for the database to grow."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    text = f"{free // MB} MB free"
+    if free < LOW:
+        return Fact("disk", "fail" if free < FULL else "warn", f"{text} -> make room on this disk")
+    return Fact("disk", "ok", text)
+
+
+async def database(path: Path) -> Fact:
+    """Whole, and not from a newer version."""
+    if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+        return Fact("database", "ok", "will be made at first start")
+    try:
+        async with open_database(path, read_only=True):
+            return Fact("database", "ok", str(path))
+    except ConfigurationError as error:
+        return Fact("database", "fail", str(error))
+
+
+def templates(folder: Path) -> Fact:
+    """Every shipped prompt file, with something in it."""
+    try:
+        names = [name for name in shipped_prompts() if read_template(folder, name)]
+    except ConfigurationError as error:
+        return Fact("prompts", "fail", str(error))
+    return Fact("prompts", "ok", f"{len(names)} in {folder}")
+
+
+def time_zone(name: str, clock: Clock) -> Fact:
+    """What the clock on the wall says, so that a wrong zone is noticed."""
+    here = clock.now().astimezone(ZoneInfo(name))
+    return Fact("time zone", "ok", f"{name}, where it is {here:%Y-%m-%d %H:%M}")

@@ -1,0 +1,42 @@
+"""`wintermute status`: what the database says, also beside a running daemon."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from wintermute.cli.facts import show
+from wintermute.cli.opening import open_config
+from wintermute.cli.options import config_option, json_option
+from wintermute.clock import SystemClock
+from wintermute.config.lock import holder
+from wintermute.config.schema import Config
+from wintermute.db import open_database
+from wintermute.health.report import Fact, gather
+
+
+@click.command("status")
+@config_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Show what works and what does not.
+
+    Leaves with 1 when something fails.
+
+    Example: wintermute status --json
+    """
+    config = open_config(ctx)
+    show(ctx, [_daemon(config.data_dir), *asyncio.run(_stored(config))], as_json=as_json)
+
+
+def _daemon(data_dir: Path) -> Fact:
+    pid = holder(data_dir)
+    if pid is None:
+        return Fact("daemon", "warn", "not running -> start it with `wintermute run`")
+    return Fact("daemon", "ok", f"running, process {pid or 'unknown'}")
+
+
+async def _stored(config: Config) -> tuple[Fact, ...]:
+    async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
+        return await gather(database, SystemClock(), config.timezone)

@@ -1,0 +1,93 @@
+"""One daemon per data folder: a lock that dies with its process, and the number of its holder."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wintermute.errors import ConfigurationError, DataFolderInUse
+
+NAME = "wintermute.lock"
+LOOKS = 1000
+"""How often a start looks again while somebody only asks who holds the lock."""
+
+
+@contextmanager
+def hold(data_dir: Path) -> Iterator[None]:
+    """Keep every other process of ours out of this folder.
+
+    Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
+    is missing or not ours to write.
+    """
+    descriptor = _open(data_dir)
+    try:
+        if not _take(descriptor):
+            raise DataFolderInUse(
+                f"another Wintermute (process {_read(descriptor) or 'unknown'}) uses the data folder"
+                f" {data_dir}: stop it first"
+            )
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)  # gives the lock back; the file stays, or two could hold two files
+
+
+def holder(data_dir: Path) -> int | None:
+    """The process that holds the folder: None when nobody does, 0 when it did not say yet."""
+    try:
+        descriptor = os.open(data_dir / NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigurationError(_advice(data_dir, error)) from error
+    try:
+        return None if _locked(descriptor, fcntl.LOCK_SH) else _read(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(data_dir: Path) -> int:
+    try:
+        return os.open(data_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"
+            " correct data_dir"
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(_advice(data_dir, error)) from error
+
+
+def _advice(data_dir: Path, error: OSError) -> str:
+    return (
+        f"the data folder {data_dir} cannot be used ({error.strerror}): it must belong to the user"
+        " who runs Wintermute"
+    )
+
+
+def _take(descriptor: int) -> bool:
+    for _ in range(LOOKS):
+        if _locked(descriptor, fcntl.LOCK_EX):
+            return True
+        if not _locked(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # only `holder` looked; it is gone in a moment
+    return False
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> int:
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,210 @@
+"""From config.yaml to a Config: every problem at once, each with its place, no secret shown."""
+
+import dataclasses
+import os
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from wintermute.config.checks import Found, check_all
+from wintermute.config.document import (
+    LARGEST,
+    TOP,
+    Entries,
+    Items,
+    Node,
+    Place,
+    Problem,
+    Scalar,
+    parse,
+)
+from wintermute.config.scalars import Rules, Wrong, expected, is_null, nearest, read_scalar
+from wintermute.config.schema import Config, Secret
+from wintermute.config.secrets import Sources, read_secret
+from wintermute.errors import ConfigurationError
+
+NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process; the rest of the program takes it from here."""
+    return os.environ  # noqa: TID251  the one place that may
+
+
+def read_config(path: Path, environment: Mapping[str, str]) -> Config:
+    """The configuration in this file.
+
+    Raises: ConfigurationError with one line for each problem, `FILE:LINE:COLUMN: key: what`.
+    """
+    document = parse(_load(path))
+    if document is None:
+        document = Problem(TOP, "", "the file is empty: `wintermute init DIR` writes a full one")
+    if isinstance(document, Problem):
+        raise _failure(path, [document])
+    walk = _Walk(Sources(path.absolute().parent, environment))
+    config = walk.section(Config, document, "")
+    problems = walk.problems + check_all(walk.found, {problem.key for problem in walk.problems})
+    if problems:
+        raise _failure(path, problems)
+    return _with_base(config)
+
+
+def _with_base(config: Config) -> Config:
+    if config.llm.roles.base:
+        return config
+    roles = dataclasses.replace(config.llm.roles, base=tuple(config.llm.backends))
+    return dataclasses.replace(config, llm=dataclasses.replace(config.llm, roles=roles))
+
+
+def _failure(path: Path, problems: list[Problem]) -> ConfigurationError:
+    return ConfigurationError("\n".join(f"{path}:{problem}" for problem in sorted(problems)))
+
+
+def _load(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST * 4)
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"{path}: no such file: make one with `wintermute init DIR` or name yours with --config"
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{path}: cannot be read: {reason}") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
+        raise _failure(path, [Problem(place, "", "the file is not UTF-8 text")]) from error
+
+
+class _Walk:
+    """One pass over the document. A value with a problem is None: nobody will see it."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self.problems: list[Problem] = []
+        self.found: dict[str, Found] = {}
+
+    def section(self, shape: Any, node: Node, key: str) -> Any:
+        """The frozen value of a section and, in `problems`, what is wrong with it."""
+        fields = {field.name: field for field in dataclasses.fields(shape)}
+        given = self._entries(node, key)
+        for name in given.keys() - fields.keys():
+            text = f"unknown key; the nearest known one is {nearest(name, fields)}"
+            self._report(given[name][0], _dotted(key, _shown(name)), text)
+        values = {
+            name: self._value(given[name][1], field.type, field.metadata, _dotted(key, name))
+            if name in given
+            else self._absent(field, node.place, _dotted(key, name))
+            for name, field in fields.items()
+        }
+        return shape(**values)
+
+    def _report(self, place: Place, key: str, text: str) -> None:
+        self.problems.append(Problem(place, key, text))
+
+    def _absent(self, field: "dataclasses.Field[Any]", place: Place, key: str) -> Any:
+        """What a key means that is not there."""
+        if dataclasses.is_dataclass(field.type):
+            return self.section(field.type, Entries(place, ()), key)
+        if field.default is not dataclasses.MISSING:
+            return self._placed(field.default)
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+        self._report(place, key, f"is missing: write {_wanted(field.type, field.metadata)}")
+        return None
+
+    def _value(self, node: Node, kind: Any, rules: Rules, key: str) -> Any:
+        kind, optional = _required(kind)
+        if optional and is_null(node):
+            return None
+        value = self._present(node, kind, rules, key)
+        self.found[key] = Found(node.place, value, bool(rules.get("backend")))
+        return value
+
+    def _present(self, node: Node, kind: Any, rules: Rules, key: str) -> Any:
+        if kind is Secret:
+            value: object = read_secret(node, self._sources)
+        elif dataclasses.is_dataclass(kind) and isinstance(node, Entries):
+            return self.section(kind, node, key)
+        elif get_origin(kind) is tuple and isinstance(node, Items):
+            return tuple(
+                self._value(item, get_args(kind)[0], rules, f"{key}[{position}]")
+                for position, item in enumerate(node.items)
+            )
+        elif get_origin(kind) is Mapping and isinstance(node, Entries):
+            return self._named(node, get_args(kind)[1], key)
+        elif isinstance(node, Scalar) and _is_scalar(kind):
+            value = read_scalar(node, kind, rules)
+        else:
+            value = Wrong(f"must be {_wanted(kind, rules)}")
+        if isinstance(value, Wrong):
+            self._report(node.place, key, value.text)
+            return None
+        return self._placed(value)
+
+    def _placed(self, value: object) -> object:
+        return self._sources.path(str(value)) if isinstance(value, Path) else value
+
+    def _named(self, node: Entries, kind: Any, key: str) -> Mapping[str, Any]:
+        """A section whose keys are names of the person's choice."""
+        values: dict[str, Any] = {}
+        for name, (place, value) in self._entries(node, key).items():
+            if NAME.fullmatch(name):
+                values[name] = self._value(value, kind, {}, _dotted(key, name))
+            else:
+                text = "names are made of letters, digits, dots, dashes and underscores"
+                self._report(place, key, text)
+        return types.MappingProxyType(values)
+
+    def _entries(self, node: Node, key: str) -> dict[str, tuple[Place, Node]]:
+        """The keys of a section, each once, with their places and values."""
+        if not isinstance(node, Entries):
+            self._report(node.place, key, "must be a section with keys below it")
+            return {}
+        entries: dict[str, tuple[Place, Node]] = {}
+        for name, value in node.pairs:
+            if not isinstance(name, Scalar):
+                self._report(name.place, key, "a key must be text")
+            elif name.text in entries:
+                first = entries[name.text][0].line
+                text = f"stands here twice (first in line {first}): remove one"
+                self._report(name.place, _dotted(key, _shown(name.text)), text)
+            else:
+                entries[name.text] = (name.place, value)
+        return entries
+
+
+def _dotted(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _shown(name: str) -> str:
+    """A key as it may be shown: `password:abc` lost its blank, and abc is nobody's business."""
+    match = NAME.match(name)
+    return match[0] if match else "?"
+
+
+def _required(kind: Any) -> tuple[Any, bool]:
+    """The kind without its `| None`, and whether it had one."""
+    if get_origin(kind) not in (types.UnionType, Union):
+        return kind, False
+    return next(part for part in get_args(kind) if part is not types.NoneType), True
+
+
+def _is_scalar(kind: Any) -> bool:
+    return not dataclasses.is_dataclass(kind) and get_origin(kind) not in (tuple, Mapping)
+
+
+def _wanted(kind: Any, rules: Rules) -> str:
+    if get_origin(kind) is tuple:
+        return "a list, such as [a, b], or [] for none"
+    if get_origin(kind) is Mapping:
+        return "a section of names with their values below it"
+    if dataclasses.is_dataclass(kind):
+        return "a section with keys below it"
+    return expected(kind, rules)

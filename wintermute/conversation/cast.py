@@ -1,0 +1,232 @@
+"""The loop: ask the model, store its turn, run its gates strictly in order, until it is done.
+
+    intent ─▶ model ─▶ turn stored ─▶ gate 1 ─▶ gate 2 … ─┐
+               ▲                                          │
+               └──────────── observations ◀───────────────┘      text, `done` or a ward ends it
+
+Everything the loop knows is in the loom, and each step is stored before the next begins. So a cast
+that a crash interrupted goes on by being run again: `_finish` looks at the last stored turn and
+does only what has no stored result yet.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from wintermute.clock import Clock
+from wintermute.conversation.history import as_text, messages
+from wintermute.conversation.shrink import fitted, smaller
+from wintermute.conversation.stop import Stop
+from wintermute.conversation.toolbox import DONE, Accepted, Caller, Rejected, Toolbox
+from wintermute.conversation.wards import Wards
+from wintermute.db import Database
+from wintermute.errors import (
+    ContextTooLarge,
+    EmptyReply,
+    ModelError,
+    ModelRefused,
+    ModelUnavailable,
+    ToolFailed,
+)
+from wintermute.llm.models import Models
+from wintermute.loom.casts import Casts
+from wintermute.loom.records import Cast, Observation, Turn
+from wintermute.messages import Json, Reply, Request, Usage
+
+log = logging.getLogger(__name__)
+
+INTERRUPTED = "interrupted: outcome unknown"
+REASONS: tuple[tuple[type[ModelError], str], ...] = (
+    (ModelUnavailable, "model_unavailable"),
+    (ModelRefused, "model_refused"),
+    (ContextTooLarge, "context_too_large"),
+    (EmptyReply, "empty_reply"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a cast ended. `text` is the answer, or why there is none."""
+
+    state: Literal["terminated", "truncated"]
+    reason: str
+    text: str
+
+
+class Loop:
+    """Runs casts. One for all: rooms, due tasks, sub-sessions and nights (DESIGN A-1)."""
+
+    def __init__(
+        self,
+        database: Database,
+        casts: Casts,
+        models: Models,
+        toolbox: Toolbox,
+        prompt: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._casts = casts
+        self._models = models
+        self._toolbox = toolbox
+        self._prompt = prompt
+        self._clock = clock
+
+    async def run(self, cast: Cast, caller: Caller, stop: Stop) -> Outcome:
+        """Bring a cast to its end: a new one, or one that a crash interrupted."""
+        wards = Wards(**cast.wards)
+        refusal = self._refusal(cast, wards)
+        if refusal:
+            return Outcome("truncated", "refused", refusal)
+        running = _Running(cast, caller, wards, self._clock.monotonic())
+        try:
+            async with stop.within(wards.max_seconds - running.seconds(self._clock)) as scope:
+                return await self._steps(running)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return running.truncated("stopped" if stop.pressed else "max_seconds")
+
+    def _refusal(self, cast: Cast, wards: Wards) -> str | None:
+        if not cast.intent.strip():
+            return "There is nothing to answer: the message is empty."
+        if wards.require_done and DONE not in self._toolbox.names:
+            return "This cast must end with the tool `done`, but its tools do not include it."
+        return None
+
+    async def _steps(self, running: "_Running") -> Outcome:
+        earlier = [
+            cast
+            for cast in await self._casts.of_branch(running.cast.branch_id)
+            if cast.id != running.cast.id
+        ]
+        while True:
+            if running.cast.turns:
+                outcome = await self._finish(running, running.cast.turns[-1])
+                if outcome is not None:
+                    return outcome
+            breached = running.breached(self._clock)
+            if breached:
+                return running.truncated(breached)
+            try:
+                await self._next_turn(running, earlier)
+            except ModelError as error:
+                return await self._failed(running, error)
+
+    async def _next_turn(self, running: "_Running", earlier: list[Cast]) -> None:
+        prompt = self._prompt()
+        view = messages(prompt, [*earlier, running.cast])
+        if running.wants_done():
+            view += ({"role": "user", "content": "Call `done` with your complete answer."},)
+        await self._store(running, prompt, await self._ask(running.cast, view))
+
+    async def _ask(self, cast: Cast, view: tuple[Json, ...]) -> Reply:
+        tools = self._toolbox.definitions()
+        request = fitted(view, tools, self._window())
+        while True:
+            try:
+                return await self._models.ask("base", Request(request, tools), cast_id=cast.id)
+            except ContextTooLarge:
+                less = smaller(request)
+                if less is None:
+                    raise
+                log.info("request shrunk cast=%s messages=%d", cast.id, len(less))
+                request = less
+
+    def _window(self) -> int:
+        """Tokens a request may have, so that an answer still fits."""
+        whole = self._models.context_tokens("base")
+        return max(whole - self._models.max_output_tokens("base"), whole // 2)
+
+    async def _store(
+        self, running: "_Running", prompt: str, reply: Reply, error: str | None = None
+    ) -> None:
+        cast = running.cast
+        async with self._database.transaction() as tx:
+            parent = await self._casts.last_turn(tx, cast.branch_id)
+            await self._casts.prompted(tx, cast.id, prompt)
+            turn = await self._casts.add_turn(tx, cast, parent, reply, error)
+        running.cast = replace(cast, turns=(*cast.turns, turn))
+
+    async def _failed(self, running: "_Running", error: ModelError) -> Outcome:
+        reason = next(name for kind, name in REASONS if isinstance(error, kind))
+        log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
+        nothing = Reply("", (), reason, Usage(), "", "", 0)
+        await self._store(running, self._prompt(), nothing, str(error))
+        return Outcome("truncated", reason, str(error))
+
+    async def _finish(self, running: "_Running", turn: Turn) -> Outcome | None:
+        """Do what the turn asks for and has no stored result yet; an outcome if it ends the cast."""
+        if turn.error is not None:
+            return None
+        if not turn.calls:
+            return running.ended_by_text(turn)
+        for n, call in enumerate(turn.calls):
+            observation = await self._gate(running, turn, n)
+            if call.name == DONE and not observation.is_error:
+                return Outcome("terminated", "done", as_text(observation.result))
+            turn = replace(turn, observations=(*turn.observations[:n], observation))
+            running.cast = replace(running.cast, turns=(*running.cast.turns[:-1], turn))
+        return None
+
+    async def _gate(self, running: "_Running", turn: Turn, n: int) -> Observation:
+        call = turn.calls[n]
+        before = turn.observations[n] if n < len(turn.observations) else None
+        if before is not None and before.completed:
+            return before
+        verdict = self._toolbox.accept(call)
+        if any(call.id == other.id for other in turn.calls[:n]):
+            verdict = Rejected("this call id was used before in the same answer; not run")
+        if before is None:
+            async with self._database.transaction() as tx:
+                await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)
+            result, is_error = await self._effect(verdict, running.caller)
+        elif isinstance(verdict, Accepted) and not verdict.tool.durable:
+            result, is_error = INTERRUPTED, True
+        else:
+            result, is_error = await self._effect(verdict, running.caller)
+        async with self._database.transaction() as tx:
+            await self._casts.complete_observation(tx, turn.id, n, result, is_error)
+        return Observation(n, call.name, verdict.args, result, is_error, call.id, completed=True)
+
+    async def _effect(self, verdict: Accepted | Rejected, caller: Caller) -> tuple[object, bool]:
+        if isinstance(verdict, Rejected):
+            return verdict.reason, True
+        try:
+            return await verdict.tool.run(caller, verdict.args), False
+        except ToolFailed as error:
+            return str(error), True
+
+
+class _Running:
+    """What the loop knows of one cast while it runs."""
+
+    def __init__(self, cast: Cast, caller: Caller, wards: Wards, begun: float) -> None:
+        self.cast = cast
+        self.caller = caller
+        self._wards = wards
+        # A resumed cast has used the time of its stored turns, not the time we were down.
+        self._begun = begun - sum(turn.ms for turn in cast.turns) / 1000
+
+    def seconds(self, clock: Clock) -> float:
+        return clock.monotonic() - self._begun
+
+    def breached(self, clock: Clock) -> str | None:
+        tokens = sum(turn.tokens for turn in self.cast.turns)
+        return self._wards.breached(len(self.cast.turns), self.seconds(clock), tokens)
+
+    def wants_done(self) -> bool:
+        """The model spoke although only `done` ends this cast."""
+        return bool(self.cast.turns) and not self.cast.turns[-1].calls
+
+    def ended_by_text(self, turn: Turn) -> Outcome | None:
+        if not self._wards.require_done:
+            return Outcome("terminated", "text", turn.utterance)
+        if len(self.cast.turns) >= self._wards.max_turns:  # partial work is not lost (L-012)
+            return Outcome("truncated", "max_turns", turn.utterance)
+        return None
+
+    def truncated(self, reason: str) -> Outcome:
+        said = [turn.utterance.strip() for turn in self.cast.turns if turn.utterance.strip()]
+        return Outcome("truncated", reason, said[-1] if said else "")

@@ -1,0 +1,83 @@
+"""From the loom to the messages of a request. Pure: the same record gives the same bytes."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from wintermute.loom.records import Cast, Observation, Turn
+from wintermute.messages import Json
+from wintermute.text import shortened, untagged
+
+MOST_RESULT_CHARACTERS = 50_000  # L-026
+
+
+def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
+    """The system prompt, then every cast's intent, utterances and observations, in order.
+
+    Several casts for one event (the model was away, L-034) show their intent once. Turns that
+    record a failed call are not shown (L-033).
+    """
+    found: list[Json] = [{"role": "system", "content": system}]
+    previous: str | None = None
+    for cast in casts:
+        if cast.event_id is None or cast.event_id != previous:
+            found.append({"role": "user", "content": cast.intent})
+        previous = cast.event_id
+        for turn in cast.turns:
+            if turn.error is None:
+                found += _turn(turn, "the cast had ended" if cast.state != "running" else "")
+    return tuple(found)
+
+
+def _turn(turn: Turn, unrun: str) -> Iterable[Json]:
+    message: Json = {"role": "assistant", "content": turn.utterance or None}
+    names = _call_ids(turn)
+    if turn.calls:
+        message["tool_calls"] = [
+            {
+                "id": name,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _valid(call.arguments)},
+            }
+            for name, call in zip(names, turn.calls, strict=True)
+        ]
+    yield message
+    seen = {observation.n: observation for observation in turn.observations}
+    for n, name in enumerate(names):
+        yield {"role": "tool", "tool_call_id": name, "content": _result(seen.get(n), unrun)}
+
+
+def _call_ids(turn: Turn) -> list[str]:
+    """Call ids, made different where a model used one twice: each result needs its own (L-017)."""
+    taken: set[str] = set()
+    names: list[str] = []
+    for n, call in enumerate(turn.calls):
+        name = call.id if call.id and call.id not in taken else f"{call.id or 'call'}~{n}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _valid(arguments: str) -> str:
+    """Arguments as valid JSON: several servers parse them again and refuse the request."""
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return json.dumps({"unparsable": arguments[:2000]})
+    return arguments
+
+
+def _result(observation: Observation | None, unrun: str) -> str:
+    if observation is None:
+        return f"not run: {unrun}"
+    if not observation.completed:
+        return "interrupted: outcome unknown"
+    text = as_text(observation.result)
+    if observation.is_error:
+        text = f"error: {text}"
+    return untagged(shortened(text, MOST_RESULT_CHARACTERS))
+
+
+def as_text(value: Any) -> str:
+    """A gate's result or a `done` answer as text: strings as they are, the rest as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,245 @@
+"""Who works when: one worker per conversation, strict order inside it, all of them at once."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from wintermute.clock import Clock
+from wintermute.conversation import words
+from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.intent import intent
+from wintermute.conversation.stop import Stop
+from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.wards import Wards
+from wintermute.db import Database, Transaction
+from wintermute.health.store import Health
+from wintermute.loom.casts import Casts
+from wintermute.loom.conversations import Conversations
+from wintermute.loom.records import Cast
+from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
+AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
+
+
+class Speaker(Protocol):
+    """The way back into a room. None of these waits for the homeserver."""
+
+    def attend(self, room_id: str, event_id: str) -> None:
+        """Show that the message was read and an answer is being made."""
+        ...
+
+    def rest(self, room_id: str) -> None:
+        """Show that no answer is being made any more."""
+        ...
+
+    def speak(self, room_id: str) -> None:
+        """Something for this room is in the outbox."""
+        ...
+
+
+class Commands(Protocol):
+    """What answers a line that starts with `/`."""
+
+    async def answer(self, tx: Transaction, row: Waiting) -> str:
+        """Do it within the transaction that also stores the answer; the answer, as Markdown."""
+        ...
+
+
+def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, datetime | None]:
+    """Which row is next, and if none is, until when to wait.
+
+    Strict order, but commands and events pass a head that waits for the model (L-072).
+    """
+    if not rows:
+        return None, None
+    head = rows[0]
+    if head.not_before is None or head.not_before <= now:
+        return head, None
+    passing = next((row for row in rows if row.kind in ("command", "event")), None)
+    return passing, None if passing else head.not_before
+
+
+class Rooms:
+    """Takes what the inbox holds to the loop or to the commands, and the answers to the outbox."""
+
+    def __init__(
+        self,
+        database: Database,
+        inbox: Inbox,
+        outbox: Outbox,
+        conversations: Conversations,
+        casts: Casts,
+        loop: Loop,
+        commands: Commands,
+        speaker: Speaker,
+        health: Health,
+        clock: Clock,
+        wards: Wards,
+    ) -> None:
+        self._database = database
+        self._inbox = inbox
+        self._outbox = outbox
+        self._conversations = conversations
+        self._casts = casts
+        self._loop = loop
+        self._commands = commands
+        self._speaker = speaker
+        self._health = health
+        self._clock = clock
+        self._wards = wards
+        self._woken: asyncio.Queue[str] = asyncio.Queue()
+        self._bells: dict[str, asyncio.Event] = {}
+        self._running: dict[str, tuple[int, Stop]] = {}
+        self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(AT_ONCE)
+        )
+
+    def wake(self, conversation_id: str) -> None:
+        """Something new is in the inbox for this conversation."""
+        self._woken.put_nowait(conversation_id)
+
+    async def run(self) -> None:
+        """Work until cancelled, beginning with what an earlier run left."""
+        for conversation_id in await self._inbox.open_conversations():
+            self.wake(conversation_id)
+        async with asyncio.TaskGroup() as workers:
+            while True:
+                conversation_id = await self._woken.get()
+                await self._stop_if_asked(conversation_id)
+                if conversation_id in self._bells:
+                    self._bells[conversation_id].set()
+                else:
+                    self._bells[conversation_id] = asyncio.Event()
+                    workers.create_task(self._work(conversation_id))
+
+    async def _work(self, conversation_id: str) -> None:
+        bell = self._bells[conversation_id]
+        while True:
+            bell.clear()
+            rows = await self._inbox.open_rows(conversation_id)
+            row, until = next_row(rows, self._clock.now())
+            if row is not None:
+                await self._take(row)
+            elif until is not None:
+                await self._pause(bell, (until - self._clock.now()).total_seconds())
+            elif not bell.is_set():
+                del self._bells[conversation_id]
+                return
+
+    async def _pause(self, bell: asyncio.Event, seconds: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            nap = group.create_task(self._clock.sleep(max(seconds, 0)))
+            ring = group.create_task(bell.wait())
+            await asyncio.wait({nap, ring}, return_when=asyncio.FIRST_COMPLETED)
+            nap.cancel()
+            ring.cancel()
+
+    async def _stop_if_asked(self, conversation_id: str) -> None:
+        for row in await self._inbox.stops(conversation_id):
+            seq, stop = self._running.get(conversation_id, (0, None))
+            running = stop is not None and seq < row.seq
+            if stop is not None and running:
+                stop.press()
+            async with self._database.transaction() as tx:
+                given_up = await self._inbox.give_up_waiting(tx, conversation_id, row.seq)
+                text = words.STOPPED if running or given_up else words.NOTHING_RUNNING
+                await self._reply(tx, row, text)
+            self._speaker.speak(row.room_id)
+
+    async def _take(self, row: Waiting) -> None:
+        try:
+            if row.kind == "command":
+                async with self._database.transaction() as tx:
+                    await self._reply(tx, row, await self._commands.answer(tx, row))
+            else:
+                await self._cast(row)
+        except Exception:  # bulkhead: a bug in one room must not end the others (L-031)
+            log.exception(
+                "answer failed conversation=%s event=%s", row.conversation_id, row.event_id
+            )
+            await self._broken(row)
+        self._speaker.speak(row.room_id)
+
+    async def _cast(self, row: Waiting) -> None:
+        stop = Stop()
+        self._running[row.conversation_id] = (row.seq, stop)
+        self._speaker.attend(row.room_id, row.event_id)
+        try:
+            async with self._turnstiles[row.sender]:
+                conversation = await self._conversations.get(row.conversation_id)
+                cast = await self._opened(row)
+                caller = Caller(conversation.id, conversation.scope, cast.id, row.origin)
+                outcome = await self._loop.run(cast, caller, stop)
+            await self._close(row, cast, outcome)
+        finally:
+            del self._running[row.conversation_id]
+            self._speaker.rest(row.room_id)
+
+    async def _opened(self, row: Waiting) -> Cast:
+        """The cast for a row: a new one, or the one that a crash interrupted."""
+        if row.state == "casting":
+            interrupted = await self._casts.running(row.conversation_id)
+            if interrupted is not None and interrupted.event_id == row.event_id:
+                return interrupted
+        context = [] if row.direct else await self._inbox.context(row.conversation_id, row.seq)
+        async with self._database.transaction() as tx:
+            branch = await self._conversations.current_branch(tx, row.conversation_id)
+            cast = await self._casts.start(
+                tx, branch, row.event_id, intent(row, context), row.origin, self._wards.record()
+            )
+            await self._inbox.mark(tx, row.event_id, "casting")
+        return cast
+
+    async def _close(self, row: Waiting, cast: Cast, outcome: Outcome) -> None:
+        """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
+        away = outcome.reason == "model_unavailable"
+        async with self._database.transaction() as tx:
+            await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text)
+            if away:
+                await self._inbox.mark(tx, row.event_id, "waiting", self._clock.now() + AGAIN)
+            else:
+                await self._reply(tx, row, words.spoken(outcome), cast.id)
+        if away:
+            await self._outage(row, outcome.text)
+        elif outcome.state == "terminated":
+            await self._health.note("model", "ok", "answers")
+
+    async def _outage(self, row: Waiting, problem: str) -> None:
+        """Tell the person once per outage, when it has lasted a minute (L-034)."""
+        await self._health.note("model", "fail", problem)
+        outage = await self._health.part("model")
+        if outage is None or self._clock.now() - outage.since < AGAIN:
+            return
+        async with self._database.transaction() as tx:
+            await self._outbox.notice_once(
+                tx,
+                f"outage {row.room_id} {outage.since.isoformat()}",
+                timedelta(days=3650),
+                row.conversation_id,
+                row.room_id,
+                words.OUTAGE.format(problem=problem),
+            )
+
+    async def _reply(
+        self, tx: Transaction, row: Waiting, text: str, cast_id: str | None = None
+    ) -> None:
+        if text.strip():
+            await self._outbox.say(
+                tx, row.conversation_id, row.room_id, text, cast_id=cast_id, answers=row.event_id
+            )
+        await self._inbox.mark(tx, row.event_id, "answered")
+
+    async def _broken(self, row: Waiting) -> None:
+        cast = await self._casts.running(row.conversation_id)
+        async with self._database.transaction() as tx:
+            if cast is not None:
+                await self._casts.end(tx, cast.id, "truncated", "internal_error", "")
+            await self._reply(tx, row, words.INTERNAL, cast.id if cast else None)
+            await self._health.note_in(tx, "casts", "fail", "internal error, see the log")

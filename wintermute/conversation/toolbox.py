@@ -1,0 +1,128 @@
+"""What a cast may call: the tools, and the check of every call before it runs."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jsonschema import Draft202012Validator
+
+from wintermute.messages import Call, Json, Origin
+
+DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """For whom a tool runs."""
+
+    conversation_id: str
+    scope: str
+    cast_id: str
+    origin: Origin
+
+
+class Tool(Protocol):
+    """One gate. `parameters` is the JSON schema of its arguments.
+
+    `durable`: all it does lies in our own database, or it does nothing; only then may it run
+    again after a crash that left its outcome unknown (L-051).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Json: ...
+
+    @property
+    def durable(self) -> bool: ...
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """Do it; the result must fit into JSON. Raises: ToolFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A call that may run."""
+
+    tool: Tool
+    args: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A call that may not; `reason` is what the model is told."""
+
+    reason: str
+    args: Json | None = None
+
+
+class Toolbox:
+    """The tools of one cast, sorted by name so that requests stay byte-identical (P-006)."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that exist here."""
+        return tuple(self._tools)
+
+    def only(self, names: Iterable[str]) -> "Toolbox":
+        """A toolbox with some of these tools; it can never hold one that this one lacks."""
+        wanted = set(names)
+        return Toolbox(tool for name, tool in self._tools.items() if name in wanted)
+
+    def definitions(self) -> tuple[Json, ...]:
+        """The tools as a chat-completions request names them."""
+        return tuple(
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters,
+                },
+            }
+            for tool in self._tools.values()
+        )
+
+    def accept(self, call: Call) -> Accepted | Rejected:
+        """Whether a call may run: known name, JSON arguments, schema obeyed (L-029, L-030)."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            available = ", ".join(self._tools) or "none"
+            return Rejected(f"unknown tool: {call.name}. Available: {available}")
+        try:
+            args: Any = json.loads(call.arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            return Rejected(f"arguments are not valid JSON: {error}")
+        if not isinstance(args, dict):
+            return Rejected("arguments must be a JSON object")
+        if tool.name == DONE:
+            return _accept_done(tool, args)
+        problem = _breach(tool.parameters, args)
+        return Rejected(problem, args) if problem else Accepted(tool, args)
+
+
+def _accept_done(tool: Tool, args: Json) -> Accepted | Rejected:
+    answer = args.get("answer")
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
+        return Rejected("done requires a non-empty answer", args)
+    return Accepted(tool, args)
+
+
+def _breach(schema: Json, args: Json) -> str | None:
+    errors = sorted(Draft202012Validator(schema).iter_errors(args), key=lambda e: list(e.path))
+    if not errors:
+        return None
+    named = [
+        f"{'.'.join(str(step) for step in error.absolute_path) or 'arguments'}: {error.message[:300]}"
+        for error in errors[:5]
+    ]
+    return "bad arguments: " + "; ".join(named)

@@ -1,0 +1,28 @@
+"""The few sentences that the program itself says in a room; everything else is the model's."""
+
+from wintermute.conversation.cast import Outcome
+
+LIMITS = {
+    "max_turns": "I stopped: this took more steps than `loop.max_turns` allows.",
+    "max_seconds": "I stopped: this took longer than `loop.max_seconds` allows.",
+    "max_tokens": "I stopped: this used more tokens than `loop.max_tokens` allows.",
+}
+EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
+TOO_LARGE = "This does not fit into the model's window, even shortened. `/new` starts afresh."
+INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
+STOPPED = "Stopped."
+NOTHING_RUNNING = "Nothing was running."
+OUTAGE = "The model does not answer ({problem}). I keep your message and go on trying."
+
+
+def spoken(outcome: Outcome) -> str:
+    """What the person reads at the end of a cast, as Markdown."""
+    if outcome.state == "terminated":
+        return outcome.text
+    if outcome.reason in LIMITS:
+        said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
+        return LIMITS[outcome.reason] + said
+    if outcome.reason == "stopped":  # the answer to /stop says it
+        return ""
+    fixed = {"empty_reply": EMPTY, "context_too_large": TOO_LARGE, "internal_error": INTERNAL}
+    return fixed.get(outcome.reason, outcome.text)

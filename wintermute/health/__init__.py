@@ -1,0 +1,1 @@
+"""What works and what does not, kept so that another process can ask."""

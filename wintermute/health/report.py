@@ -1,0 +1,97 @@
+"""The facts that `wintermute status` and `/status` show."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database
+from wintermute.health.store import Health, HealthState
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a status."""
+
+    name: str
+    state: HealthState
+    text: str
+
+
+async def gather(database: Database, clock: Clock, timezone: str) -> tuple[Fact, ...]:
+    """What the database says about the daemon, the worst not hidden."""
+    zone = ZoneInfo(timezone)
+    parts = await Health(database, clock).parts()
+    facts = [
+        Fact(part.part, part.state, f"{part.detail} (since {_local(part.since, zone)})".strip())
+        for part in parts
+    ]
+    facts.append(await _inbox(database))
+    facts.append(await _outbox(database))
+    facts.append(await _decryption(database))
+    facts.append(await _malformed(database))
+    facts += await _usage(database, clock, zone)
+    return tuple(facts)
+
+
+def _local(when: datetime, zone: ZoneInfo) -> str:
+    return when.astimezone(zone).strftime("%Y-%m-%d %H:%M")
+
+
+async def _number(database: Database, sql: str) -> int:
+    row = await database.row(sql)
+    return int(row[0] or 0) if row else 0
+
+
+async def _inbox(database: Database) -> Fact:
+    waiting = await _number(
+        database, "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting')"
+    )
+    return Fact("inbox", "ok", f"{waiting} waiting for an answer")
+
+
+async def _outbox(database: Database) -> Fact:
+    waiting = await _number(database, "SELECT count(*) FROM outbox WHERE state = 'waiting'")
+    stuck = await database.rows(
+        "SELECT room_id, problem, count(*) AS n FROM outbox WHERE state = 'stuck'"
+        " GROUP BY room_id, problem"
+    )
+    if not stuck:
+        return Fact("outbox", "ok", f"{waiting} to be sent")
+    named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
+    return Fact("outbox", "warn", f"{waiting} to be sent, refused by the homeserver: {named}")
+
+
+async def _counter(database: Database, name: str) -> int:
+    row = await database.row("SELECT value FROM counters WHERE name = ?", (name,))
+    return int(row["value"]) if row else 0
+
+
+async def _decryption(database: Database) -> Fact:
+    locked = await _number(database, "SELECT count(*) FROM inbox WHERE state = 'locked'")
+    good = await _counter(database, "decrypted")
+    bad = await _counter(database, "undecryptable")
+    text = f"{good} messages decrypted, {bad} not at first, {locked} still locked"
+    return Fact("decryption", "warn" if locked else "ok", text)
+
+
+async def _malformed(database: Database) -> Fact:
+    count = await _counter(database, "malformed")
+    return Fact("malformed events", "ok", f"{count} passed over")
+
+
+async def _usage(database: Database, clock: Clock, zone: ZoneInfo) -> list[Fact]:
+    midnight = clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    rows = await database.rows(
+        "SELECT role, count(*) AS calls, sum(tokens_in + tokens_out) AS tokens, sum(usd) AS usd"
+        " FROM model_calls WHERE created_at >= ? GROUP BY role ORDER BY role",
+        (stamp(midnight),),
+    )
+    return [
+        Fact(
+            f"today, {row['role']}",
+            "ok",
+            f"{row['calls']} calls, {row['tokens']} tokens, {row['usd']:.4f} USD",
+        )
+        for row in rows
+    ] or [Fact("today", "ok", "no model calls")]

@@ -1,0 +1,132 @@
+"""One model server of the configuration: one attempt gives one answer or one named failure."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from wintermute.config.schema import Backend
+from wintermute.ids import NewId
+from wintermute.llm.failures import Failed, Outage, Refused
+from wintermute.llm.wire import Answer, Gathering
+from wintermute.messages import Json, Request
+
+if TYPE_CHECKING:
+    from wintermute.llm.sdk import Client
+
+LONGEST_SILENCE = 60.0
+"""Seconds between two parts of an answer."""
+LAST_BYTES = 1.0
+"""Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
+
+
+class Endpoint:
+    """A configured backend that can be asked. Opens with the first question."""
+
+    def __init__(self, name: str, settings: Backend, new_id: NewId) -> None:
+        self.name = name
+        self.settings = settings
+        self._new_id = new_id
+        self._key = settings.api_key.reveal() if settings.api_key else ""
+        self._client: Client | None = None
+        self._opening = asyncio.Lock()
+        self._reports_usage = True
+        self._limit = "max_tokens"
+
+    async def ask(self, request: Request, most_tokens: int | None = None) -> Answer:
+        """One attempt.
+
+        Raises: Failed, whose text names this backend and never its key.
+        """
+        try:
+            client = await self._opened()
+            return await self._asked(client, request, most_tokens)
+        except Failed as failure:
+            raise failure.told_by(self.name, self._key) from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        if self._client:
+            await self._client.aclose()
+
+    async def _opened(self) -> "Client":
+        async with self._opening:
+            if self._client is None:
+                # In a thread, for the import takes long and the rooms must not wait for it.
+                self._client = await asyncio.to_thread(_open, self.settings, self._key)
+        return self._client
+
+    async def _asked(self, client: "Client", request: Request, most_tokens: int | None) -> Answer:
+        """Ask, and once more in simpler words for each that this server turns out not to know."""
+        while True:
+            body = self._body(request, most_tokens or self.settings.max_output_tokens)
+            try:
+                return await self._answer(client, body)
+            except UnicodeEncodeError:  # half characters, in file names for one
+                request = _encodable(request)
+            except Refused as refusal:
+                if not self._learnt_from(str(refusal), body):
+                    raise
+
+    def _body(self, request: Request, most_tokens: int) -> Json:
+        body: Json = {
+            "model": self.settings.model,
+            "messages": request.messages,
+            "stream": True,
+            self._limit: most_tokens,
+        }
+        if request.tools:
+            body["tools"] = request.tools
+        if self._reports_usage:
+            body["stream_options"] = {"include_usage": True}
+        return body
+
+    def _learnt_from(self, complaint: str, body: Json) -> bool:
+        """Whether the complaint is about a field that we can do without from now on."""
+        if "stream_options" in complaint and "stream_options" in body:
+            self._reports_usage = False
+            return True
+        if "max_completion_tokens" in complaint and "max_tokens" in body:
+            self._limit = "max_completion_tokens"
+            return True
+        return False
+
+    async def _answer(self, client: "Client", body: Json) -> Answer:
+        gathering = Gathering()
+        seconds = self.settings.timeout_s
+        latest = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(latest) as deadline, client.opened(body) as chunks:
+                async for chunk in chunks:
+                    gathering.feed(chunk)
+                    deadline.reschedule(_patience(gathering, latest))
+        except TimeoutError:
+            if not gathering.complete:
+                silence = min(seconds, LONGEST_SILENCE)
+                raise Outage(
+                    "timeout",
+                    f"gave no complete answer in {seconds:g} s, or fell silent for {silence:g} s",
+                ) from None
+        except Outage:
+            if not gathering.complete:
+                raise
+        return gathering.answer(self._new_id)
+
+
+def _open(settings: Backend, key: str) -> "Client":
+    from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
+
+    return Client(settings.base_url, key or "none", settings.timeout_s)
+
+
+def _patience(gathering: Gathering, latest: float) -> float:
+    """When to give up waiting for more. Until the answer begins, the model may think in silence."""
+    if not (gathering.begun or gathering.ended):
+        return latest
+    pause = LAST_BYTES if gathering.ended else LONGEST_SILENCE
+    return min(latest, asyncio.get_running_loop().time() + pause)
+
+
+def _encodable(request: Request) -> Request:
+    text = json.dumps([request.messages, request.tools], ensure_ascii=False)
+    messages, tools = json.loads(text.encode("utf-8", "replace"))
+    return Request(tuple(messages), tuple(tools))

@@ -1,0 +1,33 @@
+"""One tiny question to one backend, for `wintermute check`."""
+
+import asyncio
+
+from wintermute.config.schema import Backend
+from wintermute.ids import new_id
+from wintermute.llm.backend import Endpoint
+from wintermute.llm.failures import Empty, Failed
+from wintermute.messages import Request
+
+QUESTION = Request(({"role": "user", "content": "Reply with: ok"},))
+MOST_TOKENS = 16
+
+
+async def probe(name: str, backend: Backend) -> str:
+    """How the backend answered, in one line.
+
+    Raises: ModelError, which says what to do.
+    """
+    endpoint = Endpoint(name, backend, new_id)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    model = backend.model
+    try:
+        answer = await endpoint.ask(QUESTION, MOST_TOKENS)
+        model = answer.model or model
+    except Empty:
+        pass  # it works: a model that thinks first has used up these few tokens
+    except Failed as failure:
+        raise failure.public(str(failure)) from None
+    finally:
+        await endpoint.aclose()
+    return f"{name} answered in {loop.time() - began:.1f} s (model {model})"

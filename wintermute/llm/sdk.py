@@ -1,0 +1,79 @@
+"""The only module that imports openai. Slow to import, so `backend` loads it with the first call."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+import openai
+
+from wintermute.llm.failures import Outage, Refused, of_status
+from wintermute.messages import Json
+
+LONGEST_CONNECT = 15.0
+OUR_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "user-agent",
+        "x-stainless-raw-response",  # how the library tells itself to leave the answer alone
+    }
+)
+
+
+class Client:
+    """openai's client doing only what it is told: no environment, no retries, no redirects."""
+
+    def __init__(self, base_url: str, key: str, timeout_s: float) -> None:
+        if not (key.isascii() and key.isprintable()):
+            raise Refused("refused", "has an api_key with characters no key has: check it")
+        try:
+            self._openai = openai.AsyncOpenAI(
+                base_url=base_url,
+                api_key=key,
+                default_headers={"Authorization": f"Bearer {key}"},
+                max_retries=0,
+                timeout=None,
+                http_client=httpx2.AsyncClient(
+                    trust_env=False,
+                    follow_redirects=False,
+                    # The caller keeps the deadlines; this one only finds dead hosts early.
+                    timeout=httpx2.Timeout(None, connect=min(timeout_s, LONGEST_CONNECT)),
+                    event_hooks={"request": [_only_ours]},
+                ),
+            )
+        except httpx2.InvalidURL as error:
+            raise Refused("refused", f"has no valid base_url ({error})") from None
+
+    @asynccontextmanager
+    async def opened(self, body: Json) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The bytes of one answer as they come. Failures of the library become ours."""
+        create = self._openai.chat.completions.with_streaming_response.create
+        host = self._openai.base_url.netloc.decode("ascii", "replace")
+        try:
+            async with create(**body) as response:
+                yield response.iter_bytes()
+        except openai.APIStatusError as error:
+            answer = error.response
+            raise of_status(error.status_code, answer.text, answer.headers) from None
+        except (openai.APITimeoutError, httpx2.TimeoutException):
+            raise Outage("timeout", f"does not accept connections at {host}") from None
+        except (openai.APIConnectionError, httpx2.RequestError) as error:
+            cause = str(error.__cause__ or error) or type(error).__name__
+            raise Outage(
+                "connection", f"is not reachable at {host} or hung up ({cause[:200]})"
+            ) from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._openai.close()
+
+
+async def _only_ours(request: httpx2.Request) -> None:
+    """The library adds a description of this machine, and whatever OPENAI_* variables hold."""
+    for name in [name for name in request.headers if name not in OUR_HEADERS]:
+        del request.headers[name]

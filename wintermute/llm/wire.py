@@ -1,0 +1,233 @@
+"""Reading chat-completions answers, streamed or whole, however badly formed. Pure."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from wintermute.ids import NewId
+from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
+from wintermute.messages import Call, Json, Usage
+from wintermute.text import clean
+
+MOST_BYTES = 32 * 1024 * 1024
+"""Of one answer on the wire. Streams spend some 250 bytes on a token."""
+STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
+ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One usable answer. `usage` is None when the server reported none."""
+
+    text: str
+    calls: tuple[Call, ...]
+    finish_reason: str
+    usage: Usage | None
+    model: str
+
+
+class _Call:
+    """A call whose parts are still coming in."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+
+    def add(self, delta: Json) -> None:
+        self.id = self.id or _string(delta.get("id"))
+        function = _mapping(delta.get("function"))
+        name = _string(function.get("name"))
+        if name != self.name:  # some servers repeat the name in every part
+            self.name += name
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            self.arguments.append(arguments)
+        elif arguments is not None:
+            self.arguments.append(json.dumps(arguments, ensure_ascii=False))
+
+
+class Gathering:
+    """Collects the bytes of one answer; tells streams from whole bodies by what they contain.
+
+    Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._line = bytearray()
+        self._body: list[bytes] = []
+        self._streamed = False
+        self._ended = False
+        self._chose = False
+        self._text: list[str] = []
+        self._calls: list[_Call] = []
+        self._slots: dict[int, _Call] = {}
+        self._finish = ""
+        self._usage: Usage | None = None
+        self._model = ""
+
+    @property
+    def begun(self) -> bool:
+        """Part of the answer proper is here: from now on silence means trouble."""
+        return bool(self._text or self._calls)
+
+    @property
+    def complete(self) -> bool:
+        """The stream said that the answer is whole; a connection lost now costs nothing."""
+        return self._ended or bool(self._finish)
+
+    @property
+    def ended(self) -> bool:
+        """The stream said its last word."""
+        return self._ended
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes, cut anywhere."""
+        self._size += len(chunk)
+        if self._size > MOST_BYTES:
+            raise Outage("garbage", f"sent more than {MOST_BYTES} bytes in one answer")
+        self._line += chunk
+        if b"\n" in chunk:
+            *lines, rest = self._line.split(b"\n")
+            self._line = rest
+            for line in lines:
+                self._take_line(bytes(line))
+
+    def answer(self, new_id: NewId) -> Answer:
+        """The answer, once all bytes are in."""
+        self._take_line(bytes(self._line))
+        self._line.clear()
+        if self._streamed and not self.complete:
+            raise Outage("connection", "ended the stream before the answer was complete")
+        if not self._streamed:
+            self._take_document(b"\n".join(self._body), "message")
+        if not self._chose:
+            raise Outage("garbage", "sent an answer without choices")
+        calls = tuple(_finished(call, new_id) for call in self._calls if call.name.strip())
+        text = _whole(self._text)
+        finish = clean(self._finish) or "stop"
+        if not text.strip() and not calls:
+            raise Empty(
+                "empty",
+                f"answered with neither text nor calls (finish_reason {finish[:40]})",
+                usage=self._usage or NOTHING,
+            )
+        return Answer(text, calls, finish, self._usage, clean(self._model)[:200])
+
+    def _take_line(self, raw: bytes) -> None:
+        line = raw.strip()
+        if line.startswith(b"data:"):
+            self._streamed = True
+            event = line[5:].strip()
+            if event == b"[DONE]":
+                self._ended = True
+            elif event and not self._ended:
+                self._take_document(event, "delta")
+        elif line and not line.startswith(STREAM_FIELDS):
+            self._body.append(line)
+
+    def _take_document(self, raw: bytes, part: str) -> None:
+        try:
+            document = json.loads(raw.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            kind = "a web page" if raw.startswith(b"<") else "something that is not JSON"
+            raise Outage(
+                "garbage", f"answered with {kind}: check that its base_url is right"
+            ) from None
+        document = _mapping(document)
+        if document.get("error"):
+            raise of_error(document["error"])
+        self._model = self._model or _string(document.get("model"))
+        self._usage = _usage(document.get("usage")) or self._usage
+        choices = document.get("choices")
+        if isinstance(choices, list) and choices:
+            self._take_choice(_mapping(choices[0]), part)
+
+    def _take_choice(self, choice: Json, part: str) -> None:
+        self._chose = True
+        self._finish = _string(choice.get("finish_reason")) or self._finish
+        message = _mapping(choice.get(part) or choice.get("message"))
+        self._text.extend(_texts(message.get("content")))
+        self._take_calls(message.get("tool_calls"))
+        if message.get("function_call"):  # the shape before tools
+            self._take_calls([{"index": 0, "function": message["function_call"]}])
+
+    def _take_calls(self, deltas: Any) -> None:
+        for position, item in enumerate(deltas if isinstance(deltas, list) else ()):
+            delta = _mapping(item)
+            index = delta.get("index")
+            slot = index if isinstance(index, int) else position
+            call = self._slots.get(slot)
+            given = _string(delta.get("id"))
+            # Some servers number every call 0: a second id there is a second call.
+            if call is None or (given and call.id and given != call.id):
+                call = self._slots[slot] = _Call()
+                self._calls.append(call)
+            call.add(delta)
+
+
+def _finished(call: _Call, new_id: NewId) -> Call:
+    name, arguments = _unaliased(clean(call.name).strip(), _arguments("".join(call.arguments)))
+    return Call(clean(call.id).strip() or new_id("call"), name, arguments)
+
+
+def _arguments(text: str) -> str:
+    """JSON text as the model wrote it, except that nothing means no arguments."""
+    if "\\ud" in text.lower():  # may hide half a character, which only shows once decoded
+        try:
+            text = json.dumps(json.loads(text), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return clean(text)
+    return _whole([text]) if text.strip() else "{}"
+
+
+def _unaliased(name: str, arguments: str) -> tuple[str, str]:
+    """Names from the loop's older vocabulary become ours (L-004, L-010)."""
+    if name != "submit_answer":
+        return ALIASES.get(name, name), arguments
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return "done", arguments
+    if isinstance(given, dict) and (not given or "answer" in given):
+        return "done", arguments
+    if isinstance(given, dict) and len(given) == 1:
+        (given,) = given.values()
+    return "done", json.dumps({"answer": given}, ensure_ascii=False)
+
+
+def _whole(parts: Iterable[str]) -> str:
+    """Text of its parts; a character that was cut in two halves is one again."""
+    joined = "".join(parts).encode("utf-16", "surrogatepass")
+    return clean(joined.decode("utf-16", "replace"))
+
+
+def _texts(content: Any) -> list[str]:
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [text for text in texts if isinstance(text, str) and text]
+
+
+def _usage(reported: Any) -> Usage | None:
+    usage = _mapping(reported)
+    tokens_in, tokens_out = (
+        _count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion")
+    )
+    details = _mapping(usage.get("prompt_tokens_details"))
+    cached = _count(details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens"))
+    found = Usage(tokens_in, tokens_out, min(cached, tokens_in))
+    return found if found != NOTHING else None
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

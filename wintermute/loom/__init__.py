@@ -1,0 +1,1 @@
+"""The append-only record of every conversation: casts, turns and observations."""

@@ -1,0 +1,235 @@
+"""Casts, turns and observations: written as they happen, never changed afterwards (L-045, L-048)."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.ids import NewId
+from wintermute.loom.records import Cast, CastState, Observation, Turn
+from wintermute.messages import Call, Json, Origin, Reply
+
+
+class Casts:
+    """The store of casts and what was said and done in them."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def start(
+        self,
+        tx: Transaction,
+        branch_id: str,
+        event_id: str | None,
+        intent: str,
+        origin: Origin,
+        wards: Json,
+    ) -> Cast:
+        """Record that work on an intent begins."""
+        cast = Cast(
+            id=self._new_id("cast"),
+            branch_id=branch_id,
+            event_id=event_id,
+            entity_id=self._new_id("entity"),
+            intent=intent,
+            origin=origin,
+            wards=wards,
+            state="running",
+            reason=None,
+            result=None,
+        )
+        await tx.execute(
+            "INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, state,"
+            " started_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?)",
+            (
+                cast.id,
+                branch_id,
+                event_id,
+                cast.entity_id,
+                intent,
+                origin,
+                json.dumps(wards),
+                stamp(self._clock.now()),
+            ),
+        )
+        return cast
+
+    async def end(
+        self, tx: Transaction, cast_id: str, state: CastState, reason: str, result: str
+    ) -> None:
+        """Record how a running cast ended."""
+        await tx.execute(
+            "UPDATE casts SET state = ?, reason = ?, result = ?, ended_at = ?"
+            " WHERE id = ? AND state = 'running'",
+            (state, reason, result, stamp(self._clock.now()), cast_id),
+        )
+
+    async def prompted(self, tx: Transaction, cast_id: str, prompt: str) -> None:
+        """Record the system prompt of the newest request; each text is stored once."""
+        digest = hashlib.sha256(prompt.encode()).hexdigest()
+        await tx.execute(
+            "INSERT INTO prompts (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (digest, prompt),
+        )
+        await tx.execute("UPDATE casts SET prompt_hash = ? WHERE id = ?", (digest, cast_id))
+
+    async def add_turn(
+        self, tx: Transaction, cast: Cast, parent_id: str | None, reply: Reply, error: str | None
+    ) -> Turn:
+        """Record an utterance before anything is done about it."""
+        turn = Turn(
+            id=self._new_id("turn"),
+            parent_id=parent_id,
+            utterance=reply.text,
+            calls=reply.calls,
+            finish_reason=reply.finish_reason,
+            tokens=reply.usage.tokens_in + reply.usage.tokens_out,
+            ms=reply.ms,
+            error=error,
+        )
+        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in reply.calls]
+        await tx.execute(
+            "INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason,"
+            " backend, model, tokens_in, tokens_out, tokens_cached, ms, error, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                turn.id,
+                cast.id,
+                parent_id,
+                cast.entity_id,
+                turn.utterance,
+                json.dumps(calls),
+                turn.finish_reason,
+                reply.backend,
+                reply.model,
+                reply.usage.tokens_in,
+                reply.usage.tokens_out,
+                reply.usage.tokens_cached,
+                turn.ms,
+                error,
+                stamp(self._clock.now()),
+            ),
+        )
+        return turn
+
+    async def begin_observation(
+        self, tx: Transaction, turn_id: str, n: int, call: Call, args: Json | None
+    ) -> None:
+        """Record that a gate starts, before it has any effect."""
+        await tx.execute(
+            "INSERT INTO observations (turn_id, n, gate, args, tool_call_id, via, state, started_at)"
+            " VALUES (?, ?, ?, ?, ?, 'call', 'started', ?)",
+            (turn_id, n, call.name, _json(args), call.id, stamp(self._clock.now())),
+        )
+
+    async def complete_observation(
+        self, tx: Transaction, turn_id: str, n: int, result: Any, is_error: bool
+    ) -> None:
+        """Record what a started gate gave."""
+        await tx.execute(
+            "UPDATE observations SET result = ?, is_error = ?, state = 'completed',"
+            " completed_at = ? WHERE turn_id = ? AND n = ? AND state = 'started'",
+            (json.dumps(result), is_error, stamp(self._clock.now()), turn_id, n),
+        )
+
+    async def running(self, conversation_id: str) -> Cast | None:
+        """The cast of this conversation that a stop of the process interrupted, if any."""
+        rows = await self._database.rows(
+            "SELECT c.* FROM casts c JOIN branches b ON b.id = c.branch_id"
+            " WHERE c.state = 'running' AND b.conversation_id = ? ORDER BY c.seq LIMIT 1",
+            (conversation_id,),
+        )
+        found = await self._with_turns(rows)
+        return found[0] if found else None
+
+    async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
+        """All casts of a branch, oldest first, with their turns."""
+        rows = await self._database.rows(
+            "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq", (branch_id,)
+        )
+        return await self._with_turns(rows)
+
+    async def last_turn(self, tx: Transaction, branch_id: str) -> str | None:
+        """The id of the newest turn of a branch: the parent of the next one."""
+        row = await tx.row(
+            "SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id WHERE c.branch_id = ?"
+            " ORDER BY t.seq DESC LIMIT 1",
+            (branch_id,),
+        )
+        return row["id"] if row else None
+
+    async def count_running(self) -> int:
+        """How many casts are under way."""
+        row = await self._database.row("SELECT count(*) AS n FROM casts WHERE state = 'running'")
+        return int(row["n"]) if row else 0
+
+    async def _with_turns(self, rows: Sequence[Row]) -> tuple[Cast, ...]:
+        if not rows:
+            return ()
+        ids = json.dumps([row["id"] for row in rows])
+        turns = await self._database.rows(
+            "SELECT * FROM turns WHERE cast_id IN (SELECT value FROM json_each(?)) ORDER BY seq",
+            (ids,),
+        )
+        observations = await self._database.rows(
+            "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
+            " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.turn_id, o.n",
+            (ids,),
+        )
+        seen: dict[str, list[Observation]] = {}
+        for row in observations:
+            seen.setdefault(row["turn_id"], []).append(_observation(row))
+        said: dict[str, list[Turn]] = {}
+        for row in turns:
+            whole = replace(_turn(row), observations=tuple(seen.get(row["id"], ())))
+            said.setdefault(row["cast_id"], []).append(whole)
+        return tuple(replace(_cast(row), turns=tuple(said.get(row["id"], ()))) for row in rows)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _observation(row: Row) -> Observation:
+    return Observation(
+        n=row["n"],
+        gate=row["gate"],
+        args=json.loads(row["args"]) if row["args"] else None,
+        result=json.loads(row["result"]) if row["result"] else row["result"],
+        is_error=bool(row["is_error"]),
+        tool_call_id=row["tool_call_id"],
+        completed=row["state"] == "completed",
+    )
+
+
+def _turn(row: Row) -> Turn:
+    return Turn(
+        id=row["id"],
+        parent_id=row["parent_id"],
+        utterance=row["utterance"],
+        calls=tuple(Call(**call) for call in json.loads(row["calls"])),
+        finish_reason=row["finish_reason"],
+        tokens=row["tokens_in"] + row["tokens_out"],
+        ms=row["ms"],
+        error=row["error"],
+    )
+
+
+def _cast(row: Row) -> Cast:
+    return Cast(
+        id=row["id"],
+        branch_id=row["branch_id"],
+        event_id=row["event_id"],
+        entity_id=row["entity_id"],
+        intent=row["intent"],
+        origin=row["origin"],
+        wards=json.loads(row["wards"]),
+        state=row["state"],
+        reason=row["reason"],
+        result=row["result"],
+    )

@@ -1,0 +1,82 @@
+"""Conversations and their branches. The newest branch of a conversation is the current one."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Transaction
+from wintermute.ids import NewId
+
+BranchReason = Literal["start", "new", "edit", "fork", "scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Where something is said, and whose memory it touches."""
+
+    id: str
+    room_id: str
+    scope: str
+
+
+class Conversations:
+    """The store of conversations and branches."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def in_room(self, tx: Transaction, room_id: str, scope: str) -> str:
+        """The id of the room's conversation, made when it is new.
+
+        When the scope changed (a third person came, or left) a new branch begins, so that
+        nothing said before is carried over (DESIGN §6).
+        """
+        row = await tx.row(
+            "SELECT id, scope FROM conversations WHERE room_id = ? AND thread_id = ''", (room_id,)
+        )
+        if row is None:
+            return await self._open(tx, room_id, scope)
+        if row["scope"] != scope:
+            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
+            await self.branch(tx, row["id"], "scope")
+        return str(row["id"])
+
+    async def _open(self, tx: Transaction, room_id: str, scope: str) -> str:
+        conversation_id = self._new_id("conv")
+        await tx.execute(
+            "INSERT INTO conversations (id, kind, room_id, scope, created_at)"
+            " VALUES (?, 'room', ?, ?, ?)",
+            (conversation_id, room_id, scope, stamp(self._clock.now())),
+        )
+        await self.branch(tx, conversation_id, "start")
+        return conversation_id
+
+    async def branch(self, tx: Transaction, conversation_id: str, reason: BranchReason) -> str:
+        """Begin a new branch; it is the current one from now on."""
+        branch_id = self._new_id("branch")
+        await tx.execute(
+            "INSERT INTO branches (id, conversation_id, reason, created_at) VALUES (?, ?, ?, ?)",
+            (branch_id, conversation_id, reason, stamp(self._clock.now())),
+        )
+        return branch_id
+
+    async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
+        """The branch that the next cast belongs to."""
+        row = await tx.row(
+            "SELECT id FROM branches WHERE conversation_id = ? ORDER BY seq DESC LIMIT 1",
+            (conversation_id,),
+        )
+        if row is None:
+            raise LookupError(conversation_id)
+        return str(row["id"])
+
+    async def get(self, conversation_id: str) -> Conversation:
+        """One conversation by its id."""
+        row = await self._database.row(
+            "SELECT id, room_id, scope FROM conversations WHERE id = ?", (conversation_id,)
+        )
+        if row is None:
+            raise LookupError(conversation_id)
+        return Conversation(row["id"], row["room_id"], row["scope"])

@@ -1,0 +1,56 @@
+"""What the loom holds, as values."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from wintermute.messages import Call, Json, Origin
+
+CastState = Literal["running", "terminated", "truncated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one gate call led to (L-027). `result` is None while the gate has only started."""
+
+    n: int
+    gate: str
+    args: Json | None
+    result: Any
+    is_error: bool
+    tool_call_id: str | None
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One utterance of a model and the observations of its calls.
+
+    `error` is set when no answer came: the turn is the record of that failure.
+    """
+
+    id: str
+    parent_id: str | None
+    utterance: str
+    calls: tuple[Call, ...]
+    finish_reason: str
+    tokens: int
+    ms: int
+    error: str | None = None
+    observations: tuple[Observation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One run of the loop for one intent."""
+
+    id: str
+    branch_id: str
+    event_id: str | None
+    entity_id: str
+    intent: str
+    origin: Origin
+    wards: Json
+    state: CastState
+    reason: str | None
+    result: str | None
+    turns: tuple[Turn, ...] = field(default=())

@@ -1,0 +1,235 @@
+"""What reached us. An event is stored once; its state says how far we are with it."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.messages import Incoming, Json, Kind, Origin
+
+State = Literal["locked", "waiting", "casting", "answered", "ignored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An inbox row that still wants something done."""
+
+    seq: int
+    event_id: str
+    conversation_id: str
+    room_id: str
+    sender: str
+    sender_name: str
+    origin: Origin
+    kind: Kind
+    body: str
+    direct: bool
+    state: State
+    not_before: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """An event that could not be decrypted yet, as it came."""
+
+    seq: int
+    conversation_id: str
+    room_id: str
+    raw: Json
+    received_at: datetime
+
+
+class Inbox:
+    """The store of incoming events and of the sync token."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def store(
+        self, tx: Transaction, conversation_id: str, incoming: Incoming, state: State
+    ) -> bool:
+        """Keep an event; False when it was stored before (L-073)."""
+        added = await tx.execute(
+            "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
+            " kind, body, direct, by_bot, raw, sent_at, received_at, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (event_id) DO NOTHING",
+            (
+                incoming.event_id,
+                conversation_id,
+                incoming.room_id,
+                incoming.sender,
+                incoming.sender_name,
+                incoming.origin,
+                incoming.kind,
+                incoming.body,
+                incoming.direct,
+                incoming.by_bot,
+                json.dumps(incoming.raw),
+                stamp(incoming.sent_at),
+                stamp(self._clock.now()),
+                state,
+            ),
+        )
+        return added == 1
+
+    async def store_locked(
+        self, tx: Transaction, conversation_id: str, room_id: str, event_id: str, raw: Json
+    ) -> None:
+        """Keep an event that could not be decrypted, with its raw form (X-021)."""
+        now = stamp(self._clock.now())
+        await tx.execute(
+            "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
+            " kind, body, direct, raw, sent_at, received_at, state)"
+            " VALUES (?, ?, ?, ?, '', 'other', 'locked', '', 0, ?, ?, ?, 'locked')"
+            " ON CONFLICT (event_id) DO NOTHING",
+            (event_id, conversation_id, room_id, str(raw.get("sender")), json.dumps(raw), now, now),
+        )
+
+    async def unlock(self, tx: Transaction, seq: int, incoming: Incoming, state: State) -> None:
+        """Put the decrypted event in the place of its locked row."""
+        await tx.execute(
+            "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
+            " direct = ?, by_bot = ?, raw = ?, sent_at = ?, state = ?"
+            " WHERE seq = ? AND state = 'locked'",
+            (
+                incoming.sender,
+                incoming.sender_name,
+                incoming.origin,
+                incoming.kind,
+                incoming.body,
+                incoming.direct,
+                incoming.by_bot,
+                json.dumps(incoming.raw),
+                stamp(incoming.sent_at),
+                state,
+                seq,
+            ),
+        )
+
+    async def discard_locked(self, tx: Transaction, seq: int) -> None:
+        """The decrypted event turned out to be nothing for us."""
+        await tx.execute(
+            "UPDATE inbox SET state = 'ignored', raw = '' WHERE seq = ? AND state = 'locked'",
+            (seq,),
+        )
+
+    async def locked(self, limit: int = 200) -> list[Locked]:
+        """The newest undecrypted events, oldest of them first."""
+        rows = await self._database.rows(
+            "SELECT * FROM (SELECT seq, conversation_id, room_id, raw, received_at FROM inbox"
+            " WHERE state = 'locked' ORDER BY seq DESC LIMIT ?) ORDER BY seq",
+            (limit,),
+        )
+        return [
+            Locked(
+                row["seq"],
+                row["conversation_id"],
+                row["room_id"],
+                json.loads(row["raw"]),
+                moment(row["received_at"]),
+            )
+            for row in rows
+        ]
+
+    async def give_up_waiting(self, tx: Transaction, conversation_id: str, before: int) -> int:
+        """Stop trying messages that wait for the model, said before row `before`; how many."""
+        return await tx.execute(
+            "UPDATE inbox SET state = 'answered' WHERE conversation_id = ? AND seq < ?"
+            " AND state = 'waiting' AND not_before IS NOT NULL",
+            (conversation_id, before),
+        )
+
+    async def mark(
+        self, tx: Transaction, event_id: str, state: State, not_before: datetime | None = None
+    ) -> None:
+        """Move an event on; `not_before` delays the next attempt (L-034)."""
+        await tx.execute(
+            "UPDATE inbox SET state = ?, not_before = ? WHERE event_id = ?",
+            (state, stamp(not_before) if not_before else None, event_id),
+        )
+
+    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+        """What waits in one conversation, in order; without `/stop`, see `stops`."""
+        rows = await self._database.rows(
+            "SELECT * FROM inbox WHERE conversation_id = ? AND state IN ('waiting', 'casting')"
+            " AND NOT (kind = 'command' AND lower(trim(body)) = '/stop') ORDER BY seq LIMIT 200",
+            (conversation_id,),
+        )
+        return [_waiting(row) for row in rows]
+
+    async def stops(self, conversation_id: str) -> list[Waiting]:
+        """Unanswered `/stop`s: they do not wait in the queue (L-072)."""
+        rows = await self._database.rows(
+            "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
+            " AND kind = 'command' AND lower(trim(body)) = '/stop' ORDER BY seq",
+            (conversation_id,),
+        )
+        return [_waiting(row) for row in rows]
+
+    async def open_conversations(self) -> list[str]:
+        """Conversations in which something waits."""
+        rows = await self._database.rows(
+            "SELECT DISTINCT conversation_id FROM inbox WHERE state IN ('waiting', 'casting')"
+        )
+        return [row["conversation_id"] for row in rows]
+
+    async def context(self, conversation_id: str, before: int, limit: int = 20) -> list[Waiting]:
+        """Lines said in a group without addressing us, since we were last addressed (X-002)."""
+        rows = await self._database.rows(
+            "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
+            " AND kind = 'context' AND seq < :before AND seq > coalesce((SELECT max(seq) FROM inbox"
+            "  WHERE conversation_id = :conversation AND kind = 'message' AND seq < :before), 0)"
+            " ORDER BY seq DESC LIMIT :limit) ORDER BY seq",
+            {"conversation": conversation_id, "before": before, "limit": limit},
+        )
+        return [_waiting(row) for row in rows]
+
+    async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
+        """How many messages of bots we took since a person last spoke (X-004)."""
+        row = await tx.row(
+            "SELECT count(*) AS n FROM inbox WHERE conversation_id = :c AND by_bot"
+            " AND kind = 'message' AND state <> 'ignored' AND seq > coalesce((SELECT max(seq)"
+            "  FROM inbox WHERE conversation_id = :c AND NOT by_bot AND kind <> 'locked'), 0)",
+            {"c": conversation_id},
+        )
+        return int(row["n"]) if row else 0
+
+    async def count(self, state: State) -> int:
+        """How many events are in a state."""
+        row = await self._database.row("SELECT count(*) AS n FROM inbox WHERE state = ?", (state,))
+        return int(row["n"]) if row else 0
+
+    async def token(self, account: str) -> str | None:
+        """The sync token of this account; None before its first sync."""
+        row = await self._database.row("SELECT token FROM sync_token WHERE account = ?", (account,))
+        return row["token"] if row else None
+
+    async def store_token(self, tx: Transaction, account: str, token: str) -> None:
+        """Remember where the next sync begins, in the transaction of what the last one brought."""
+        await tx.execute(
+            "INSERT INTO sync_token (id, account, token, stored_at) VALUES (1, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET account = excluded.account, token = excluded.token,"
+            " stored_at = excluded.stored_at",
+            (account, token, stamp(self._clock.now())),
+        )
+
+
+def _waiting(row: Row) -> Waiting:
+    not_before: Any = row["not_before"]
+    return Waiting(
+        seq=row["seq"],
+        event_id=row["event_id"],
+        conversation_id=row["conversation_id"],
+        room_id=row["room_id"],
+        sender=row["sender"],
+        sender_name=row["sender_name"],
+        origin=row["origin"],
+        kind=row["kind"],
+        body=row["body"],
+        direct=bool(row["direct"]),
+        state=row["state"],
+        not_before=moment(not_before) if not_before else None,
+    )

@@ -1,0 +1,197 @@
+"""What we say. A row holds Markdown; its parts hold the events it becomes, each sent once."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.ids import NewId
+from wintermute.messages import Json
+
+OutKind = Literal["reply", "notice", "event"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One event of an outgoing message. `txn_id` never changes, whatever happens."""
+
+    outbox_id: str
+    n: int
+    txn_id: str
+    content: Json
+    sent: bool
+    attempts: int
+    device_id: str | None
+    first_attempt_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One thing to say in a room."""
+
+    seq: int
+    id: str
+    room_id: str
+    kind: OutKind
+    body: str
+
+
+class Outbox:
+    """The store of what must be said, in order per room."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def say(
+        self,
+        tx: Transaction,
+        conversation_id: str,
+        room_id: str,
+        body: str,
+        *,
+        kind: OutKind = "reply",
+        cast_id: str | None = None,
+        answers: str | None = None,
+    ) -> str:
+        """Promise to say something; from the commit on it will be said, once."""
+        outbox_id = self._new_id("out")
+        await tx.execute(
+            "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers, state,"
+            " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+            (
+                outbox_id,
+                conversation_id,
+                room_id,
+                kind,
+                body,
+                cast_id,
+                answers,
+                stamp(self._clock.now()),
+            ),
+        )
+        return outbox_id
+
+    async def notice_once(
+        self,
+        tx: Transaction,
+        key: str,
+        every: timedelta,
+        conversation_id: str,
+        room_id: str,
+        body: str,
+    ) -> bool:
+        """Say a notice unless the same `key` was said within `every`."""
+        now = self._clock.now()
+        fresh = await tx.execute(
+            "INSERT INTO notices (key, said_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET"
+            " said_at = excluded.said_at WHERE notices.said_at <= ?",
+            (key, stamp(now), stamp(now - every)),
+        )
+        if fresh:
+            await self.say(tx, conversation_id, room_id, body, kind="notice")
+        return bool(fresh)
+
+    async def forget_notice(self, tx: Transaction, prefix: str) -> None:
+        """Let notices whose key begins so be said again."""
+        await tx.execute("DELETE FROM notices WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+
+    async def rooms_waiting(self) -> list[str]:
+        """Rooms in which something is to be said."""
+        rows = await self._database.rows(
+            "SELECT DISTINCT room_id FROM outbox WHERE state = 'waiting'"
+        )
+        return [row["room_id"] for row in rows]
+
+    async def next(self, room_id: str) -> Outgoing | None:
+        """What is to be said next in a room."""
+        row = await self._database.row(
+            "SELECT seq, id, room_id, kind, body FROM outbox WHERE room_id = ? AND state = 'waiting'"
+            " ORDER BY seq LIMIT 1",
+            (room_id,),
+        )
+        if row is None:
+            return None
+        return Outgoing(row["seq"], row["id"], row["room_id"], row["kind"], row["body"])
+
+    async def parts(self, outbox_id: str) -> list[Part]:
+        """The events of a message, in order; empty until it was rendered."""
+        rows = await self._database.rows(
+            "SELECT * FROM outbox_parts WHERE outbox_id = ? ORDER BY n", (outbox_id,)
+        )
+        return [_part(row) for row in rows]
+
+    async def store_parts(self, outbox_id: str, contents: Sequence[tuple[str, Json]]) -> list[Part]:
+        """Fix how a message is split and under which transaction ids it is sent."""
+        async with self._database.transaction() as tx:
+            for n, (txn_id, content) in enumerate(contents):
+                await tx.execute(
+                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state)"
+                    " VALUES (?, ?, ?, ?, 'waiting')",
+                    (outbox_id, n, txn_id, json.dumps(content)),
+                )
+            rows = await tx.rows(
+                "SELECT * FROM outbox_parts WHERE outbox_id = ? ORDER BY n", (outbox_id,)
+            )
+        return [_part(row) for row in rows]
+
+    async def attempt(self, part: Part, device_id: str) -> None:
+        """Note that a part is about to be sent, before it is."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE outbox_parts SET attempts = attempts + 1,"
+                " device_id = coalesce(device_id, ?), first_attempt_at = coalesce(first_attempt_at, ?)"
+                " WHERE outbox_id = ? AND n = ?",
+                (device_id, stamp(self._clock.now()), part.outbox_id, part.n),
+            )
+
+    async def sent(self, part: Part, event_id: str) -> None:
+        """The homeserver named the event: this part is said; with the last one the row is."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
+                (event_id, part.outbox_id, part.n),
+            )
+            await tx.execute(
+                "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ? AND NOT"
+                " EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id AND state = 'waiting')",
+                (stamp(self._clock.now()), part.outbox_id),
+            )
+
+    async def knows(self, event_id: str) -> bool:
+        """Whether this event is one of ours that is recorded as sent."""
+        row = await self._database.row(
+            "SELECT 1 FROM outbox_parts WHERE event_id = ? LIMIT 1", (event_id,)
+        )
+        return row is not None
+
+    async def stuck(self, outbox_id: str, problem: str) -> None:
+        """The homeserver refuses this message for good; it is kept and named in `status`."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?", (problem, outbox_id)
+            )
+
+    async def release(self, tx: Transaction, room_id: str) -> None:
+        """Try again what was stuck in a room (we were let in again)."""
+        await tx.execute(
+            "UPDATE outbox SET state = 'waiting' WHERE room_id = ? AND state = 'stuck'", (room_id,)
+        )
+
+
+def _part(row: Row) -> Part:
+    first = row["first_attempt_at"]
+    return Part(
+        outbox_id=row["outbox_id"],
+        n=row["n"],
+        txn_id=row["txn_id"],
+        content=json.loads(row["content"]),
+        sent=row["state"] == "sent",
+        attempts=row["attempts"],
+        device_id=row["device_id"],
+        first_attempt_at=moment(first) if first else None,
+    )

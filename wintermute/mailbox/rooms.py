@@ -1,0 +1,71 @@
+"""What must be known about rooms before the first sync: invitations and encryption."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """Somebody asked us into a room. `welcome`: the inviter is allowed to."""
+
+    room_id: str
+    inviter: str
+    welcome: bool
+    state: Literal["pending", "joined"]
+
+
+class KnownRooms:
+    """The store of invitations and of what is known of rooms."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def invited(self, tx: Transaction, room_id: str, inviter: str, welcome: bool) -> None:
+        """Keep an invitation: the homeserver delivers it once."""
+        await tx.execute(
+            "INSERT INTO invitations (room_id, inviter, welcome, state, received_at)"
+            " VALUES (?, ?, ?, 'pending', ?) ON CONFLICT (room_id) DO UPDATE SET"
+            " inviter = excluded.inviter, welcome = excluded.welcome, state = 'pending'",
+            (room_id, inviter, welcome, stamp(self._clock.now())),
+        )
+
+    async def invitations(self) -> list[Invitation]:
+        """Invitations not yet followed by the room's first sync."""
+        rows = await self._database.rows("SELECT * FROM invitations ORDER BY received_at")
+        return [
+            Invitation(row["room_id"], row["inviter"], bool(row["welcome"]), row["state"])
+            for row in rows
+        ]
+
+    async def joined(self, room_id: str) -> None:
+        """We went in; the invitation stays until the room's first messages are stored."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE invitations SET state = 'joined' WHERE room_id = ?", (room_id,)
+            )
+
+    async def settled(self, tx: Transaction, room_id: str) -> None:
+        """An invitation is done with: declined, or its room's first messages are stored."""
+        await tx.execute("DELETE FROM invitations WHERE room_id = ?", (room_id,))
+
+    async def seen(self, tx: Transaction, room_id: str, encrypted: bool) -> None:
+        """We are in this room; once encrypted it counts as encrypted for ever."""
+        await tx.execute(
+            "INSERT INTO rooms (room_id, encrypted, state) VALUES (?, ?, 'joined')"
+            " ON CONFLICT (room_id) DO UPDATE SET encrypted = max(encrypted, excluded.encrypted),"
+            " state = 'joined'",
+            (room_id, encrypted),
+        )
+
+    async def left(self, tx: Transaction, room_id: str) -> None:
+        """We are no longer in this room."""
+        await tx.execute("UPDATE rooms SET state = 'left' WHERE room_id = ?", (room_id,))
+
+    async def encrypted(self) -> frozenset[str]:
+        """Rooms in which nothing may ever be sent in clear."""
+        rows = await self._database.rows("SELECT room_id FROM rooms WHERE encrypted")
+        return frozenset(row["room_id"] for row in rows)

@@ -1,0 +1,248 @@
+"""Our typed face of nio: what the daemon asks of a homeserver, encryption included.
+
+nio keeps keys, members and the HTTP session. Reading /sync, sending and retrying are ours: nio's
+own would hide waits of up to a minute, and would send in clear where it failed to see encryption.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import ClientError
+from nio import (
+    AsyncClient,
+    AsyncClientConfig,
+    EncryptionError,
+    ErrorResponse,
+    MegolmEvent,
+    ShareGroupSessionResponse,
+    SyncResponse,
+)
+from nio.exceptions import LocalProtocolError, ProtocolError
+from nio.responses import Response
+
+from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.ids import NewId
+from wintermute.matrix.guard import install
+from wintermute.matrix.http import call, path, refuse
+from wintermute.matrix.inbox import Account, RoomView
+from wintermute.matrix.session import Session
+from wintermute.matrix.sieve import SyncBatch, page, sift
+from wintermute.messages import Json
+
+SYNC_FILTER = (
+    '{"presence":{"not_types":["*"]},"account_data":{"not_types":["*"]},"room":{"timeline":{"limit":100},'
+    '"ephemeral":{"not_types":["*"]},"account_data":{"not_types":["*"]}}}'
+)
+TYPING_MS = 30_000
+
+
+class MatrixClient:
+    """The homeserver as the rest of this folder sees it."""
+
+    def __init__(self, nio: AsyncClient, account: Account, new_id: NewId) -> None:
+        self._nio = nio
+        self._new_id = new_id
+        self.account = account
+        self.dropped = 0
+        """To-device events that nio could not read."""
+
+    def drop_one(self) -> None:
+        """Count a to-device event that was passed over."""
+        self.dropped += 1
+
+    async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
+        """What happened since a token; keys and members are known to nio when it returns."""
+        query: dict[str, Any] = {"filter": SYNC_FILTER, "timeout": int(wait_s * 1000)}
+        if since:
+            query["since"] = since
+        if full_state:
+            query |= {"full_state": "true", "timeout": 0}
+        target = f"{path('sync')}?{urlencode(query)}"
+        batch = sift(await call(self._nio, "GET", target, seconds=wait_s + 60))
+        if batch is None:
+            raise HomeserverUnavailable("the homeserver's sync has no token")
+        response = SyncResponse.from_dict(batch.for_nio)
+        if not isinstance(response, SyncResponse):
+            raise HomeserverUnavailable("the homeserver's sync cannot be read")
+        await self._nio.receive_response(response)
+        return batch
+
+    async def page(
+        self, room_id: str, start: str, end: str | None
+    ) -> tuple[list[Json], str | None]:
+        """Events before the token `start`, oldest first, and the token of what is before them."""
+        query = {"dir": "b", "from": start, "limit": "100"} | ({"to": end} if end else {})
+        target = f"{path('rooms', room_id, 'messages')}?{urlencode(query)}"
+        return page(await call(self._nio, "GET", target))
+
+    async def newest(self, room_id: str) -> AsyncIterator[Json]:
+        """The events of a room, newest first, decrypted where we can."""
+        start: str | None = ""
+        while start is not None:
+            query = {"dir": "b", "limit": "50"} | ({"from": start} if start else {})
+            target = f"{path('rooms', room_id, 'messages')}?{urlencode(query)}"
+            events, start = page(await call(self._nio, "GET", target))
+            for event in reversed(events):
+                yield self.decrypted(room_id, event) or event
+            if not events:
+                return
+
+    def decrypted(self, room_id: str, event: Json) -> Json | None:
+        """A room event in clear; None while its key is missing or it is garbage."""
+        if event["type"] != "m.room.encrypted":
+            return event
+        parsed = MegolmEvent.from_dict(event)
+        if not isinstance(parsed, MegolmEvent) or self._nio.olm is None:
+            return None
+        parsed.room_id = room_id
+        try:
+            source = self._nio.decrypt_event(parsed).source
+        except (EncryptionError, ValueError, TypeError, KeyError):
+            return None
+        return source if isinstance(source, dict) else None
+
+    def room(self, room_id: str) -> RoomView:
+        """Who is in a room and whether it is encrypted, as of the last sync."""
+        room = self._nio.rooms.get(room_id)
+        if room is None:
+            return RoomView(room_id, {}, frozenset(), encrypted=False)
+        invited = frozenset(room.invited_users)
+        members = {
+            user.user_id: user.display_name or ""
+            for user in room.users.values()
+            if user.user_id not in invited
+        }
+        return RoomView(room_id, members, invited, encrypted=room.encrypted)
+
+    async def upkeep(self) -> None:
+        """What encryption wants done after each sync: upload, query and claim keys, to-device."""
+        nio = self._nio
+        if nio.olm is None:
+            return
+        with translated():
+            if nio.should_upload_keys:
+                _check(await nio.keys_upload())
+            if nio.should_query_keys:
+                _check(await nio.keys_query())
+            if nio.should_claim_keys:
+                _check(await nio.keys_claim(nio.get_users_for_key_claiming()))
+            for response in await nio.send_to_device_messages():
+                _check(response)
+
+    async def send(self, room_id: str, content: Json, txn_id: str, *, encrypted: bool) -> str:
+        """Send a message once per `txn_id`; the event id.
+
+        `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
+        either we or nio believe it is encrypted.
+        """
+        room = self._nio.rooms.get(room_id)
+        event_type, payload = "m.room.message", content
+        if room is not None and room.encrypted and self._nio.olm is not None:
+            with translated():
+                await self._share(room_id, room)
+                event_type, payload = self._nio.encrypt(room_id, event_type, content)
+        elif encrypted or (room is not None and room.encrypted):
+            raise SendRefused(
+                "the room is encrypted and we cannot encrypt for it (see matrix.encryption)",
+                "NOT_ENCRYPTED",
+            )
+        target = path("rooms", room_id, "send", event_type, txn_id)
+        answer = await call(self._nio, "PUT", target, payload)
+        return str(answer.get("event_id", ""))
+
+    async def _share(self, room_id: str, room: Any) -> None:
+        """See that every device in the room has, or gets, the key of our next message.
+
+        nio's own sharing passes over a request that failed; then somebody could not read us.
+        """
+        nio = self._nio
+        if not room.members_synced:
+            _check(await nio.joined_members(room_id))
+        if nio.should_query_keys:
+            _check(await nio.keys_query())
+        if not nio.olm.should_share_group_session(room_id):
+            return
+        missing = nio.get_missing_sessions(room_id)
+        if missing:
+            _check(await nio.keys_claim(missing))
+        everyone = list(room.users)
+        for shared_with, messages in nio.olm.share_group_session_parallel(
+            room_id, everyone, ignore_unverified_devices=True
+        ):
+            target = path("sendToDevice", "m.room.encrypted", self._new_id("share"))
+            await call(nio, "PUT", target, messages)
+            nio.olm.handle_response(ShareGroupSessionResponse(room_id, shared_with))
+        nio.olm.outbound_group_sessions[room_id].shared = True
+
+    async def join(self, room_id: str) -> None:
+        """Go into a room."""
+        await call(self._nio, "POST", path("rooms", room_id, "join"), {})
+
+    async def leave(self, room_id: str) -> None:
+        """Leave a room, or decline its invitation."""
+        await call(self._nio, "POST", path("rooms", room_id, "leave"), {})
+
+    async def typing(self, room_id: str, *, on: bool) -> None:
+        """Show or hide that we write."""
+        body: Json = {"typing": on} | ({"timeout": TYPING_MS} if on else {})
+        await call(self._nio, "PUT", path("rooms", room_id, "typing", self.account.user_id), body)
+
+    async def read(self, room_id: str, event_id: str) -> None:
+        """Mark a room as read up to an event."""
+        await call(self._nio, "POST", path("rooms", room_id, "receipt", "m.read", event_id), {})
+
+
+@contextlib.asynccontextmanager
+async def open_client(
+    homeserver: str, session: Session, folder: Path, new_id: NewId, *, encryption: bool
+) -> AsyncIterator[MatrixClient]:
+    """A client for a login, its key store open; closed at the end.
+
+    `folder` holds nio's key store: a database file of its own, never opened by our driver.
+    """
+    config = AsyncClientConfig(
+        encryption_enabled=encryption,
+        pickle_key=session.pickle_key,
+        store_sync_tokens=False,
+        max_timeouts=0,
+        max_limit_exceeded=0,
+        request_timeout=30,
+    )
+    nio = AsyncClient(homeserver, session.user_id, session.device_id, str(folder), config)
+    account = Account(session.user_id, session.device_id, display_name="")
+    client = MatrixClient(nio, account, new_id)
+    try:
+        if encryption:
+            await asyncio.to_thread(
+                nio.restore_login, session.user_id, session.device_id, session.access_token
+            )
+            install(nio, client.drop_one)
+        else:
+            nio.access_token = session.access_token
+        yield client
+    finally:
+        await nio.close()
+        if nio.store is not None:
+            nio.store.database.close()
+
+
+@contextlib.contextmanager
+def translated() -> Any:
+    """nio's own failures as ours."""
+    try:
+        yield
+    except (ClientError, TimeoutError, OSError) as error:
+        raise HomeserverUnavailable(str(error) or type(error).__name__) from error
+    except (EncryptionError, LocalProtocolError, ProtocolError) as error:
+        raise HomeserverUnavailable(f"encryption: {error}") from error
+
+
+def _check(response: Response) -> None:
+    if isinstance(response, ErrorResponse):
+        status = getattr(response.transport_response, "status", 500)
+        refuse(status, {"errcode": response.status_code, "error": response.message})
+        raise HomeserverUnavailable(str(response))

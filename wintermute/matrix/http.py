@@ -1,0 +1,70 @@
+"""One request to the homeserver, and the one place that reads its refusals."""
+
+import asyncio
+import json
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientResponse
+from nio import AsyncClient
+
+from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.messages import Json
+
+TOKEN_GONE = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED"})
+LOG_IN_AGAIN = (
+    "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
+    "matrix.password (or a new access_token) is set, and start again"
+)
+
+
+def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
+    """A request path; each part is quoted, so an id cannot become structure."""
+    return prefix + "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+async def call(
+    client: AsyncClient, method: str, target: str, body: Json | None = None, *, seconds: float = 30
+) -> Json:
+    """The JSON answer to one request, sent once.
+
+    Raises: HomeserverUnavailable when it may work later, LoginRefused when our token is gone,
+    SendRefused for any other refusal.
+    """
+    headers = {"Content-Type": "application/json"}
+    if client.access_token:
+        headers["Authorization"] = f"Bearer {client.access_token}"
+    data = None if body is None else json.dumps(body)
+    try:
+        async with asyncio.timeout(seconds):
+            response = await client.send(method, target, data, headers, timeout=0)
+            content = await response.read()
+    except (ClientError, TimeoutError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
+    return _answer(response, content)
+
+
+def _answer(response: ClientResponse, content: bytes) -> Json:
+    try:
+        answer: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        answer = None
+    if response.status < 300 and isinstance(answer, dict):
+        return answer
+    refuse(response.status, answer if isinstance(answer, dict) else {})
+    raise HomeserverUnavailable(f"the homeserver answered {response.status} without JSON")
+
+
+def refuse(status: int, answer: Json) -> None:
+    """Raise what a refusal means; return when it is no Matrix answer at all."""
+    code = answer.get("errcode")
+    if code in TOKEN_GONE:
+        raise LoginRefused(LOG_IN_AGAIN)
+    if status == 429 or code == "M_LIMIT_EXCEEDED":
+        wait = answer.get("retry_after_ms")
+        seconds = wait / 1000 if isinstance(wait, int) else None
+        raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
+    if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
+        raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip())
+    raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code)

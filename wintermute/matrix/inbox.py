@@ -1,0 +1,251 @@
+"""What a room event means to us, decided without waiting: an `Incoming`, or nothing.
+
+Events come from anybody: each field may be missing, of another type, nested deep or huge. Nothing
+here raises on them.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from wintermute import text
+from wintermute.messages import Incoming, Json, Kind
+
+OUTBOX_KEY = "dev.wintermute.outbox"
+"""Content key of everything we send, with the id of its outbox row: how we know our own again."""
+
+MEDIA = {"m.image": "image", "m.file": "file", "m.audio": "audio", "m.video": "video"}
+RAW_MOST = 256 * 1024
+HEAD = ("event_id", "room_id", "sender", "type", "origin_server_ts")
+HEAD_MOST = 255
+"""Longest id a homeserver may use."""
+FILE_NAME_MOST = 200
+FIRST_YEAR = datetime(2014, 1, 1, tzinfo=UTC)
+"""No Matrix event is older than Matrix."""
+CLOCK_SLACK = timedelta(days=1)
+QUOTE_BEGINS = re.compile(r"> (?:\* )?<@")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who we are."""
+
+    user_id: str
+    device_id: str
+    display_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoomView:
+    """What is known of a room; `members` are the joined, by id, with their display names."""
+
+    room_id: str
+    members: Mapping[str, str]
+    invited: frozenset[str]
+    encrypted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Whom we listen to. The owner is among the allowed; no rooms means any room."""
+
+    owner: str
+    allowed: frozenset[str]
+    rooms: frozenset[str]
+    mention_in_groups: bool
+    commands: frozenset[str]
+
+
+class Reading(NamedTuple):
+    """What a text asks of us, and the text itself."""
+
+    kind: Kind
+    body: str
+
+
+def read_event(
+    source: object, room: RoomView, account: Account, policy: Policy, received_at: datetime
+) -> Incoming | None:
+    """The incoming message that a decrypted raw event is, or None when it is not ours."""
+    event = mapping(source)
+    content = mapping(event.get("content"))
+    if not is_fresh_message(event, content) or (policy.rooms and room.room_id not in policy.rooms):
+        return None
+    event_id, sender = string(event, "event_id"), string(event, "sender")
+    if not (is_id(event_id) and is_id(sender)):
+        return None
+    name = text.display_name(room.members.get(sender, "")) or text.display_name(sender)
+    said = readable(content, name)
+    if sender == account.user_id or not said:
+        return None
+    direct = is_direct(room, account, policy)
+    if sender not in policy.allowed:
+        kind, body = Reading("context", said)
+    elif direct:
+        kind, body = Reading("command" if said.startswith("/") else "message", said)
+    else:
+        named = not policy.mention_in_groups or mentions(content, account)
+        kind, body = in_group(said, named, account, policy)
+    return Incoming(
+        event_id=event_id,
+        room_id=room.room_id,
+        sender=sender,
+        sender_name=name,
+        origin="owner" if sender == policy.owner else "other",
+        kind=kind,
+        body=body,
+        sent_at=moment(event.get("origin_server_ts"), received_at),
+        direct=direct,
+        by_bot=OUTBOX_KEY in content,
+        raw=bounded(event),
+    )
+
+
+def is_direct(room: RoomView, account: Account, policy: Policy) -> bool:
+    """Whether the room is us and one allowed person, with nobody else in or on the way."""
+    others = (room.members.keys() | room.invited) - {account.user_id}
+    return (
+        len(others) == 1
+        and room.members.keys() == others | {account.user_id}
+        and (others <= policy.allowed)
+    )
+
+
+def is_fresh_message(event: Json, content: Json) -> bool:
+    """Whether an event is somebody's message, not state, not an edit, not taken back."""
+    return (
+        string(event, "type") == "m.room.message"
+        and "state_key" not in event
+        and "redacted_because" not in mapping(event.get("unsigned"))
+        and string(mapping(content.get("m.relates_to")), "rel_type") != "m.replace"
+    )
+
+
+def is_id(value: str) -> bool:
+    """Whether a text can be an event's or a user's id, and a key in our database."""
+    return 0 < len(value) <= HEAD_MOST and value.isprintable()
+
+
+def readable(content: Json, sender_name: str) -> str:
+    """The text of a message's content; "" when it has none for us."""
+    msgtype, body = string(content, "msgtype"), text.clean(string(content, "body"))
+    if msgtype in MEDIA:
+        named = text.clean(string(content, "filename"))
+        caption = body.strip() if named and named != body else ""
+        file_name = text.display_name(named or body, FILE_NAME_MOST)
+        return f"[{MEDIA[msgtype]}: {file_name}] {caption}".rstrip()
+    if "m.in_reply_to" in mapping(content.get("m.relates_to")):
+        body = without_quote(body)
+    body = body.strip()
+    if msgtype == "m.emote" and body:
+        return f"* {sender_name} {body}"
+    return body if msgtype == "m.text" else ""
+
+
+def without_quote(body: str) -> str:
+    """A reply's text without the quoted lines that older clients put before it."""
+    if not QUOTE_BEGINS.match(body):
+        return body
+    lines = body.split("\n")
+    own = next((n for n, line in enumerate(lines) if not line.startswith(">")), len(lines))
+    return "\n".join(lines[own:]).strip() or body
+
+
+def in_group(said: str, named: bool, account: Account, policy: Policy) -> Reading:
+    """What an allowed person's words in a group ask of us, without our name before them."""
+    rest = after_address(said, account)
+    addressed = named or rest is not None
+    body = rest or said
+    if body.startswith("/") and (addressed or body.split(maxsplit=1)[0] in policy.commands):
+        return Reading("command", body)
+    return Reading("message" if addressed else "context", body)
+
+
+def after_address(said: str, account: Account) -> str | None:
+    """What follows our name or id at the start of a text; None when it does not start so.
+
+    `@name:` glued to more letters is somebody else's full id, so the forms with @ want a gap.
+    """
+    local = account.user_id[1:].split(":", 1)[0]
+    names = "|".join(re.escape(name) for name in (account.display_name.strip(), local) if name)
+    ids = f"{re.escape(account.user_id)}|@(?:{names})"
+    pattern = rf"(?:(?:{ids})[:,]?(?=\s|$)|(?:{names})(?:[:,]|(?=\s|$)))\s*"
+    found = re.match(pattern, said, re.IGNORECASE)
+    return said[found.end() :] if found else None
+
+
+def mentions(content: Json, account: Account) -> bool:
+    """Whether a message's content names us as somebody it is for."""
+    listed = mapping(content.get("m.mentions")).get("user_ids")
+    return isinstance(listed, list) and account.user_id in listed
+
+
+def moment(sent: object, received_at: datetime) -> datetime:
+    """When an event was sent by its own word, if that can be; else when it reached us."""
+    if not isinstance(sent, int) or isinstance(sent, bool):
+        return received_at
+    first = int(FIRST_YEAR.timestamp()) * 1000
+    last = int((received_at + CLOCK_SLACK).timestamp()) * 1000
+    return datetime.fromtimestamp(sent / 1000, UTC) if first <= sent <= last else received_at
+
+
+def bounded(event: Json) -> Json:
+    """An event as it may be kept: whole, or its head when it is too large, too deep or no JSON."""
+    try:
+        if len(json.dumps(event, allow_nan=False)) <= RAW_MOST:
+            return event
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return {key: event[key] for key in HEAD if is_small(event.get(key))}
+
+
+def is_small(value: object) -> bool:
+    """Whether a value is a text or number of ordinary size."""
+    if isinstance(value, str):
+        return len(value) <= HEAD_MOST
+    return isinstance(value, int) and value.bit_length() < 64
+
+
+def invitation(state_events: Sequence[object], account: Account) -> tuple[str | None, bool]:
+    """Who invites us, and whether to a direct chat; nobody when the state does not say."""
+    for event in map(mapping, state_events):
+        if is_invitation(event, account.user_id):
+            is_meant_direct = mapping(event["content"]).get("is_direct") is True
+            return string(event, "sender") or None, is_meant_direct
+    return None, False
+
+
+def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:
+    """The events after our newest invitation, or all of them when it is not among them (X-005)."""
+    newest = max(
+        (n for n, e in enumerate(events) if is_invitation(mapping(e), user_id)), default=-1
+    )
+    return list(events[newest + 1 :])
+
+
+def invited_in(events: Sequence[Json], user_id: str) -> bool:
+    """Whether our invitation is among the events."""
+    return any(is_invitation(mapping(event), user_id) for event in events)
+
+
+def is_invitation(event: Json, user_id: str) -> bool:
+    """Whether an event invites a user."""
+    return (
+        string(event, "type") == "m.room.member"
+        and string(event, "state_key") == user_id
+        and string(mapping(event.get("content")), "membership") == "invite"
+    )
+
+
+def mapping(value: object) -> Json:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def string(values: Json, key: str) -> str:
+    """The text under a key, or "" when there is none."""
+    value = values.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,206 @@
+"""Logging in once and staying logged in; and out again, when asked."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from nio import AsyncClient, AsyncClientConfig
+
+from wintermute.clock import Clock
+from wintermute.config.schema import Matrix
+from wintermute.errors import (
+    ConfigurationError,
+    HomeserverUnavailable,
+    LoginRefused,
+    SendRefused,
+)
+from wintermute.health.report import Fact
+from wintermute.matrix.http import call, path
+from wintermute.matrix.session import Session, load, new_pickle_key, save, store_file
+
+log = logging.getLogger(__name__)
+
+
+async def logged_in(matrix: Matrix, folder: Path) -> Session:
+    """The kept login, or a new one; kept before it is returned.
+
+    A key store that was lost means a new device, never the old device with new keys (notes §1).
+
+    Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable.
+    """
+    kept = load(folder)
+    if kept is not None and _is_of(kept, matrix):
+        if matrix.encryption == "off" or store_file(folder, kept).exists():
+            return kept
+        if not await _has_keys(kept):
+            return kept  # it never got as far as making keys
+        log.warning("key store lost device=%s", kept.device_id)
+        if matrix.password is None:
+            raise ConfigurationError(
+                f"the encryption keys of device {kept.device_id} are gone: set matrix.password (or an "
+                "access_token of a new device), so that a new device can be made"
+            )
+        session = replace(await _by_password(matrix), keys_lost=True)
+    else:
+        session = await (_by_token(matrix, folder) if matrix.access_token else _by_password(matrix))
+    save(folder, session)
+    return session
+
+
+def _is_of(session: Session, matrix: Matrix) -> bool:
+    token = matrix.access_token.reveal() if matrix.access_token else session.access_token
+    return (
+        session.homeserver == matrix.homeserver
+        and session.user_id == matrix.user_id
+        and session.access_token == token
+    )
+
+
+async def _by_password(matrix: Matrix) -> Session:
+    if matrix.password is None:
+        raise ConfigurationError("matrix.password is needed to log in: set it in the configuration")
+    body = {
+        "type": "m.login.password",
+        "identifier": {"type": "m.id.user", "user": matrix.user_id},
+        "password": matrix.password.reveal(),
+        "initial_device_display_name": matrix.device_name,
+    }
+    async with _anonymous(matrix.homeserver) as nio:
+        try:
+            answer = await call(nio, "POST", path("login"), body)
+        except SendRefused as error:
+            raise LoginRefused(
+                f"the homeserver refuses the login of {matrix.user_id} ({error.code}): check "
+                "matrix.user_id and matrix.password"
+            ) from error
+    return Session(
+        matrix.homeserver,
+        str(answer["user_id"]),
+        str(answer["device_id"]),
+        str(answer["access_token"]),
+        new_pickle_key(),
+    )
+
+
+async def _by_token(matrix: Matrix, folder: Path) -> Session:
+    token = matrix.access_token.reveal() if matrix.access_token else ""
+    answer = await _whoami(matrix.homeserver, token)
+    if answer.get("user_id") != matrix.user_id:
+        raise ConfigurationError(
+            f"matrix.access_token belongs to {answer.get('user_id')}, not to {matrix.user_id}"
+        )
+    device_id = matrix.device_id or answer.get("device_id")
+    if not isinstance(device_id, str) or answer.get("device_id", device_id) != device_id:
+        raise ConfigurationError(
+            "matrix.access_token belongs to another device than matrix.device_id"
+        )
+    session = Session(matrix.homeserver, matrix.user_id, device_id, token, new_pickle_key())
+    lost = matrix.encryption != "off" and not store_file(folder, session).exists()
+    if lost and await _has_keys(session):
+        raise ConfigurationError(
+            f"device {device_id} has encryption keys that are not here: log in anew for Wintermute "
+            "(matrix.password does it by itself) and use that access_token and device_id"
+        )
+    return session
+
+
+async def _whoami(homeserver: str, token: str) -> dict[str, object]:
+    async with _anonymous(homeserver, token) as nio:
+        return await call(nio, "GET", path("account", "whoami"), seconds=15)
+
+
+async def _has_keys(session: Session) -> bool:
+    """Whether the homeserver knows encryption keys of this device."""
+    async with _anonymous(session.homeserver, session.access_token) as nio:
+        body = {"device_keys": {session.user_id: [session.device_id]}}
+        answer = await call(nio, "POST", path("keys", "query"), body)
+    known = answer.get("device_keys", {}).get(session.user_id, {})
+    return session.device_id in known
+
+
+@asynccontextmanager
+async def _anonymous(homeserver: str, token: str = "") -> AsyncIterator[AsyncClient]:
+    """A client without a key store, for a request or two."""
+    config = AsyncClientConfig(encryption_enabled=False, max_timeouts=0, max_limit_exceeded=0)
+    nio = AsyncClient(homeserver, config=config)
+    nio.access_token = token
+    try:
+        yield nio
+    finally:
+        await nio.close()
+
+
+async def probe(matrix: Matrix, folder: Path) -> tuple[Fact, ...]:
+    """Facts for `wintermute check`: is the homeserver there, is our login good, are the keys here.
+
+    Changes nothing and makes no device.
+    """
+    try:
+        async with _anonymous(matrix.homeserver) as nio:
+            await call(nio, "GET", "/_matrix/client/versions", seconds=15)
+    except (HomeserverUnavailable, SendRefused) as error:
+        advice = f"{error} -> check matrix.homeserver and that the server runs"
+        return (Fact("homeserver", "fail", advice),)
+    kept = load(folder)
+    facts = [Fact("homeserver", "ok", matrix.homeserver), await _probe_login(matrix, kept)]
+    if matrix.encryption != "off":
+        facts.append(_probe_store(folder, kept))
+    return tuple(facts)
+
+
+async def _probe_login(matrix: Matrix, kept: Session | None) -> Fact:
+    token = kept.access_token if kept and _is_of(kept, matrix) else None
+    if token is None and matrix.access_token is not None:
+        token = matrix.access_token.reveal()
+    if token is None:
+        return Fact("login", "ok", f"{matrix.user_id} will log in with its password at first start")
+    try:
+        answer = await _whoami(matrix.homeserver, token)
+    except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
+        return Fact("login", "fail", str(error))
+    return Fact("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
+
+
+def _probe_store(folder: Path, kept: Session | None) -> Fact:
+    if kept is None:
+        return Fact("encryption store", "ok", "will be made at first start")
+    file = store_file(folder, kept)
+    if not file.exists():
+        return Fact(
+            "encryption store",
+            "fail",
+            f"{file} is missing -> restore it from a backup; else the next start makes a new device",
+        )
+    return Fact("encryption store", "ok", f"keys of device {kept.device_id}")
+
+
+async def logout(matrix: Matrix, folder: Path) -> str:
+    """End our login on the homeserver and forget its token; the line to print."""
+    kept = load(folder)
+    if kept is None:
+        return "not logged in"
+    said = "logged out"
+    try:
+        async with _anonymous(matrix.homeserver, kept.access_token) as nio:
+            await call(nio, "POST", path("logout"), {})
+    except LoginRefused:
+        said = "the homeserver had already ended this login"
+    (folder / "session.json").unlink()
+    return f"{said}: device {kept.device_id} removed; the next start logs in again"
+
+
+def reset_crypto(folder: Path, clock: Clock) -> str:
+    """Move the key store aside, dated, so that the next start makes a new device (X-033)."""
+    kept = load(folder)
+    file = store_file(folder, kept) if kept else None
+    if file is None or not file.exists():
+        return "there is no key store to move"
+    date = clock.now().strftime("%Y-%m-%dT%H%M%S")
+    aside = file.with_name(f"{file.name}.until-{date}")
+    for suffix in ("", "-wal", "-shm"):
+        part = file.with_name(file.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
+    return f"moved the keys to {aside.name}; the next start makes a new device"

@@ -1,0 +1,162 @@
+"""Sends what the outbox holds: in order per room, each part until the homeserver names its event."""
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Literal
+
+from wintermute.clock import Clock
+from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.mailbox.outbox import Outbox, Outgoing, OutKind, Part
+from wintermute.mailbox.rooms import KnownRooms
+from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.markdown import content
+from wintermute.matrix.split import parts
+from wintermute.messages import Json
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (notes/matrix §7)
+SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
+LONGEST_WAIT = 5.0
+MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
+    "reply": "m.text",
+    "notice": "m.notice",
+    "event": "m.text",
+}
+
+
+def must_look(part: Part, device_id: str, now: datetime) -> bool:
+    """Whether a part may already be in the room although sending it again would double it (X-013)."""
+    if not part.attempts or part.first_attempt_at is None:
+        return False
+    return part.device_id != device_id or now - part.first_attempt_at > REMEMBERED
+
+
+def events_of(row: Outgoing) -> list[tuple[str, Json]]:
+    """The events a message becomes, each with its transaction id."""
+    return [
+        (f"wm-{row.id}-{n}", content(text, f"wm-{row.id}-{n}", MSGTYPES[row.kind]))
+        for n, text in enumerate(parts(row.body))
+    ]
+
+
+class Sender:
+    """The one task that sends messages; every path of the program ends here."""
+
+    def __init__(
+        self, client: MatrixClient, outbox: Outbox, known: KnownRooms, clock: Clock
+    ) -> None:
+        self._client = client
+        self._outbox = outbox
+        self._known = known
+        self._clock = clock
+        self._bell = asyncio.Event()
+        self._busy: set[str] = set()
+        self._closing = False
+        self._sending = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def wake(self) -> None:
+        """Something new is in the outbox."""
+        self._bell.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no more sends, and let those in progress end (L-023)."""
+        self._closing = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
+        except TimeoutError:
+            log.warning("send in progress given up after=%ss", seconds)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as rooms:
+            while True:
+                self._bell.clear()
+                for room_id in await self._outbox.rooms_waiting():
+                    if room_id not in self._busy:
+                        self._busy.add(room_id)
+                        rooms.create_task(self._room(room_id))
+                await self._bell.wait()
+
+    async def _room(self, room_id: str) -> None:
+        try:
+            while not self._closing:
+                row = await self._outbox.next(room_id)
+                if row is None:
+                    return
+                await self._deliver(row)
+        finally:
+            self._busy.discard(room_id)
+            self._bell.set()  # what came in since `next` found nothing
+
+    async def _deliver(self, row: Outgoing) -> None:
+        found = await self._outbox.parts(row.id)
+        if not found:
+            found = await self._outbox.store_parts(row.id, events_of(row))
+        if not found:
+            await self._outbox.stuck(row.id, "nothing in it can be shown")
+        for part in found:
+            if not part.sent and not await self._send(row, part):
+                return
+
+    async def _send(self, row: Outgoing, part: Part) -> bool:
+        """Send one part, however long it takes; False when it is refused for good."""
+        wait = 0.5
+        look = must_look(part, self._client.account.device_id, self._clock.now())
+        while not self._closing:
+            try:
+                event_id = await self._once(row, part, look)
+            except SendRefused as error:
+                log.warning(
+                    "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
+                )
+                await self._outbox.stuck(row.id, str(error))
+                return False
+            except HomeserverUnavailable as error:
+                wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
+                log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
+                await self._clock.sleep(wait)
+            else:
+                await self._outbox.sent(part, event_id)
+                return True
+        return False
+
+    async def _once(self, row: Outgoing, part: Part, look: bool) -> str:
+        self._sending += 1
+        self._quiet.clear()
+        try:
+            if look and (found := await self._find(row.room_id, part)):
+                return found
+            await self._outbox.attempt(part, self._client.account.device_id)
+            encrypted = row.room_id in await self._known.encrypted()
+            return await self._client.send(
+                row.room_id, part.content, part.txn_id, encrypted=encrypted
+            )
+        finally:
+            self._sending -= 1
+            if not self._sending:
+                self._quiet.set()
+
+    async def _find(self, room_id: str, part: Part) -> str | None:
+        """The event of a part that was sent before, looked for among our own since then.
+
+        A room has one part in flight at most. So an event of ours that we can neither read (keys
+        of an older device) nor know as sent is that part.
+        """
+        since = (part.first_attempt_at or self._clock.now()) - SKEW
+        async for event in self._client.newest(room_id):
+            if event["origin_server_ts"] < since.timestamp() * 1000:
+                return None
+            if event["sender"] != self._client.account.user_id:
+                continue
+            event_id = str(event["event_id"])
+            if event["content"].get(OUTBOX_KEY) == part.txn_id:
+                return event_id
+            if event["type"] == "m.room.encrypted" and not await self._outbox.knows(event_id):
+                return event_id
+        return None

@@ -1,0 +1,59 @@
+"""The login we keep: one file, 0600, in the Matrix folder of the data directory."""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from wintermute.errors import ConfigurationError
+
+FILE = "session.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A device of ours on the homeserver, and the key its key store is encrypted with."""
+
+    homeserver: str
+    user_id: str
+    device_id: str
+    access_token: str
+    pickle_key: str
+    keys_lost: bool = False
+    """The device before lost its keys, and the rooms were not told yet (X-016)."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.user_id}, {self.device_id})"
+
+
+def store_file(folder: Path, session: Session) -> Path:
+    """Where nio keeps the keys of this device."""
+    return folder / f"{session.user_id}_{session.device_id}.db"
+
+
+def load(folder: Path) -> Session | None:
+    """The kept login, or None. Raises: ConfigurationError for a file we did not write."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        return Session(**json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read ({type(error).__name__}): move it aside to log in again"
+        ) from error
+
+
+def save(folder: Path, session: Session) -> None:
+    """Keep a login; complete or not at all."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = folder / f"{FILE}.new"
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps(asdict(session)), "utf-8")
+    fresh.replace(folder / FILE)
+
+
+def new_pickle_key() -> str:
+    """A key for a new key store."""
+    return secrets.token_hex(32)

@@ -1,0 +1,173 @@
+"""From a homeserver's raw answer to what we use of it. Pure, and safe with anything inside.
+
+nio gets only the events it needs for keys and members, in a shape it can parse: a stranger's
+malformed event must not stop the sync loop (X-022).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from wintermute.messages import Json
+
+MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
+STATE_FOR_NIO = frozenset({"m.room.member", "m.room.encryption"})
+TO_DEVICE_FOR_NIO = frozenset({"m.room.encrypted"})
+
+
+@dataclass(frozen=True, slots=True)
+class RoomBatch:
+    """What a sync says of a room we are in. `limited`: there is more before `events`."""
+
+    room_id: str
+    events: tuple[Json, ...]
+    limited: bool
+    prev_batch: str | None
+    encryption: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBatch:
+    """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not."""
+
+    next_batch: str
+    joined: tuple[RoomBatch, ...]
+    invited: tuple[tuple[str, tuple[Json, ...]], ...]
+    left: tuple[str, ...]
+    to_device: int
+    malformed: int
+    for_nio: Json
+
+
+def sift(raw: Json) -> SyncBatch | None:
+    """The usable part of a sync response; None when it has no token."""
+    next_batch = raw.get("next_batch")
+    if not isinstance(next_batch, str) or not _is_id(next_batch, most=100_000):
+        return None
+    rooms = _dict(raw.get("rooms"))
+    joined = [_room(room_id, room) for room_id, room in _rooms(rooms, "join")]
+    to_device, dropped = _to_device(raw)
+    return SyncBatch(
+        next_batch=next_batch,
+        joined=tuple(batch for batch, _, _ in joined),
+        invited=tuple(
+            (room_id, tuple(_dicts(_dict(room.get("invite_state")).get("events"))))
+            for room_id, room in _rooms(rooms, "invite")
+        ),
+        left=tuple(room_id for room_id, _ in _rooms(rooms, "leave")),
+        to_device=len(to_device),
+        malformed=dropped + sum(bad for _, _, bad in joined),
+        for_nio={
+            "next_batch": next_batch,
+            "device_one_time_keys_count": _counts(raw.get("device_one_time_keys_count")),
+            "device_lists": _device_lists(raw.get("device_lists")),
+            "to_device": {"events": to_device},
+            "rooms": {"invite": {}, "leave": {}, "join": {b.room_id: n for b, n, _ in joined}},
+        },
+    )
+
+
+def page(raw: Json) -> tuple[list[Json], str | None]:
+    """The well-formed events of a /messages page, oldest first, and the token of the next page."""
+    events, _ = well_formed(raw.get("chunk"))
+    end = raw.get("end")
+    return events[::-1], end if _is_id(end, most=100_000) else None
+
+
+def well_formed(events: object) -> tuple[list[Json], int]:
+    """Events that have the fields every event has, and how many had not."""
+    found = list(_dicts(events))
+    good = [event for event in found if _is_event(event)]
+    total = len(events) if isinstance(events, list) else 0
+    return good, total - len(good)
+
+
+def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
+    timeline = _dict(room.get("timeline"))
+    events, bad = well_formed(timeline.get("events"))
+    state, bad_state = well_formed(_dict(room.get("state")).get("events"))
+    prev_batch = timeline.get("prev_batch")
+    batch = RoomBatch(
+        room_id=room_id,
+        events=tuple(events),
+        limited=timeline.get("limited") is True,
+        prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
+        # In whatever shape: a room that somebody marked as encrypted gets nothing in clear.
+        encryption=any(event["type"] == "m.room.encryption" for event in [*state, *events]),
+    )
+    known = [_state_for_nio(event) for event in [*state, *events] if _is_state(event)]
+    return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
+
+
+def _is_event(event: Json) -> bool:
+    stamp = event.get("origin_server_ts")
+    return (
+        all(_is_id(event.get(field)) for field in ("type", "sender", "event_id"))
+        and isinstance(event.get("content"), dict)
+        and isinstance(stamp, int)
+        and not isinstance(stamp, bool)
+    )
+
+
+def _is_state(event: Json) -> bool:
+    return event["type"] in STATE_FOR_NIO and _is_id(event.get("state_key"), least=0)
+
+
+def _state_for_nio(event: Json) -> Json:
+    kept = ("type", "sender", "event_id", "content", "origin_server_ts", "state_key")
+    reduced = {field: event[field] for field in kept}
+    previous = _dict(event.get("unsigned")).get("prev_content")
+    return {**reduced, "unsigned": {"prev_content": previous} if isinstance(previous, dict) else {}}
+
+
+def _to_device(raw: Json) -> tuple[list[Json], int]:
+    wanted = [
+        event
+        for event in _dicts(_dict(raw.get("to_device")).get("events"))
+        if isinstance(event.get("type"), str) and event["type"] in TO_DEVICE_FOR_NIO
+    ]
+    good = [
+        {field: event[field] for field in ("type", "sender", "content")}
+        for event in wanted
+        if _is_id(event.get("sender")) and isinstance(event.get("content"), dict)
+    ]
+    return good, len(wanted) - len(good)
+
+
+def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
+    for room_id, room in _dict(rooms.get(kind)).items():
+        if _is_id(room_id) and isinstance(room, dict):
+            yield room_id, room
+
+
+def _counts(value: object) -> Json:
+    found = {"curve25519": 0, "signed_curve25519": 0}
+    return found | {name: n for name, n in _dict(value).items() if isinstance(n, int)}
+
+
+def _device_lists(value: object) -> Json:
+    lists = _dict(value)
+    return {
+        name: [user for user in lists.get(name) or [] if _is_id(user)]
+        if isinstance(lists.get(name), list)
+        else []
+        for name in ("changed", "left")
+    }
+
+
+def _is_id(value: object, *, least: int = 1, most: int = MOST_ID_BYTES) -> bool:
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return "\0" not in value
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> Iterable[Json]:
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()

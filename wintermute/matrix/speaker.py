@@ -1,0 +1,85 @@
+"""Small signs of life in a room: read, writing, done. They may fail without harm."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.outbox import Sender
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 20  # a typing sign fades after 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    typing: bool
+    event_id: str
+
+
+class MatrixSpeaker:
+    """Shows in the room what a worker wants shown; nobody waits for it."""
+
+    def __init__(self, client: MatrixClient, sender: Sender) -> None:
+        self._client = client
+        self._sender = sender
+        self._wanted: dict[str, _Wanted] = {}
+        self._bells: dict[str, asyncio.Event] = {}
+        self._changed: asyncio.Queue[str] = asyncio.Queue()
+
+    def attend(self, room_id: str, event_id: str) -> None:
+        """Mark the event as read and write on its room."""
+        self._want(room_id, _Wanted(True, event_id))
+
+    def rest(self, room_id: str) -> None:
+        """Write no more."""
+        self._want(room_id, _Wanted(False, self._wanted[room_id].event_id))
+
+    def speak(self, room_id: str) -> None:
+        """Something for a room is in the outbox."""
+        self._sender.wake()
+
+    def _want(self, room_id: str, wanted: _Wanted) -> None:
+        self._wanted[room_id] = wanted
+        self._changed.put_nowait(room_id)
+
+    async def run(self) -> None:
+        """Show what is wanted, until cancelled."""
+        async with asyncio.TaskGroup() as rooms:
+            while True:
+                room_id = await self._changed.get()
+                if room_id in self._bells:
+                    self._bells[room_id].set()
+                else:
+                    self._bells[room_id] = asyncio.Event()
+                    rooms.create_task(self._follow(room_id))
+
+    async def _follow(self, room_id: str) -> None:
+        bell, typing, read = self._bells[room_id], False, ""
+        while True:
+            bell.clear()
+            wanted = self._wanted[room_id]
+            try:
+                if wanted.event_id != read:
+                    read = wanted.event_id
+                    await self._client.read(room_id, wanted.event_id)
+                if wanted.typing or typing:
+                    await self._client.typing(room_id, on=wanted.typing)
+                    typing = wanted.typing
+            except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
+                log.debug("sign not shown room=%s reason=%s", room_id, error)
+            if bell.is_set():
+                continue
+            if not wanted.typing:
+                del self._bells[room_id]
+                return
+            await self._wait(bell)
+
+    async def _wait(self, bell: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await bell.wait()
+        except TimeoutError:
+            return

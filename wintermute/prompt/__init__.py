@@ -1,0 +1,1 @@
+"""What the model reads before the conversation."""

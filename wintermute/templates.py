@@ -1,0 +1,65 @@
+"""Prompt files: the shipped ones, reading one, and filling its placeholders."""
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from wintermute.errors import ConfigurationError
+
+
+def shipped_prompts() -> dict[str, str]:
+    """The prompt files as we ship them, name to text, for `wintermute init`."""
+    packed = resources.files("wintermute") / "shipped" / "prompts"
+    in_checkout = Path(__file__).parent.parent / "data" / "prompts"
+    folder = packed if packed.is_dir() else in_checkout
+    return {
+        file.name: file.read_text("utf-8")
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.is_file()
+    }
+
+
+def read_template(folder: Path, name: str) -> str:
+    """The text of a prompt file as it is now, so that an edit counts at once.
+
+    Raises: ConfigurationError when it is missing, empty or not text.
+    """
+    path = folder / name
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"prompt file {path} is missing: `wintermute init` restores the shipped one"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"prompt file {path} cannot be read: {error}") from error
+    if not text.strip():
+        raise ConfigurationError(
+            f"prompt file {path} is empty: write a text, or delete it and `wintermute init` "
+            "restores the shipped one"
+        )
+    return text
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """The template with each `{name}` of `values` replaced, in one pass; other braces stay.
+
+    A value without its placeholder is appended, so that it reaches the model in any case;
+    labelled with its name when there are several values.
+    """
+    if not values:
+        return template
+    found = set[str]()
+
+    def value(match: re.Match[str]) -> str:
+        found.add(match[1])
+        return values[match[1]]
+
+    names = "|".join(map(re.escape, values))
+    text = re.sub(rf"\{{({names})\}}", value, template)
+    for name in values:
+        if name not in found:
+            label = f"{name}:\n" if len(values) > 1 else ""
+            text = f"{text.rstrip()}\n\n{label}{values[name]}"
+    return text

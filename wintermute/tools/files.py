@@ -1,0 +1,171 @@
+"""Reading and writing text files inside the folders that the owner allowed."""
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from wintermute.conversation.toolbox import Caller
+from wintermute.errors import ToolFailed
+from wintermute.ids import new_id
+from wintermute.messages import Json, Origin
+from wintermute.tools.definition import definition
+from wintermute.tools.roots import Place, Roots
+
+MOST_LINES = 2_000
+MOST_CHARACTERS = 200_000
+MOST_BYTES = 1_000_000
+
+# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
+REASONS = {
+    errno.ENOENT: "does not exist",
+    errno.ELOOP: NOT_PLAIN,
+    errno.ENOTDIR: "leads through a link or through something that is not a folder",
+    errno.ENXIO: NOT_PLAIN,
+}
+
+
+class ReadFile:
+    """`read_file(path, offset, limit)`: a text file, or one page of it."""
+
+    name = "read_file"
+    durable = True
+
+    def __init__(self, roots: Roots) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._roots = roots
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """The text; when lines are left out a last line says which part this is."""
+        first = int(args.get("offset", 1))
+        most = min(int(args.get("limit", MOST_LINES)), MOST_LINES)
+        return await asyncio.to_thread(self._read, args["path"], caller.origin, first, most)
+
+    def _read(self, path: str, origin: Origin, first: int, most: int) -> str:
+        place = self._roots.find(path, origin, writing=False)
+        with (
+            _told(place, self._roots.allowed(origin)),
+            self._roots.opened(place) as folder,
+            _plain_file(place, folder) as file,
+        ):
+            return _page(file, place.shown, first, most)
+
+
+class WriteFile:
+    """`write_file(path, content)`: a whole text file, new or replaced in one step."""
+
+    name = "write_file"
+    durable = False
+
+    def __init__(self, roots: Roots) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._roots = roots
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """What was written, once it is on the disk."""
+        return await asyncio.to_thread(self._write, args["path"], caller.origin, args["content"])
+
+    def _write(self, path: str, origin: Origin, content: str) -> Json:
+        place = self._roots.find(path, origin, writing=True)
+        content_bytes = _encoded(place, content)
+        with (
+            _told(place, self._roots.allowed(origin)),
+            self._roots.opened(place, make=True) as folder,
+        ):
+            created = _replace(place, folder, content_bytes)
+        return {"path": place.shown, "bytes": len(content_bytes), "created": created}
+
+
+@contextmanager
+def _plain_file(place: Place, folder: int) -> Iterator[TextIO]:
+    descriptor = os.open(place.name, READ, dir_fd=folder)
+    try:
+        _expect_plain(place, os.fstat(descriptor))
+        with os.fdopen(descriptor, encoding="utf-8", newline="\n", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
+
+
+def _page(file: TextIO, shown: str, first: int, most: int) -> str:
+    """Some lines of a file. Never more than one line is held that is not shown.
+
+    A line longer than a page counts as several, so that every page gets on.
+    """
+    number = 1
+    while number < first:
+        if not file.readline(MOST_CHARACTERS):
+            raise ToolFailed(f"{shown} has only {number - 1} lines")
+        number += 1
+    lines: list[str] = []
+    room = MOST_CHARACTERS
+    while line := file.readline(MOST_CHARACTERS):
+        if len(lines) == most or len(line) > room:
+            last = first + len(lines) - 1
+            return f"{''.join(lines)}\n[lines {first}-{last} of {shown}; next offset: {last + 1}]"
+        if "\0" in line:
+            raise ToolFailed(f"{shown} is not a text file")
+        lines.append(line)
+        room -= len(line)
+    return "".join(lines)
+
+
+def _encoded(place: Place, content: str) -> bytes:
+    try:
+        content_bytes = content.encode()
+    except UnicodeEncodeError as error:
+        raise ToolFailed(f"the content holds a broken character at {error.start}") from error
+    if len(content_bytes) > MOST_BYTES:
+        raise ToolFailed(
+            f"{place.shown} would have {len(content_bytes)} bytes; at most {MOST_BYTES} are written"
+        )
+    return content_bytes
+
+
+def _replace(place: Place, folder: int, content: bytes) -> bool:
+    """Old or new text, whole, whenever the power fails; True for a file that was not there."""
+    before: os.stat_result | None = None
+    with suppress(FileNotFoundError):
+        before = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
+    if before:
+        _expect_plain(place, before)
+    part = f".{new_id('part')}"
+    descriptor = os.open(part, CREATE, 0o666, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if before:
+                os.fchmod(descriptor, before.st_mode & 0o777)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(part, place.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=folder)
+        raise
+    os.fsync(folder)
+    return before is None
+
+
+def _expect_plain(place: Place, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ToolFailed(f"{place.shown} {NOT_PLAIN}")
+
+
+@contextmanager
+def _told(place: Place, allowed: str) -> Iterator[None]:
+    """The system's refusals in words for the model."""
+    try:
+        yield
+    except OSError as error:
+        reason = REASONS.get(error.errno or 0) or error.strerror or "cannot be opened"
+        raise ToolFailed(f"{place.shown} {reason} ({allowed})") from error
+    except UnicodeDecodeError as error:
+        raise ToolFailed(f"{place.shown} is not a text file in UTF-8") from error
