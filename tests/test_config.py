@@ -242,6 +242,7 @@ def with_password(value: str) -> str:
         "{env: A, file: hunter2}",
         "*hunter2",
         "!hunter2! x",
+        "!hunter2!x y",
         "&hunter2 x",
         "{env: [hunter2]}",
         "@hunter2",
@@ -336,7 +337,7 @@ def test_the_secrets_of_a_configuration_are_known_and_hidden(tmp_path: Path) -> 
     assert hide("a third way") == "a [secret] way"
     said = hide(f'{around["PASSWORD"]!r} {around["KEY"]} sk-%C3%BC%2F1 "a \\"b\\"\\\\c"')
     assert said == "'[secret]' [secret] [secret] \"[secret]\""
-    assert redaction([])("as it was") == "as it was"
+    assert redaction([])("as it was") == redaction(["x"])("as it was") == "as it was"
 
 
 # Rules about several keys ----------------------------------------------------------------------

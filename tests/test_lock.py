@@ -66,17 +66,38 @@ def test_asking_who_holds_a_folder_never_keeps_a_start_away(tmp_path: Path) -> N
         while not done.is_set():
             holder(tmp_path)
 
-    askers = [threading.Thread(target=ask) for _ in range(2)]
-    for asker in askers:
-        asker.start()
+    asker = threading.Thread(target=ask)
+    asker.start()
     try:
         for _ in range(300):
             with hold(tmp_path):
                 pass
     finally:
         done.set()
-        for asker in askers:
-            asker.join()
+        asker.join()
+
+
+def test_of_starts_at_the_same_moment_one_succeeds(tmp_path: Path) -> None:
+    rounds, starts = 30, 4
+    together = threading.Barrier(starts, timeout=30)
+    refused = []
+
+    def start() -> None:
+        for _ in range(rounds):
+            together.wait()
+            try:
+                with hold(tmp_path):
+                    together.wait()
+            except DataFolderInUse as error:
+                refused.append(error)
+                together.wait()
+
+    threads = [threading.Thread(target=start, daemon=True) for _ in range(starts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == rounds * (starts - 1)
 
 
 def test_a_folder_that_is_missing_or_not_usable_says_what_to_do(tmp_path: Path) -> None:

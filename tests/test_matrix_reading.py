@@ -278,7 +278,9 @@ def nested(depth: int) -> Json:
 
 
 @pytest.mark.parametrize(
-    "extra", ["x" * RAW_MOST, nested(20_000), 10**5000, float("inf"), b"bytes"], ids=kind_name
+    "extra",
+    ["x" * RAW_MOST, nested(60), nested(20_000), 10**5000, float("inf"), b"bytes"],
+    ids=kind_name,
 )
 def test_of_an_event_too_large_to_keep_the_head_is_kept(extra: object) -> None:
     found = read(said("hello") | {"extra": extra})

@@ -110,11 +110,36 @@ def test_marks_inside_longer_marks_are_code() -> None:
     assert all(len(MarkdownIt("commonmark").parse(part)) == 1 for part in made)
 
 
+def test_no_cut_leaves_an_empty_code_block_or_passes_the_limit() -> None:
+    """X-009: the opening line, any code line and the closing line fall on the limit once."""
+    for before in range(430, 520):
+        for after in range(0, 60, 7):
+            code = "abcdefg\n" * after + "h" * 430
+            made = parts(f"{'x' * before}\n```py\n{code}\n```", 512)
+            assert all(len(part.encode()) <= 512 for part in made)
+            blocks = [t for part in made for t in MarkdownIt().parse(part) if t.type == "fence"]
+            assert all(block.content.strip() for block in blocks)
+
+
+def test_marks_deep_inside_a_code_block_do_not_close_it() -> None:
+    code = 'def f():\n    """\n    ```\n    example\n    ```\n    """\n' * 20
+    made = parts(f"```py\n{code}```", 600)
+    assert all(part.startswith("```py\n") and part.endswith("\n```") for part in made)
+    assert "".join(map(code_in, made)) == "".join(code.split())
+
+
+def test_a_cut_between_words_opens_no_code_block() -> None:
+    made = parts("a ``` " * 400, 603)
+    assert not any(part.startswith("```") for part in made)
+    assert "".join(made).split() == ["a", "```"] * 400
+
+
 @pytest.mark.parametrize("text", ["&", '"', "<", "*a* ", "😀 **b** ", "|a|\n|-|\n\n"])
 def test_a_part_that_explodes_as_html_is_made_smaller(text: str) -> None:
     """X-009."""
-    made = parts(text * 5_000)
-    assert "".join("".join(made).split()) == "".join((text * 5_000).split())
+    text *= 20_000 // len(text)
+    made = parts(text)
+    assert "".join("".join(made).split()) == "".join(text.split())
     assert all(len(json.dumps(content(part, "out_1"))) <= CONTENT_MOST for part in made)
     if "*" in text:
         assert all("formatted_body" in content(part, "out_1") for part in made)

@@ -100,22 +100,22 @@ async def run_daemon(config: Config, outside: Outside | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     outside = outside or Outside()
-    config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    problems: list[Exception] = []
     with hold(config.data_dir):
         try:
             session = await _session(config, stopping)
             if session is not None:
                 async with open_wintermute(config, session, outside) as wintermute:
                     await wintermute.run(stopping)
-        except BaseExceptionGroup as group:
-            expected, others = group.split(WintermuteError)
-            if expected is None or others is not None:
-                raise
-            raise _first(expected) from None
+        except* WintermuteError as group:
+            problems += group.exceptions
+    if problems:
+        raise _first(problems[0])
 
 
-def _first(group: BaseException) -> BaseException:
-    return _first(group.exceptions[0]) if isinstance(group, BaseExceptionGroup) else group
+def _first(problem: Exception) -> Exception:
+    """One failure is enough to tell, however many tasks it reached."""
+    return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
 
 
 async def _session(config: Config, stopping: asyncio.Event) -> Session | None:

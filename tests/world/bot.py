@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.world.homeserver import Login
+from tests.world.user import MatrixUser
 from wintermute.templates import shipped_prompts
 
 Json = dict[str, Any]
@@ -46,6 +47,7 @@ def write_settings(
             "roles": {"base": ["scripted"]},
             "max_retries": 1,
         },
+        "log": {"level": "debug"},
     }
     for name, change in changes.items():
         sections[name] = sections.get(name, {}) | change
@@ -130,6 +132,10 @@ class Bot:
         """Wait for a log line with this text."""
         await self.until(lambda: any(text in line for line in self.log), within)
 
+    async def said_all(self) -> None:
+        """Wait until everything that is to be said is recorded as sent."""
+        await self.until(lambda: not self.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"))
+
     async def ended(self, within: float = STARTING) -> int:
         """Wait for the end of the process; its exit code, negative for a signal."""
         assert self._process is not None
@@ -164,3 +170,50 @@ class Bot:
             return [dict(row) for row in connection.execute(sql, values)]
         finally:
             connection.close()
+
+    def change(self, sql: str, *values: object) -> int:
+        """Alter the database of a stopped daemon; how many rows."""
+        assert not self.running
+        connection = sqlite3.connect(self.config.parent / "data" / "wintermute.db")
+        try:
+            changed = connection.execute(sql, values).rowcount
+            connection.commit()
+        finally:
+            connection.close()
+        return changed
+
+    async def command(self, *words: str) -> tuple[int, str]:
+        """Run another verb on the same configuration: its exit code, and what it wrote."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "wintermute",
+            "--config",
+            str(self.config),
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, output.decode()
+
+
+async def meet(
+    host: MatrixUser, bot: str, *guests: MatrixUser, encrypted: bool = False, name: str = ""
+) -> str:
+    """A new room of a person with the bot, and guests, in it."""
+    invited = [bot, *(guest.user_id for guest in guests)]
+    room = await host.create_room(
+        invited, encrypted=encrypted, direct=not guests, name=name or None
+    )
+    for guest in guests:
+        await guest.join(room)
+    for user in invited:
+        await host.wait_joined(room, user)
+    return room
+
+
+async def said(watcher: MatrixUser, room: str, sender: str) -> list[str]:
+    """Everything a sender ever said in a room, as the homeserver has it."""
+    return [event.body for event in await watcher.history(room) if event.sender == sender]

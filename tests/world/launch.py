@@ -1,9 +1,9 @@
 """Starts the daemon as a process that can be made to die at a chosen database statement.
 
-    python -m tests.world.launch '{"logger": "aiosqlite", "text": "COMMIT", "nth": 3, "phase": "after"}' run
+    python -m tests.world.launch '{"logger": "aiosqlite", "steps": [["executing", "COMMIT"]]}' run
 
 The program itself knows nothing of this: the driver and nio's store log each statement at debug
-level, and the handler here counts those lines. `{}` starts the daemon as it is.
+level, and the handler here reads those lines. `{}` starts the daemon as it is.
 """
 
 import json
@@ -19,45 +19,47 @@ from wintermute.cli.main import main
 
 
 class Killer(logging.Handler):
-    """Ends this process by SIGKILL at the n-th matching statement."""
+    """Ends this process by SIGKILL when the last of the steps is seen, each after the one before.
 
-    def __init__(self, text: str, nth: int, phase: str) -> None:
+    A step is (phase, text): `executing` before the statement with this text, `operation` after it.
+    nio's store logs only `executing`.
+    """
+
+    def __init__(self, steps: list[tuple[str, str]]) -> None:
         super().__init__()
-        self._text = text
-        self._left = nth
-        self._begins = "operation" if phase == "after" else "executing"
+        self._steps = steps
 
     def emit(self, record: logging.LogRecord) -> None:
-        statement = self._statement(record)
-        if statement is None or self._text not in statement:
+        phase, statement = read(record)
+        wanted_phase, wanted = self._steps[0]
+        if phase != wanted_phase or wanted not in statement:
             return
-        self._left -= 1
-        if self._left == 0:
+        self._steps = self._steps[1:]
+        if not self._steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _statement(self, record: logging.LogRecord) -> str | None:
-        if record.name == "peewee":
-            return str(record.msg)
-        if not str(record.msg).startswith(self._begins) or not isinstance(record.args, tuple):
-            return None
-        call = record.args[0]
-        is_sql = isinstance(call, partial) and call.args and isinstance(call.args[0], str)
-        return call.args[0] if is_sql else None
+
+def read(record: logging.LogRecord) -> tuple[str, str]:
+    """Phase and SQL of a log line; empty when it is about something else."""
+    if record.name == "peewee":
+        return "executing", str(record.msg)
+    call = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    if isinstance(call, partial) and call.args and isinstance(call.args[0], str):
+        return str(record.msg).split()[0], call.args[0]
+    return "", ""
 
 
-def arm(trigger: dict[str, str | int]) -> None:
-    """Set the process up to die; nothing happens without a trigger."""
-    if not trigger:
-        return
-    logger = logging.getLogger(str(trigger["logger"]))
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    logger.addHandler(
-        Killer(str(trigger["text"]), int(trigger["nth"]), str(trigger.get("phase", "before")))
-    )
+def arm(logger: str, steps: list[tuple[str, str]]) -> None:
+    """Set the process up to die."""
+    source = logging.getLogger(logger)
+    source.setLevel(logging.DEBUG)
+    source.propagate = False
+    source.addHandler(Killer(steps))
 
 
 if __name__ == "__main__":
     threading.Thread(target=die_with_the_pipe, daemon=True).start()
-    arm(json.loads(sys.argv.pop(1)))
+    trigger = json.loads(sys.argv.pop(1))
+    if trigger:
+        arm(trigger["logger"], [tuple(step) for step in trigger["steps"]])
     main()

@@ -84,9 +84,13 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of these events, as they are; text or JSON. Nothing is added."""
+    """A stream of these events, as they are; text or JSON. Nothing is added.
+
+    `stay` leaves it open after the last one.
+    """
 
     events: tuple[Json | str, ...]
+    stay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,8 @@ class Seen:
     body: Json
     headers: Mapping[str, str]
     """Names in lower case."""
+    peer: object = None
+    """The client's end of the connection."""
 
     @property
     def messages(self) -> list[Json]:
@@ -251,6 +257,7 @@ class ModelServer:
         seen = Seen(
             json.loads(await request.read()),
             {name.lower(): value for name, value in request.headers.items()},
+            request.transport and request.transport.get_extra_info("peername"),
         )
         broken = broken_rules(seen.body) if self._rules else []
         self.violations.extend(f"request {len(self.requests) + 1}: {rule}" for rule in broken)
@@ -258,7 +265,7 @@ class ModelServer:
         async with self._arrived:
             self.requests.append(seen)
             self._arrived.notify_all()
-        return await self._take(step, _Exchange(request, seen, len(self.requests)))
+        return await self._take(step, _Exchange(request, seen, len(self.requests), self._closing))
 
     def _step(self, seen: Seen) -> Step:
         if self._keyed and (step := self._keyed(seen)):
@@ -273,14 +280,13 @@ class ModelServer:
                 await step.gate.wait()
                 return await self._take(step.then, to)
             case Hang():
-                await self._closing.wait()
-                return to.cut()
+                return await to.hang()
             case Drip():
                 return await to.drip(step)
             case Cut():
                 return await to.break_off(step)
             case Events():
-                return await to.stream(list(step.events))
+                return await to.stream(list(step.events), stay=step.stay)
             case Plain():
                 return to.whole(step.then)
             case _:
@@ -290,10 +296,11 @@ class ModelServer:
 class _Exchange:
     """One request and the ways to answer it."""
 
-    def __init__(self, request: web.Request, seen: Seen, n: int) -> None:
+    def __init__(self, request: web.Request, seen: Seen, n: int, closing: asyncio.Event) -> None:
         self._request = request
         self._seen = seen
         self._n = n
+        self._closing = closing
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
 
     async def say(self, step: Text | Calls | Empty) -> web.StreamResponse:
@@ -330,11 +337,17 @@ class _Exchange:
             body["usage"] = _usage(step.usage)
         return web.json_response(body)
 
-    async def stream(self, events: list[Json | str]) -> web.StreamResponse:
+    async def stream(self, events: list[Json | str], stay: bool = False) -> web.StreamResponse:
         await self._response.prepare(self._request)
         for event in events:
             await self._send(event)
+        if stay:
+            await self._closing.wait()
         return self._response
+
+    async def hang(self) -> web.StreamResponse:
+        await self._closing.wait()
+        return self.cut()
 
     async def drip(self, step: Drip) -> web.StreamResponse:
         await self._response.prepare(self._request)

@@ -12,10 +12,10 @@ from wintermute.health.report import Fact
 
 def show(ctx: click.Context, facts: Iterable[Fact], *, as_json: bool) -> None:
     """Print the facts and leave with 1 when one of them says fail."""
-    known = list(facts)
+    known = [dataclasses.replace(fact, text=redacted(ctx, fact.text)) for fact in facts]
     if as_json:
         text = json.dumps([dataclasses.asdict(fact) for fact in known], indent=2)
     else:
         text = "\n".join(f"{fact.state:<4}  {fact.name}: {fact.text}" for fact in known)
-    click.echo(redacted(ctx, text))
+    click.echo(text)
     ctx.exit(1 if any(fact.state == "fail" for fact in known) else 0)

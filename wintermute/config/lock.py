@@ -9,8 +9,6 @@ from pathlib import Path
 from wintermute.errors import ConfigurationError, DataFolderInUse
 
 NAME = "wintermute.lock"
-LOOKS = 1000
-"""How often a start looks again while somebody only asks who holds the lock."""
 
 
 @contextmanager
@@ -20,19 +18,14 @@ def hold(data_dir: Path) -> Iterator[None]:
     Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
     is missing or not ours to write.
     """
-    descriptor = _open(data_dir)
     try:
-        if not _take(descriptor):
-            raise DataFolderInUse(
-                f"another Wintermute (process {_read(descriptor) or 'unknown'}) uses the data folder"
-                f" {data_dir}: stop it first"
-            )
+        descriptor = os.open(data_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(data_dir, error) from error
+    try:
+        _take(descriptor, data_dir)
+        yield
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        try:
-            yield
-        finally:
-            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)  # gives the lock back; the file stays, or two could hold two files
 
@@ -44,40 +37,43 @@ def holder(data_dir: Path) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigurationError(_advice(data_dir, error)) from error
+        raise _unusable(data_dir, error) from error
     try:
         return None if _locked(descriptor, fcntl.LOCK_SH) else _read(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _open(data_dir: Path) -> int:
+def _take(descriptor: int, data_dir: Path) -> None:
+    """Get the lock and write our number. One start at a time, by a lock on the folder itself."""
     try:
-        return os.open(data_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except FileNotFoundError as error:
-        raise ConfigurationError(
+        folder = os.open(data_dir, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if not _locked(descriptor, fcntl.LOCK_SH):
+                raise DataFolderInUse(
+                    f"another Wintermute (process {_read(descriptor) or 'unknown'}) uses the data"
+                    f" folder {data_dir}: stop it first"
+                )
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # at most, a `holder` finishes its look
+        finally:
+            os.close(folder)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise _unusable(data_dir, error) from error
+
+
+def _unusable(data_dir: Path, error: OSError) -> ConfigurationError:
+    if isinstance(error, FileNotFoundError):
+        return ConfigurationError(
             f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"
             " correct data_dir"
-        ) from error
-    except OSError as error:
-        raise ConfigurationError(_advice(data_dir, error)) from error
-
-
-def _advice(data_dir: Path, error: OSError) -> str:
-    return (
-        f"the data folder {data_dir} cannot be used ({error.strerror}): it must belong to the user"
-        " who runs Wintermute"
+        )
+    return ConfigurationError(
+        f"the data folder {data_dir} cannot be used ({error.strerror}): it must be writable for the"
+        " user who runs Wintermute"
     )
-
-
-def _take(descriptor: int) -> bool:
-    for _ in range(LOOKS):
-        if _locked(descriptor, fcntl.LOCK_EX):
-            return True
-        if not _locked(descriptor, fcntl.LOCK_SH):
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # only `holder` looked; it is gone in a moment
-    return False
 
 
 def _locked(descriptor: int, kind: int) -> bool:

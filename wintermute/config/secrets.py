@@ -13,6 +13,8 @@ from wintermute.config.scalars import Wrong
 from wintermute.config.schema import Config, Secret
 
 LONGEST = 64 * 1024
+SHORTEST = 4
+"""Hiding `x`, as some local servers want for a key, would garble every line and hide nothing."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -89,7 +91,7 @@ def _secrets(value: object) -> Iterator[Secret]:
 
 def redaction(secrets: Iterable[str]) -> Callable[[str], str]:
     """A function that puts `[secret]` for each of them, also where quoting changed its look."""
-    looks = {look for secret in secrets for look in _looks(secret)}
+    looks = {look for secret in secrets if len(secret) >= SHORTEST for look in _looks(secret)}
     if not looks:
         return str
     pattern = re.compile("|".join(re.escape(look) for look in sorted(looks, key=len, reverse=True)))

@@ -49,22 +49,26 @@ def _turn(turn: Turn, unrun: str) -> Iterable[Json]:
 
 def _call_ids(turn: Turn) -> list[str]:
     """Call ids, made different where a model used one twice: each result needs its own (L-017)."""
-    taken: set[str] = set()
     names: list[str] = []
     for n, call in enumerate(turn.calls):
-        name = call.id if call.id and call.id not in taken else f"{call.id or 'call'}~{n}"
-        taken.add(name)
+        name = call.id or "call"
+        while name in names:
+            name = f"{name}~{n}"
         names.append(name)
     return names
 
 
 def _valid(arguments: str) -> str:
-    """Arguments as valid JSON: several servers parse them again and refuse the request."""
+    """Arguments as a JSON object: several servers parse them again and refuse anything else."""
     try:
-        json.loads(arguments)
+        parsed = json.loads(arguments, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        return json.dumps({"unparsable": arguments[:2000]})
-    return arguments
+        parsed = None
+    return arguments if isinstance(parsed, dict) else json.dumps({"unparsable": arguments[:2000]})
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is Python, not JSON")
 
 
 def _result(observation: Observation | None, unrun: str) -> str:

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from wintermute.messages import Call, Json, Origin
 
 DONE = "done"
+DEEPEST = 64  # levels of arguments; beyond what Python can walk, any look at them would fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,20 @@ class Toolbox:
             return Rejected(f"arguments are not valid JSON: {error}")
         if not isinstance(args, dict):
             return Rejected("arguments must be a JSON object")
+        if _too_deep(args):
+            return Rejected(f"arguments are nested deeper than {DEEPEST} levels")
         if tool.name == DONE:
             return _accept_done(tool, args)
         problem = _breach(tool.parameters, args)
         return Rejected(problem, args) if problem else Accepted(tool, args)
+
+
+def _too_deep(args: Json) -> bool:
+    level: list[Any] = [args]
+    for _ in range(DEEPEST):
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+    return bool(level)
 
 
 def _accept_done(tool: Tool, args: Json) -> Accepted | Rejected:

@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
 LONGEST_SILENCE = 60.0
 """Seconds between two parts of an answer."""
-LAST_BYTES = 1.0
+LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
 
 
 class Endpoint:
     """A configured backend that can be asked. Opens with the first question."""
 
-    def __init__(self, name: str, settings: Backend, new_id: NewId) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Backend,
+        new_id: NewId,
+        longest_silence: float = LONGEST_SILENCE,
+    ) -> None:
         self.name = name
         self.settings = settings
         self._new_id = new_id
+        self._silence = min(longest_silence, settings.timeout_s)
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
@@ -98,32 +105,31 @@ class Endpoint:
             async with asyncio.timeout_at(latest) as deadline, client.opened(body) as chunks:
                 async for chunk in chunks:
                     gathering.feed(chunk)
-                    deadline.reschedule(_patience(gathering, latest))
+                    deadline.reschedule(self._patience(gathering, latest))
         except TimeoutError:
             if not gathering.complete:
-                silence = min(seconds, LONGEST_SILENCE)
                 raise Outage(
                     "timeout",
-                    f"gave no complete answer in {seconds:g} s, or fell silent for {silence:g} s",
+                    f"gave no complete answer in {seconds:g} s,"
+                    f" or fell silent in the middle of one for {self._silence:g} s",
                 ) from None
         except Outage:
             if not gathering.complete:
                 raise
         return gathering.answer(self._new_id)
 
+    def _patience(self, gathering: Gathering, latest: float) -> float:
+        """When to give up waiting for more. Until the answer begins, the model may think."""
+        if not (gathering.begun or gathering.ended):
+            return latest
+        pause = LAST_BYTES if gathering.ended else self._silence
+        return min(latest, asyncio.get_running_loop().time() + pause)
+
 
 def _open(settings: Backend, key: str) -> "Client":
     from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
 
     return Client(settings.base_url, key or "none", settings.timeout_s)
-
-
-def _patience(gathering: Gathering, latest: float) -> float:
-    """When to give up waiting for more. Until the answer begins, the model may think in silence."""
-    if not (gathering.begun or gathering.ended):
-        return latest
-    pause = LAST_BYTES if gathering.ended else LONGEST_SILENCE
-    return min(latest, asyncio.get_running_loop().time() + pause)
 
 
 def _encodable(request: Request) -> Request:

@@ -12,6 +12,7 @@ from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.messages import Json
 
 TOKEN_GONE = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED"})
+LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 LOG_IN_AGAIN = (
     "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
     "matrix.password (or a new access_token) is set, and start again"
@@ -63,7 +64,7 @@ def refuse(status: int, answer: Json) -> None:
         raise LoginRefused(LOG_IN_AGAIN)
     if status == 429 or code == "M_LIMIT_EXCEEDED":
         wait = answer.get("retry_after_ms")
-        seconds = wait / 1000 if isinstance(wait, int) else None
+        seconds = min(max(wait, 100), LONGEST_REQUESTED_MS) / 1000 if isinstance(wait, int) else None
         raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
     if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
         raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip())

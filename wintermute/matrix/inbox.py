@@ -19,6 +19,7 @@ OUTBOX_KEY = "dev.wintermute.outbox"
 
 MEDIA = {"m.image": "image", "m.file": "file", "m.audio": "audio", "m.video": "video"}
 RAW_MOST = 256 * 1024
+NESTED_MOST = 50
 HEAD = ("event_id", "room_id", "sender", "type", "origin_server_ts")
 HEAD_MOST = 255
 """Longest id a homeserver may use."""
@@ -195,11 +196,20 @@ def moment(sent: object, received_at: datetime) -> datetime:
 def bounded(event: Json) -> Json:
     """An event as it may be kept: whole, or its head when it is too large, too deep or no JSON."""
     try:
-        if len(json.dumps(event, allow_nan=False)) <= RAW_MOST:
+        if is_shallow(event) and len(json.dumps(event, allow_nan=False)) <= RAW_MOST:
             return event
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         pass
     return {key: event[key] for key in HEAD if is_small(event.get(key))}
+
+
+def is_shallow(event: Json) -> bool:
+    """Whether an event nests as events do, so that whoever writes it as JSON can."""
+    level: list[object] = [event]
+    for _ in range(NESTED_MOST):
+        nested = [value for value in level if isinstance(value, dict | list)]
+        level = [i for v in nested for i in (v.values() if isinstance(v, dict) else v)]
+    return not level
 
 
 def is_small(value: object) -> bool:

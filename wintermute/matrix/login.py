@@ -188,7 +188,10 @@ async def logout(matrix: Matrix, folder: Path) -> str:
     except LoginRefused:
         said = "the homeserver had already ended this login"
     (folder / "session.json").unlink()
-    return f"{said}: device {kept.device_id} removed; the next start logs in again"
+    then = "the next start logs in again"
+    if matrix.access_token is not None:
+        then = "set matrix.password, or a new matrix.access_token, before the next start"
+    return f"{said}: device {kept.device_id} removed; {then}"
 
 
 def reset_crypto(folder: Path, clock: Clock) -> str:

@@ -110,7 +110,7 @@ class Sender:
         look = must_look(part, self._client.account.device_id, self._clock.now())
         while not self._closing:
             try:
-                event_id = await self._once(row, part, look)
+                await self._once(row, part, look)
             except SendRefused as error:
                 log.warning(
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
@@ -122,21 +122,22 @@ class Sender:
                 log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
                 await self._clock.sleep(wait)
             else:
-                await self._outbox.sent(part, event_id)
                 return True
         return False
 
-    async def _once(self, row: Outgoing, part: Part, look: bool) -> str:
+    async def _once(self, row: Outgoing, part: Part, look: bool) -> None:
         self._sending += 1
         self._quiet.clear()
         try:
-            if look and (found := await self._find(row.room_id, part)):
-                return found
-            await self._outbox.attempt(part, self._client.account.device_id)
-            encrypted = row.room_id in await self._known.encrypted()
-            return await self._client.send(
-                row.room_id, part.content, part.txn_id, encrypted=encrypted
-            )
+            event_id = await self._find(row.room_id, part) if look else None
+            if event_id is None:
+                await self._outbox.attempt(part, self._client.account.device_id)
+                encrypted = row.room_id in await self._known.encrypted()
+                event_id = await self._client.send(
+                    row.room_id, part.content, part.txn_id, encrypted=encrypted
+                )
+            await self._outbox.sent(part, event_id)
+            log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)
         finally:
             self._sending -= 1
             if not self._sending:

@@ -52,7 +52,8 @@ class Sync:
         wait = 0.0
         while True:
             try:
-                token = await self._round(token)
+                # After a failure without a long poll: what `_after` has to do must not wait for news.
+                token = await self._round(token, LONG_POLL_SECONDS if not wait else 0.0)
                 await self._after()
             except HomeserverUnavailable as error:
                 wait = error.retry_after or min(max(wait * 2, 0.5), LONGEST_WAIT)
@@ -69,9 +70,9 @@ class Sync:
                 wait = 0.0
                 await self._health.note("homeserver", "ok", "in sync")
 
-    async def _round(self, token: str | None) -> str:
+    async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
-        batch = await self._client.sync(token, full_state=first, wait_s=LONG_POLL_SECONDS)
+        batch = await self._client.sync(token, full_state=first, wait_s=wait_s)
         fresh = {invitation.room_id for invitation in await self._known.invitations()}
         rooms = [
             RoomEvents(

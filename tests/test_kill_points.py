@@ -1,0 +1,342 @@
+"""The daemon is killed at every point of DESIGN §3; each message still has exactly one answer."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.world.bot import Bot, write_settings
+from tests.world.homeserver import Homeserver
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
+from tests.world.user import MatrixUser
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BEFORE, AFTER = "executing", "operation"
+SENT_MARK = "UPDATE outbox_parts SET state"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where to die, and what must be in the database then.
+
+    `steps` are statements of our database, or of nio's key store for `logger="peewee"`; `request`
+    is (whose proxy, before or after the other side acted, method, part of the path).
+    """
+
+    name: str
+    steps: tuple[tuple[str, str], ...] = ()
+    logger: str = "aiosqlite"
+    request: tuple[str, str, str, str] | None = None
+    inbox: str | None = "waiting"
+    turns: int = 0
+    observation: str | None = None
+    outbox: str | None = None
+    part: str | None = None
+    invitation: str | None = None
+    in_new_room: bool = False
+
+
+def answered(point: Point, *, outbox: str = "waiting", part: str | None = "waiting") -> Point:
+    """A point after the answer was promised."""
+    return replace(
+        point, inbox="answered", turns=2, observation="completed", outbox=outbox, part=part
+    )
+
+
+POINTS = (
+    Point("before sync response", request=("matrix", "after", "GET", "/sync"), inbox=None),
+    Point("after sync response", steps=((BEFORE, "INSERT INTO inbox"),), inbox=None),
+    Point(
+        "before inbox commit", steps=((BEFORE, "INSERT INTO inbox"), (BEFORE, "COMMIT")), inbox=None
+    ),
+    Point("after inbox commit", steps=((BEFORE, "INSERT INTO inbox"), (AFTER, "COMMIT"))),
+    Point(
+        "before invitation commit",
+        steps=((BEFORE, "INSERT INTO invitations"), (BEFORE, "COMMIT")),
+        inbox=None,
+        in_new_room=True,
+    ),
+    Point(
+        "after invitation commit",
+        steps=((BEFORE, "INSERT INTO invitations"), (AFTER, "COMMIT")),
+        inbox=None,
+        invitation="pending",
+        in_new_room=True,
+    ),
+    Point(
+        "before join",
+        request=("matrix", "before", "POST", "/join"),
+        inbox=None,
+        invitation="pending",
+        in_new_room=True,
+    ),
+    Point(
+        "after join",
+        request=("matrix", "after", "POST", "/join"),
+        inbox=None,
+        invitation="pending",
+        in_new_room=True,
+    ),
+    Point(
+        "after join mark",
+        steps=((BEFORE, "UPDATE invitations"), (AFTER, "COMMIT")),
+        inbox=None,
+        invitation="joined",
+        in_new_room=True,
+    ),
+    Point("before cast commit", steps=((BEFORE, "INSERT INTO casts"), (BEFORE, "COMMIT"))),
+    Point(
+        "after cast commit",
+        steps=((BEFORE, "INSERT INTO casts"), (AFTER, "COMMIT")),
+        inbox="casting",
+    ),
+    Point(
+        "before model request",
+        request=("model", "before", "POST", "/chat/completions"),
+        inbox="casting",
+    ),
+    Point(
+        "before model response",
+        request=("model", "after", "POST", "/chat/completions"),
+        inbox="casting",
+    ),
+    Point("after model response", steps=((BEFORE, "INSERT INTO turns"),), inbox="casting"),
+    Point(
+        "after turn commit",
+        steps=((BEFORE, "INSERT INTO turns"), (AFTER, "COMMIT")),
+        inbox="casting",
+        turns=1,
+    ),
+    Point(
+        "before gate start", steps=((BEFORE, "INSERT INTO observations"),), inbox="casting", turns=1
+    ),
+    Point(
+        "after gate start",
+        steps=((BEFORE, "INSERT INTO observations"), (AFTER, "COMMIT")),
+        inbox="casting",
+        turns=1,
+        observation="started",
+    ),
+    Point(
+        "after gate effect",
+        steps=((BEFORE, "UPDATE observations"),),
+        inbox="casting",
+        turns=1,
+        observation="started",
+    ),
+    Point(
+        "before gate completion",
+        steps=((BEFORE, "UPDATE observations"), (BEFORE, "COMMIT")),
+        inbox="casting",
+        turns=1,
+        observation="started",
+    ),
+    Point(
+        "after gate completion",
+        steps=((BEFORE, "UPDATE observations"), (AFTER, "COMMIT")),
+        inbox="casting",
+        turns=1,
+        observation="completed",
+    ),
+    Point(
+        "before outbox commit",
+        steps=((BEFORE, "INSERT INTO outbox ("), (BEFORE, "COMMIT")),
+        inbox="casting",
+        turns=2,
+        observation="completed",
+    ),
+    answered(
+        Point("after outbox commit", ((BEFORE, "INSERT INTO outbox ("), (AFTER, "COMMIT"))),
+        part=None,
+    ),
+    answered(
+        Point("after parts commit", ((BEFORE, "INSERT INTO outbox_parts"), (AFTER, "COMMIT")))
+    ),
+    answered(Point("before send request", request=("matrix", "before", "PUT", "/send/m.room"))),
+    answered(Point("before send response", request=("matrix", "after", "PUT", "/send/m.room"))),
+    answered(Point("after send response", ((BEFORE, SENT_MARK),))),
+    answered(Point("before sent mark", ((BEFORE, SENT_MARK), (BEFORE, "COMMIT")))),
+    answered(
+        Point("after sent mark", ((BEFORE, SENT_MARK), (AFTER, "COMMIT"))),
+        outbox="sent",
+        part="sent",
+    ),
+)
+KEY_POINT = Point(
+    "between nio's commits of a room key",
+    logger="peewee",
+    steps=((BEFORE, "olmsessions"), (BEFORE, "megolminboundsessions")),
+    inbox=None,
+)
+
+
+class World:
+    """One person, her rooms, and the daemon between two proxies; killed and started again and again."""
+
+    def __init__(
+        self, ann: MatrixUser, bot: Bot, bot_id: str, proxies: dict[str, Proxy], encrypted: bool
+    ) -> None:
+        self.ann = ann
+        self.bot = bot
+        self.encrypted = encrypted
+        self.bot_id = bot_id
+        self._proxies = proxies
+        self.rooms: list[str] = []
+        self.said: list[str] = []
+
+    @property
+    def room(self) -> str:
+        """Where she talks now."""
+        return self.rooms[-1]
+
+    async def new_room(self) -> None:
+        """Make a room and invite the bot."""
+        self.rooms.append(
+            await self.ann.create_room(invite=[self.bot_id], encrypted=self.encrypted)
+        )
+
+    async def say(self) -> str:
+        """Send the next message, once the bot is there to read it."""
+        await self.ann.wait_joined(self.room, self.bot_id)
+        self.said.append(f"message {len(self.said)}")
+        await self.ann.send(self.room, self.said[-1])
+        return self.said[-1]
+
+    async def answer(self, text: str) -> None:
+        """Wait for the answer to a message."""
+        await self.ann.wait_for(self.room, lambda message: message.body == f"echo: {text}")
+
+    async def strike(self, point: Point) -> None:
+        """Kill the daemon at a point, look at what it left, start it again, see the answer."""
+        trigger = {"logger": point.logger, "steps": point.steps} if point.steps else None
+        await self.bot.start(trigger)
+        if point.request is not None:
+            self._arm(*point.request)
+        text: str | None = None
+        if point.in_new_room:
+            await self.new_room()
+        else:
+            text = await self.say()
+        assert await self.bot.ended() == -signal.SIGKILL
+        self._assert_held(point, text)
+        await self.bot.start()
+        await self.answer(text or await self.say())
+        await self.bot.said_all()
+        assert await self.bot.stop() == 0
+
+    def _arm(self, whose: str, phase: str, method: str, part: str) -> None:
+        proxy, pid = self._proxies[whose], self.bot.pid
+
+        def strike(seen: Request, *answer: object) -> Action:
+            brings = not seen.path.endswith("/sync") or b"timeline" in bytes(str(answer), "utf-8")
+            if seen.method == method and part in seen.path and brings:
+                proxy.before, proxy.after = pass_before, pass_after
+                os.kill(pid, signal.SIGKILL)
+            return None
+
+        if phase == "before":
+            proxy.before = strike
+        else:
+            proxy.after = strike
+
+    def _assert_held(self, point: Point, text: str | None) -> None:
+        """The rows are as the point says."""
+        invited = self.bot.rows("SELECT state FROM invitations WHERE room_id = ?", self.room)
+        assert invited == ([{"state": point.invitation}] if point.invitation else [])
+        if text is None:
+            return
+        rows = self.bot.rows(
+            "SELECT i.state AS inbox, o.state AS outbox, p.state AS part FROM inbox i"
+            " LEFT JOIN outbox o ON o.answers = i.event_id"
+            " LEFT JOIN outbox_parts p ON p.outbox_id = o.id WHERE i.body = ?",
+            text,
+        )
+        held = {"inbox": point.inbox, "outbox": point.outbox, "part": point.part}
+        assert rows == ([held] if point.inbox else [])
+        work = self.bot.rows(
+            "SELECT count(DISTINCT t.id) AS turns, max(o.state) AS observation FROM casts c"
+            " JOIN turns t ON t.cast_id = c.id LEFT JOIN observations o ON o.turn_id = t.id"
+            " WHERE c.intent = ?",
+            text,
+        )
+        assert work == [{"turns": point.turns, "observation": point.observation}]
+
+
+def behave(seen: Seen) -> Step:
+    """Write a file first, then echo: one gate with an effect in every cast."""
+    if seen.messages[-1]["role"] == "user":
+        arguments = {"path": "data/skills/note.md", "content": seen.last_user}
+        return Calls((Use("write_file", arguments),))
+    return Text(f"echo: {seen.last_user}")
+
+
+@pytest_asyncio.fixture(
+    loop_scope="module", scope="module", params=[False, True], ids=["plain", "encrypted"]
+)
+async def world(
+    request: pytest.FixtureRequest,
+    homeserver: Homeserver,
+    fresh: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[World]:
+    """The same person and data folder for all points of a kind."""
+    folder: Path = tmp_path_factory.mktemp("killed")
+    login, ann_login = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
+    async with AsyncExitStack() as stack:
+        ann = MatrixUser(homeserver.url, ann_login, folder / "ann")
+        await stack.enter_async_context(ann)
+        model = await stack.enter_async_context(ModelServer())
+        model.keyed(behave)
+        proxies = {
+            "matrix": await stack.enter_async_context(Proxy(homeserver.url)),
+            "model": await stack.enter_async_context(Proxy(model.url.removesuffix("/v1"))),
+        }
+        model_url = f"{proxies['model'].url}/v1"
+        config = write_settings(
+            folder / "bot", proxies["matrix"].url, login, model_url, ann.user_id
+        )
+        bot = await stack.enter_async_context(Bot(config))
+        here = World(ann, bot, login.user_id, proxies, request.param)
+        await here.new_room()
+        await here.answer(await here.say())
+        await bot.said_all()
+        await bot.stop()
+        yield here
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name.replace(" ", "-"))
+async def test_a_killed_daemon_answers_the_message_once_after_its_restart(
+    world: World, point: Point
+) -> None:
+    """X-011, X-001, L-051."""
+    await world.strike(point)
+
+
+async def test_a_kill_between_the_commits_of_a_room_key_loses_no_key(world: World) -> None:
+    """X-011: nio stores an Olm session and the room key it carried one after the other."""
+    await world.bot.start()
+    await world.new_room()
+    await world.ann.wait_joined(world.room, world.bot_id)
+    await world.bot.stop()
+    if world.encrypted:
+        await world.strike(KEY_POINT)
+
+
+async def test_no_message_was_answered_twice(world: World) -> None:
+    """X-011: counted in the rooms' history, after all the kills above."""
+    histories = [await world.ann.history(room) for room in world.rooms]
+    answers = Counter(
+        message.body
+        for history in histories
+        for message in history
+        if message.sender == world.bot_id
+    )
+    assert answers == Counter([f"echo: {text}" for text in world.said])

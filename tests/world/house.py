@@ -1,0 +1,271 @@
+"""The loop with its stores and rooms in one process: a scripted model, a silent room, no Matrix.
+
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("hello")
+        assert await house.said(1) == ["echo: hello"]
+
+Nothing here waits for time: whoever waits is woken by what the rooms do.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.world.clock import FakeClock
+from wintermute.clock import Clock, SystemClock
+from wintermute.commands.chat import ChatCommands
+from wintermute.config.schema import Backend, Llm, Roles
+from wintermute.conversation.cast import Loop
+from wintermute.conversation.rooms import Rooms
+from wintermute.conversation.toolbox import Caller, Tool, Toolbox
+from wintermute.conversation.wards import Wards
+from wintermute.db import Database, open_database
+from wintermute.health.store import Health
+from wintermute.ids import new_id
+from wintermute.llm.calls import ModelCalls
+from wintermute.llm.models import Models
+from wintermute.loom.casts import Casts
+from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.inbox import Inbox, State
+from wintermute.mailbox.outbox import Outbox
+from wintermute.messages import Incoming, Json, Kind, Origin
+from wintermute.tools.done import Done
+
+ROOM = "!room:test"
+ANN = "@ann:test"
+WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=False)
+WITHIN = 10.0
+SYSTEM = "Be kind."
+SEQUENCE = itertools.count(1)
+
+
+class HeldClock(FakeClock):
+    """A clock that stands still until a test moves it; sleepers wait for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved = asyncio.Condition()
+        self._asleep = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        until = self.monotonic() + seconds
+        async with self._moved:
+            self._asleep += 1
+            self._moved.notify_all()
+            try:
+                await self._moved.wait_for(lambda: self.monotonic() >= until)
+            finally:
+                self._asleep -= 1
+
+    async def move(self, seconds: float) -> None:
+        """Let time pass and wake whose time has come."""
+        async with self._moved:
+            self.advance(seconds)
+            self._moved.notify_all()
+
+    async def asleep(self) -> None:
+        """Wait until somebody sleeps."""
+        async with asyncio.timeout(WITHIN), self._moved:
+            await self._moved.wait_for(lambda: self._asleep > 0)
+
+
+async def _echo(_caller: Caller, args: Json) -> object:
+    return args.get("say", "")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A tool for tests. `taken` has the arguments of every run."""
+
+    name: str = "echo"
+    act: Callable[[Caller, Json], Awaitable[object]] = _echo
+    durable: bool = True
+    parameters: Json = field(
+        default_factory=lambda: {"type": "object", "properties": {"say": {"type": "string"}}}
+    )
+    description: str = "Says it again."
+    taken: list[Json] = field(default_factory=list)
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        self.taken.append(args)
+        return await self.act(caller, args)
+
+
+class SilentSpeaker:
+    """The way back into rooms where nobody listens; `stirred` is set by all that happens."""
+
+    def __init__(self) -> None:
+        self.stirred = asyncio.Event()
+        self.shown: list[tuple[str, str]] = []
+
+    def attend(self, room_id: str, event_id: str) -> None:
+        self._note("attend", room_id)
+
+    def rest(self, room_id: str) -> None:
+        self._note("rest", room_id)
+
+    def speak(self, room_id: str) -> None:
+        self._note("speak", room_id)
+
+    def _note(self, what: str, room_id: str) -> None:
+        self.shown.append((what, room_id))
+        self.stirred.set()
+
+
+@dataclass(frozen=True)
+class House:
+    """All parts between a door's inbox row and its outbox row."""
+
+    database: Database
+    clock: Clock
+    inbox: Inbox
+    outbox: Outbox
+    conversations: Conversations
+    casts: Casts
+    health: Health
+    loop: Loop
+    rooms: Rooms
+    speaker: SilentSpeaker
+
+    async def incoming(
+        self,
+        text: str,
+        *,
+        room: str = ROOM,
+        sender: str = ANN,
+        name: str = "Ann",
+        origin: Origin = "owner",
+        kind: Kind | None = None,
+        scope: str | None = None,
+        direct: bool = True,
+        event_id: str | None = None,
+    ) -> str:
+        """Store a message as a door does and wake its room; the event's id."""
+        incoming = Incoming(
+            event_id=event_id or f"$event{next(SEQUENCE)}",
+            room_id=room,
+            sender=sender,
+            sender_name=name,
+            origin=origin,
+            kind=kind or ("command" if text.startswith("/") else "message"),
+            body=text,
+            sent_at=self.clock.now(),
+            direct=direct,
+        )
+        state: State = "ignored" if kind == "context" else "waiting"
+        async with self.database.transaction() as tx:
+            conversation = await self.conversations.in_room(tx, room, scope or f"person:{sender}")
+            await self.inbox.store(tx, conversation, incoming, state)
+        self.rooms.wake(conversation)
+        return incoming.event_id
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """The rooms work inside the block; leaving it is what SIGTERM does to them."""
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(self.rooms.run())
+            yield
+            work.cancel()
+
+    async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something became true; looked at whenever a room did something."""
+        async with asyncio.timeout(WITHIN):
+            while True:
+                self.speaker.stirred.clear()
+                if await true():
+                    return
+                await self.speaker.stirred.wait()
+
+    async def said(self, n: int, room: str = ROOM) -> list[str]:
+        """All that is in a room's outbox, once there are so many."""
+
+        async def enough() -> bool:
+            return len(await self.spoken(room)) >= n
+
+        await self.until(enough)
+        return await self.spoken(room)
+
+    async def spoken(self, room: str = ROOM) -> list[str]:
+        """All that is in a room's outbox now."""
+        found = await self.rows("SELECT body FROM outbox WHERE room_id = ? ORDER BY seq", room)
+        return [row["body"] for row in found]
+
+    async def settled(self) -> None:
+        """Wait until nothing in the inbox is open."""
+
+        async def all_answered() -> bool:
+            return not await self.inbox.open_conversations()
+
+        await self.until(all_answered)
+
+    async def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        """What the database has."""
+        return [dict(zip(row.keys(), row, strict=True)) for row in await self._raw(sql, values)]
+
+    async def _raw(self, sql: str, values: Sequence[object]) -> list[Any]:
+        return list(await self.database.rows(sql, values))
+
+    async def one(self, sql: str, *values: object) -> dict[str, Any]:
+        """The only row of a query."""
+        (row,) = await self.rows(sql, *values)
+        return row
+
+
+@asynccontextmanager
+async def open_house(
+    folder: Path,
+    model: str | None,
+    *,
+    gates: Sequence[Tool] = (),
+    done: bool = True,
+    wards: Wards = WARDS,
+    clock: Clock | None = None,
+    retries: int = 0,
+    prompt: Callable[[], str] = lambda: SYSTEM,
+    **backend: Any,
+) -> AsyncIterator[House]:
+    """Build it all on the database in `folder`, as the daemon does."""
+    clock = clock or SystemClock()
+    tools = [Done(), *gates] if done else gates
+    backends = {"scripted": Backend(base_url=model, model="scripted", **backend)} if model else {}
+    llm = Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=retries)
+    async with open_database(folder / "wintermute.db") as database:
+        models = Models(llm, ModelCalls(database, clock, new_id), clock, new_id, lambda: 0.0)
+        inbox, outbox = Inbox(database, clock), Outbox(database, clock, new_id)
+        conversations = Conversations(database, clock, new_id)
+        casts, health = Casts(database, clock, new_id), Health(database, clock)
+        loop = Loop(database, casts, models, Toolbox(tools), prompt, clock)
+        speaker = SilentSpeaker()
+        rooms = Rooms(
+            database,
+            inbox,
+            outbox,
+            conversations,
+            casts,
+            loop,
+            ChatCommands(database, conversations, clock, "UTC"),
+            speaker,
+            health,
+            clock,
+            wards,
+        )
+        try:
+            yield House(
+                database,
+                clock,
+                inbox,
+                outbox,
+                conversations,
+                casts,
+                health,
+                loop,
+                rooms,
+                speaker,
+            )
+        finally:
+            await models.aclose()
