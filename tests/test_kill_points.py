@@ -173,7 +173,7 @@ POINTS = (
 KEY_POINT = Point(
     "between nio's commits of a room key",
     logger="peewee",
-    steps=((BEFORE, "olmsessions"), (BEFORE, "megolminboundsessions")),
+    steps=((BEFORE, 'INTO "olmsessions"'), (BEFORE, 'INTO "megolminboundsessions"')),
     inbox=None,
 )
 

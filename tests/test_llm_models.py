@@ -1,9 +1,6 @@
 """Retries, failover and deadlines, against a real server on loopback."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -40,9 +37,7 @@ from wintermute.db import Database, Row, open_database
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import new_id
-from wintermute.llm.backend import Endpoint
 from wintermute.llm.calls import ModelCalls
-from wintermute.llm.failures import Outage
 from wintermute.llm.models import Models
 from wintermute.messages import Call, Request, Usage
 
@@ -321,7 +316,8 @@ async def test_the_end_of_the_answer_is_enough(tmp_path: Path, step: Step) -> No
     """A connection that breaks or stays open after the last word costs no answer."""
     async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
         server.script(step)
-        assert (await world.models.ask("base", HELLO)).text == "whole"
+        async with asyncio.timeout(5):
+            assert (await world.models.ask("base", HELLO)).text == "whole"
         assert len(server.requests) == 1
 
 
@@ -330,27 +326,6 @@ async def test_a_connection_serves_more_than_one_question(tmp_path: Path) -> Non
         for _ in range(3):
             await world.models.ask("base", HELLO)
         assert len({seen.peer for seen in server.requests}) == 1
-
-
-async def test_silence_in_the_middle_of_an_answer_is_an_outage() -> None:
-    gate = asyncio.Semaphore(1)
-    server = ModelServer(default=lambda _: Drip("one two", gate))
-    async with server, aclosing(Endpoint("a", backend(server.url), new_id, 0.1)) as endpoint:
-        with pytest.raises(Outage, match=r"silent in the middle of one for 0\.1 s"):
-            await endpoint.ask(HELLO)
-
-
-async def test_silence_before_an_answer_is_a_model_that_thinks() -> None:
-    thought = {"choices": [{"delta": {"role": "assistant", "reasoning": "hm"}}]}
-    server = ModelServer(default=lambda _: Events((thought,), stay=True))
-    loop = asyncio.get_running_loop()
-    async with server:
-        settings = backend(server.url, timeout_s=0.4)
-        async with aclosing(Endpoint("a", settings, new_id, 0.01)) as endpoint:
-            began = loop.time()
-            with pytest.raises(Outage):
-                await endpoint.ask(HELLO)
-            assert loop.time() - began >= 0.4
 
 
 async def test_usage_and_cost_are_recorded(tmp_path: Path) -> None:
@@ -467,36 +442,3 @@ def test_limits_are_those_of_the_first_backend(tmp_path: Path) -> None:
     models = Models(llm, calls, FakeClock(), lambda prefix: prefix)
     assert (models.context_tokens("base"), models.context_tokens("harvest")) == (5000, 32768)
     assert models.max_output_tokens("dreaming") == 4096
-
-
-CHILD = """
-import asyncio, sys
-import wintermute.llm.models, wintermute.llm.probe
-from wintermute.config.schema import Backend
-assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.probe.probe("local", Backend(base_url=sys.argv[1], model="m"))))
-"""
-
-
-async def test_openai_loads_late_and_takes_nothing_from_the_environment() -> None:
-    """DESIGN A-8; a child process, for modules and environment are its own."""
-    intruders = {
-        "OPENAI_API_KEY": KEY,
-        "OPENAI_ORG_ID": "intruder",
-        "OPENAI_PROJECT_ID": "intruder",
-        "OPENAI_BASE_URL": DEAD,
-        "OPENAI_CUSTOM_HEADERS": "Authorization: intruder\nX-Extra: intruder",
-        "HTTP_PROXY": "http://127.0.0.1:9",
-        "ALL_PROXY": "http://127.0.0.1:9",
-    }
-    async with ModelServer() as server:
-        command = [sys.executable, "-W", "error", "-c", CHILD, server.url]
-        environment = {**os.environ, **intruders}  # noqa: TID251  handed on to the child
-        done = await asyncio.to_thread(
-            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.stdout.startswith("local answered in"), done.stderr
-        headers = server.requests[0].headers
-        assert headers["authorization"] == "Bearer none"
-        assert "intruder" not in repr(headers)
-        assert not [name for name in headers if name.startswith("openai")]

@@ -226,6 +226,7 @@ GARBAGE: list[tuple[bytes, type[Failed], str]] = [
     (stream({"content": "cut"}, finish=None, end=""), Outage, "connection"),
     (b'{"error": {"message": "busy"}}', Outage, "error"),
     (b'{"error": "busy", "choices": null}', Outage, "error"),
+    (b'{"error": "upstream took too long"}', Outage, "error"),
     (b'{"error": {"code": 429, "message": "slow down"}}', Outage, "status_429"),
     (b'{"error": {"code": 401, "message": "no"}}', Refused, "refused"),
     (b'{"error": {"code": "insufficient_quota"}}', Refused, "refused"),

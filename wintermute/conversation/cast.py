@@ -22,6 +22,7 @@ from wintermute.conversation.toolbox import DONE, Accepted, Caller, Rejected, To
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database
 from wintermute.errors import (
+    ConfigurationError,
     ContextTooLarge,
     EmptyReply,
     ModelError,
@@ -111,24 +112,29 @@ class Loop:
                 return running.truncated(breached)
             try:
                 await self._next_turn(running, earlier)
+            except ConfigurationError as error:  # no instructions (L-005)
+                return Outcome("truncated", "refused", str(error))
             except ModelError as error:
                 return await self._failed(running, error)
 
     async def _next_turn(self, running: "_Running", earlier: list[Cast]) -> None:
         prompt = self._prompt()
         view = messages(prompt, [*earlier, running.cast])
+        current = max(n for n, message in enumerate(view) if message["role"] == "user")
         if running.wants_done():
             view += ({"role": "user", "content": "Call `done` with your complete answer."},)
-        await self._store(running, prompt, await self._ask(running.cast, view))
+        reply = await self._ask(running.cast, view, len(view) - current)
+        await self._store(running, prompt, reply)
 
-    async def _ask(self, cast: Cast, view: tuple[Json, ...]) -> Reply:
+    async def _ask(self, cast: Cast, view: tuple[Json, ...], kept: int) -> Reply:
+        """The model's answer to the view; its last `kept` messages may be cut, but none left out."""
         tools = self._toolbox.definitions()
-        request = fitted(view, tools, self._window())
+        request = fitted(view, kept, tools, self._window())
         while True:
             try:
                 return await self._models.ask("base", Request(request, tools), cast_id=cast.id)
             except ContextTooLarge:
-                less = smaller(request)
+                less = smaller(request, kept)
                 if less is None:
                     raise
                 log.info("request shrunk cast=%s messages=%d", cast.id, len(less))
@@ -218,7 +224,8 @@ class _Running:
 
     def wants_done(self) -> bool:
         """The model spoke although only `done` ends this cast."""
-        return bool(self.cast.turns) and not self.cast.turns[-1].calls
+        last = self.cast.turns[-1] if self.cast.turns else None
+        return last is not None and not last.calls and last.error is None
 
     def ended_by_text(self, turn: Turn) -> Outcome | None:
         if not self._wards.require_done:

@@ -25,6 +25,7 @@ from wintermute.mailbox.outbox import Outbox
 log = logging.getLogger(__name__)
 
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
+ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
 
 
@@ -57,13 +58,10 @@ def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, da
 
     Strict order, but commands and events pass a head that waits for the model (L-072).
     """
-    if not rows:
-        return None, None
-    head = rows[0]
-    if head.not_before is None or head.not_before <= now:
-        return head, None
-    passing = next((row for row in rows if row.kind in ("command", "event")), None)
-    return passing, None if passing else head.not_before
+    free = [row for row in rows if row is rows[0] or row.kind in ("command", "event")]
+    later = [row.not_before for row in free if row.not_before and row.not_before > now]
+    due = next((row for row in free if row.not_before not in later), None)
+    return due, min(later) if later and not due else None
 
 
 class Rooms:
@@ -208,7 +206,9 @@ class Rooms:
                 await self._reply(tx, row, words.spoken(outcome), cast.id)
         if away:
             await self._outage(row, outcome.text)
-        elif outcome.state == "terminated":
+        elif outcome.reason == "model_refused":
+            await self._health.note("model", "fail", outcome.text)
+        elif outcome.reason in ANSWERED:
             await self._health.note("model", "ok", "answers")
 
     async def _outage(self, row: Waiting, problem: str) -> None:

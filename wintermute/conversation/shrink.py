@@ -19,34 +19,37 @@ def size(messages: Sequence[Json], tools: Sequence[Json] = ()) -> int:
     return len(text.encode("utf-8", "replace")) // 3
 
 
-def fitted(messages: tuple[Json, ...], tools: Sequence[Json], tokens: int) -> tuple[Json, ...]:
+def fitted(
+    messages: tuple[Json, ...], kept: int, tools: Sequence[Json], tokens: int
+) -> tuple[Json, ...]:
     """The messages, made smaller until they are estimated to fit, or as small as they get."""
     while size(messages, tools) > tokens:
-        less = smaller(messages)
+        less = smaller(messages, kept)
         if less is None:
             break
         messages = less
     return messages
 
 
-def smaller(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
+def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
     """The next smaller form of a request; None when nothing can shrink.
 
-    First the older half of what came before the current intent goes, then the largest text is
-    halved in its middle: tool results before the rest. The system prompt stays.
+    First the older half of what came before the last `kept` messages goes, then the largest text
+    is halved in its middle: tool results before the rest. The system prompt stays.
     """
     return (
-        _without_oldest(messages)
+        _without_oldest(messages, kept)
         or _cut(messages, {"tool"})
         or _cut(messages, {"user", "assistant"})
     )
 
 
-def _without_oldest(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
-    starts = [n for n, message in enumerate(messages) if message["role"] == "user"]
-    if len(starts) < 2:
+def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
+    current = len(messages) - kept
+    starts = [n for n, message in enumerate(messages[:current]) if message["role"] == "user"]
+    if not starts:
         return None
-    keep_from = starts[(len(starts) + 1) // 2]
+    keep_from = [*starts, current][len(starts) // 2 + 1]
     return messages[: starts[0]] + messages[keep_from:]
 
 

@@ -15,7 +15,7 @@ class Stop:
     def press(self) -> None:
         """End the cast now; also when it has not begun yet."""
         self.pressed = True
-        if self._scope is not None:
+        if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager

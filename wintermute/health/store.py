@@ -34,6 +34,7 @@ class Health:
             return
         async with self._database.transaction() as tx:
             await self.note_in(tx, part, state, detail)
+        self._known[part] = (state, detail)
 
     async def note_in(
         self, tx: Transaction, part: str, state: HealthState, detail: str = ""
@@ -48,7 +49,7 @@ class Health:
             " ELSE excluded.since END",
             (part, state, detail, now, now),
         )
-        self._known[part] = (state, detail)
+        self._known.pop(part, None)  # the transaction may yet fail
 
     async def count_in(self, tx: Transaction, name: str, by: int) -> None:
         """Add to a counter."""

@@ -1,5 +1,6 @@
 """Asking a role's models: retries on one backend, then the next one, and a row for every attempt."""
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from wintermute.llm.calls import Attempt, ModelCalls, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge
 from wintermute.llm.tokens import usage_of
 from wintermute.messages import Reply, Request
+
+log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 60.0
 LONGEST_WISH = 30.0
@@ -113,6 +116,13 @@ class Models:
             model = answer.model or model
         except Failed as failure:
             outcome, detail, usage = failure.outcome, str(failure), failure.usage
+            log.warning(
+                "model call failed backend=%s outcome=%s attempt=%d cast=%s",
+                endpoint.name,
+                outcome,
+                number,
+                question.cast_id,
+            )
             raise
         finally:
             await self._calls.record(

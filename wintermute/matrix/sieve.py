@@ -11,8 +11,8 @@ from typing import Any
 from wintermute.messages import Json
 
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
-STATE_FOR_NIO = frozenset({"m.room.member", "m.room.encryption"})
-TO_DEVICE_FOR_NIO = frozenset({"m.room.encrypted"})
+MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
+MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,14 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         limited=timeline.get("limited") is True,
         prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
         # In whatever shape: a room that somebody marked as encrypted gets nothing in clear.
-        encryption=any(event["type"] == "m.room.encryption" for event in [*state, *events]),
+        encryption=any(map(_marks_encryption, [*state, *events])),
     )
-    known = [_state_for_nio(event) for event in [*state, *events] if _is_state(event)]
+    known = [event for event in map(_state_for_nio, [*state, *events]) if event]
     return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
+
+
+def _marks_encryption(event: Json) -> bool:
+    return event["type"] == "m.room.encryption" and event.get("state_key") == ""
 
 
 def _is_event(event: Json) -> bool:
@@ -109,29 +113,55 @@ def _is_event(event: Json) -> bool:
     )
 
 
-def _is_state(event: Json) -> bool:
-    return event["type"] in STATE_FOR_NIO and _is_id(event.get("state_key"), least=0)
+def _state_for_nio(event: Json) -> Json | None:
+    """What nio may see of a state event: bounded, flat, and of the types it expects.
 
-
-def _state_for_nio(event: Json) -> Json:
-    kept = ("type", "sender", "event_id", "content", "origin_server_ts", "state_key")
-    reduced = {field: event[field] for field in kept}
-    previous = _dict(event.get("unsigned")).get("prev_content")
-    return {**reduced, "unsigned": {"prev_content": previous} if isinstance(previous, dict) else {}}
+    What it cannot validate it writes to its log, to the last nested bracket.
+    """
+    content = event["content"]
+    if not _is_id(event.get("state_key"), least=0):
+        return None
+    if event["type"] == "m.room.member" and content.get("membership") in MEMBERSHIPS:
+        names = {key: content.get(key) for key in ("displayname", "avatar_url")}
+        kept = {key: name for key, name in names.items() if isinstance(name, str)}
+        content = {"membership": content["membership"], **kept}
+    elif event["type"] == "m.room.encryption" and _is_id(content.get("algorithm")):
+        content = {"algorithm": content["algorithm"]}
+    else:
+        return None
+    fields = ("type", "sender", "event_id", "origin_server_ts", "state_key")
+    return {field: event[field] for field in fields} | {"content": content, "unsigned": {}}
 
 
 def _to_device(raw: Json) -> tuple[list[Json], int]:
+    """The messages that may carry room keys, in the one shape that nio can read."""
     wanted = [
         event
         for event in _dicts(_dict(raw.get("to_device")).get("events"))
-        if isinstance(event.get("type"), str) and event["type"] in TO_DEVICE_FOR_NIO
+        if event.get("type") == "m.room.encrypted"
     ]
-    good = [
-        {field: event[field] for field in ("type", "sender", "content")}
-        for event in wanted
-        if _is_id(event.get("sender")) and isinstance(event.get("content"), dict)
-    ]
+    good = [event for event in map(_olm_message, wanted) if event]
     return good, len(wanted) - len(good)
+
+
+def _olm_message(event: Json) -> Json | None:
+    content = _dict(event.get("content"))
+    sender, algorithm, sender_key = (
+        event.get("sender"),
+        content.get("algorithm"),
+        content.get("sender_key"),
+    )
+    if not (_is_id(sender) and _is_id(algorithm) and _is_id(sender_key)):
+        return None
+    ciphertext = {
+        key: {"type": item["type"], "body": item["body"]}
+        for key, item in _dict(content.get("ciphertext")).items()
+        if isinstance(item, dict)
+        and item.get("type") in (0, 1)
+        and isinstance(item.get("body"), str)
+    }
+    content = {"algorithm": algorithm, "sender_key": sender_key, "ciphertext": ciphertext}
+    return {"type": "m.room.encrypted", "sender": sender, "content": content}
 
 
 def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
@@ -142,7 +172,9 @@ def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
 
 def _counts(value: object) -> Json:
     found = {"curve25519": 0, "signed_curve25519": 0}
-    return found | {name: n for name, n in _dict(value).items() if isinstance(n, int)}
+    return found | {
+        name: min(max(n, 0), MOST_KEYS) for name, n in _dict(value).items() if isinstance(n, int)
+    }
 
 
 def _device_lists(value: object) -> Json:

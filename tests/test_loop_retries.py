@@ -1,0 +1,277 @@
+"""The model away, empty, or too small for what it is asked."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.house import WARDS, Gate, HeldClock, open_house
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Empty,
+    Fail,
+    ModelServer,
+    Seen,
+    Step,
+    Text,
+    Use,
+)
+from wintermute.conversation.toolbox import Caller
+from wintermute.messages import Json
+
+
+async def test_a_failed_attempt_leaves_no_trace_in_what_follows(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-033."""
+    model.script(Fail(500), Fail(500), Text("at last"))
+    async with (
+        open_house(tmp_path, model.url, clock=FakeClock(), retries=2) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert await house.said(1) == ["at last"]
+        assert len(await house.rows("SELECT 1 FROM turns")) == 1
+        assert len(model.requests) == 3
+        await house.incoming("more")
+        await house.said(2)
+    assert [m["content"] for m in model.requests[3].messages[1:]] == ["go", "at last", "more"]
+
+
+async def test_an_outage_keeps_the_message_and_tries_every_minute(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034: one notice per outage, after a minute of it."""
+    clock = HeldClock()
+    model.script(*[Fail(500)] * 4, Text("back"))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        for n in range(1, 5):
+            await clock.asleep()
+            assert len(model.requests) == n
+            row = await house.one("SELECT state, not_before FROM inbox")
+            assert row["state"] == "waiting"
+            assert row["not_before"] > house.clock.now().isoformat()
+            assert clock.slept[-1] == 60
+            assert len(await house.spoken()) == (0 if n == 1 else 1)
+            await clock.move(59)
+            assert len(model.requests) == n
+            await clock.move(1)
+            await model.request_arrived(n + 1)
+        notice, answer = await house.said(2)
+        casts = await house.rows("SELECT id, state, reason FROM casts ORDER BY seq")
+        turns = await house.rows("SELECT cast_id, error FROM turns ORDER BY seq")
+        part = await house.health.part("model")
+    assert answer == "back"
+    assert "does not answer" in notice
+    assert [cast["reason"] for cast in casts] == ["model_unavailable"] * 4 + ["text"]
+    assert [turn["cast_id"] for turn in turns] == [cast["id"] for cast in casts]
+    assert [turn["error"] is None for turn in turns] == [False] * 4 + [True]
+    assert [m["content"] for m in model.requests[4].messages[1:]] == ["go"]
+    assert part is not None
+    assert part.state == "ok"
+
+
+async def test_each_outage_is_told_anew(tmp_path: Path, model: ModelServer) -> None:
+    """L-034: also when between them the model used up its limits instead of answering."""
+    use = Calls((Use("echo", {"say": "x"}),))
+    model.script(*[Fail(500)] * 2, *[use] * 30, *[Fail(500)] * 2, Text("back"))
+    async with (
+        open_house(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house,
+        house.working(),
+    ):
+        await house.incoming("one")
+        assert len(await house.said(2)) == 2
+        await house.incoming("two")
+        await house.said(4)
+        kinds = await house.rows("SELECT kind FROM outbox ORDER BY seq")
+    assert [row["kind"] for row in kinds] == ["notice", "reply"] * 2
+
+
+async def test_every_attempt_of_a_cast_is_counted(tmp_path: Path, model: ModelServer) -> None:
+    """L-034: exactly max_retries + 1 requests."""
+    model.script(*[Fail(503)] * 3, Text("back"))
+    async with (
+        open_house(tmp_path, model.url, clock=FakeClock(), retries=2) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert await house.said(1) == ["back"]
+        calls = await house.rows("SELECT c.reason, m.attempt, m.outcome FROM model_calls m"
+                                 " JOIN casts c ON c.id = m.cast_id ORDER BY m.rowid")  # fmt: skip
+    assert [tuple(call.values()) for call in calls] == [
+        ("model_unavailable", 1, "status_503"),
+        ("model_unavailable", 2, "status_503"),
+        ("model_unavailable", 3, "status_503"),
+        ("text", 1, "ok"),
+    ]
+
+
+async def test_commands_pass_a_message_that_waits_for_the_model(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034, L-072: commands and events pass, messages wait, and `/stop` gives up."""
+    clock = HeldClock()
+    model.script(Fail(500))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        await house.incoming("me too")
+        await house.incoming("/help")
+        assert "/status" in (await house.said(1))[0]
+        await house.incoming("reminder", kind="event", origin="timer")
+        assert (await house.said(2))[1] == "echo: reminder"
+        await house.incoming("/stop")
+        assert (await house.said(4))[2:] == ["Stopped.", "echo: me too"]
+        await house.settled()
+        states = await house.rows("SELECT body, state FROM inbox")
+    assert {row["state"] for row in states} == {"answered"}
+    assert [request.last_user for request in model.requests] == ["go", "reminder", "me too"]
+
+
+async def test_an_event_that_finds_the_model_away_waits_as_well(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034: what passes is not asked again at once and for ever."""
+    clock = HeldClock()
+    model.script(*[Fail(500)] * 2)
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        await house.incoming("reminder", kind="event", origin="timer")
+        await model.request_arrived(2)
+
+        async def both_wait() -> bool:
+            return len(await house.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")) == 2
+
+        await house.until(both_wait)
+        await house.incoming("/help")
+        await house.said(1)
+        assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(400, "refuses"), (401, "api_key"), (403, "api_key"), (404, "base_url")]
+)
+async def test_a_refusal_is_told_and_not_tried_again(
+    tmp_path: Path, model: ModelServer, status: int, told: str
+) -> None:
+    """L-035: and `status` shows it."""
+    model.script(Fail(status, {"error": {"message": "no"}}))
+    async with open_house(tmp_path, model.url, retries=2) as house, house.working():
+        await house.incoming("go")
+        assert told in (await house.said(1))[0]
+        assert len(model.requests) == 1
+        part = await house.health.part("model")
+        assert part is not None
+        assert part.state == "fail"
+        assert (await house.one("SELECT reason FROM casts"))["reason"] == "model_refused"
+        await house.incoming("again")
+        assert (await house.said(2))[1] == "echo: again"
+        assert [m["content"] for m in model.requests[1].messages[1:]] == ["go", "again"]
+
+
+async def test_an_empty_answer_is_tried_again_and_then_told(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-015: one plain message, never an empty one."""
+    model.script(*[Empty()] * 3)
+    async with (
+        open_house(tmp_path, model.url, clock=FakeClock(), retries=2) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        (said,) = await house.said(1)
+        await house.settled()
+        assert len(await house.spoken()) == 1
+        cast = await house.one("SELECT state, reason FROM casts")
+        assert len(await house.rows("SELECT 1 FROM turns")) == 1
+    assert "empty answer" in said
+    assert (cast["state"], cast["reason"]) == ("truncated", "empty_reply")
+    assert len(model.requests) == 3
+
+
+def sizes(model: ModelServer) -> list[int]:
+    return [len(json.dumps(request.messages)) for request in model.requests]
+
+
+async def long(_caller: Caller, args: Json) -> object:
+    return "x" * 40_000
+
+
+async def test_a_request_too_large_shrinks_until_it_fits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-036: the result is cut, the intent and the system prompt are not."""
+    model.script(*[Text("a long story " * 40)] * 6)
+
+    def choose(seen: Seen) -> Step | None:
+        if seen.last_user != "look":
+            return None
+        if seen.messages[-1]["role"] == "user":
+            return Calls((Use("echo", {"say": "x"}),))
+        return ContextTooLarge() if len(json.dumps(seen.messages)) > 5_000 else Text("fits")
+
+    model.keyed(choose)
+    gates = [Gate(act=long)]
+    async with open_house(tmp_path, model.url, gates=gates) as house, house.working():
+        for n in range(6):
+            await house.incoming(f"tell {n}")
+        await house.incoming("look")
+        assert (await house.said(7))[6] == "fits"
+        turns = await house.rows("SELECT error FROM turns WHERE error IS NOT NULL")
+        (row,) = await house.rows("SELECT result FROM observations")
+    tried = sizes(model)[7:]
+    assert all(later < earlier for earlier, later in itertools.pairwise(tried))
+    assert len(tried) > 3
+    assert all(request.messages[0] == model.requests[0].messages[0] for request in model.requests)
+    assert all({"role": "user", "content": "look"} in r.messages for r in model.requests[6:])
+    assert turns == []
+    assert len(row["result"]) == 40_002
+
+
+async def test_shrinking_ends_when_nothing_can_shrink(tmp_path: Path, model: ModelServer) -> None:
+    """L-036: never two identical requests, and the person is told what to do."""
+    model.script(Text("a long story " * 400))
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("tell")
+        await house.said(1)
+        model.keyed(lambda _: ContextTooLarge())
+        await house.incoming("look " * 2000)
+        assert "`/new`" in (await house.said(2))[1]
+        cast = await house.one("SELECT reason FROM casts ORDER BY seq DESC LIMIT 1")
+    tried = sizes(model)[1:]
+    assert all(later < earlier for earlier, later in itertools.pairwise(tried))
+    assert len(tried) > 3
+    assert cast["reason"] == "context_too_large"
+
+
+async def test_a_history_larger_than_the_window_is_fitted_before_it_is_sent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-036: tokens are estimated; no request is wasted on a refusal."""
+    window: Json = {"context_tokens": 4096, "max_output_tokens": 1024}
+    async with open_house(tmp_path, model.url, **window) as house, house.working():
+        for n in range(8):
+            await house.incoming(f"{n} " + "word " * 500)
+        await house.said(8)
+    assert max(sizes(model)) / 3 < 4096 - 1024
+    assert len(model.requests) == 8
+    assert all(m.messages[-1]["content"].startswith(f"{n} ") for n, m in enumerate(model.requests))
+
+
+async def test_the_intent_stays_while_done_is_asked_for(tmp_path: Path, model: ModelServer) -> None:
+    """L-006, L-012, L-036: our own reminder does not push the question out of the window."""
+    wards = replace(WARDS, require_done=True)
+    model.script(Text("thinking " * 600), Calls((Use("done", {"answer": "yes"}),)))
+    window: Json = {"context_tokens": 2048, "max_output_tokens": 512}
+    async with open_house(tmp_path, model.url, wards=wards, **window) as house, house.working():
+        await house.incoming("the question")
+        assert await house.said(1) == ["yes"]
+    asked = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
+    assert asked[0] == "the question"
+    assert len(asked) == 2

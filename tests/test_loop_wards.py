@@ -1,0 +1,208 @@
+"""Every cast ends: limits, `/stop`, and what is left for the room afterwards."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.world.house import WARDS, Gate, HeldClock, House, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
+from wintermute.conversation.toolbox import Caller
+from wintermute.messages import Json, Usage
+
+AGAIN = Calls((Use("echo", {"say": "x"}),), "working on it")
+
+
+async def hang(_caller: Caller, _args: Json) -> object:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def stopped_within_a_second(house: House) -> None:
+    async with asyncio.timeout(1):
+        await house.incoming("/stop")
+        await house.said(1)
+        await house.settled()
+
+
+async def ending(house: House) -> tuple[str, str]:
+    cast = await house.one("SELECT state, reason FROM casts ORDER BY seq LIMIT 1")
+    return cast["state"], cast["reason"]
+
+
+async def test_max_turns_are_exactly_so_many(tmp_path: Path, model: ModelServer) -> None:
+    """L-020, L-021: per cast, never over a room's life."""
+    echo = Gate()
+
+    def choose(seen: Seen) -> Step | None:
+        return AGAIN if seen.last_user == "for ever" else None
+
+    model.keyed(choose)
+    wards = replace(WARDS, max_turns=2)
+    async with open_house(tmp_path, model.url, gates=[echo], wards=wards) as house, house.working():
+        await house.incoming("for ever")
+        (said,) = await house.said(1)
+        assert len(await house.rows("SELECT 1 FROM turns")) == 2
+        assert await ending(house) == ("truncated", "max_turns")
+        assert len(model.requests) == len(echo.taken) == 2
+        for n in range(3):
+            await house.incoming(f"message {n}")
+        assert (await house.said(4))[1:] == [f"echo: message {n}" for n in range(3)]
+    assert "`loop.max_turns`" in said
+    assert "working on it" in said
+
+
+async def test_max_tokens_count_both_ways(tmp_path: Path, model: ModelServer) -> None:
+    """L-022: 2 x (60 + 40) use up 200."""
+    wards = replace(WARDS, max_tokens=200)
+    step = replace(AGAIN, usage=Usage(60, 40, 10))
+    model.script(step, step, step)
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate()], wards=wards) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert "`loop.max_tokens`" in (await house.said(1))[0]
+        assert await ending(house) == ("truncated", "max_tokens")
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("where", ["model", "gate"])
+async def test_max_seconds_end_whatever_takes_too_long(
+    tmp_path: Path, model: ModelServer, where: str
+) -> None:
+    """L-022."""
+    wards = replace(WARDS, max_seconds=0.2)
+    model.script(Hang() if where == "model" else AGAIN)
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate(act=hang)], wards=wards) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert "`loop.max_seconds`" in (await house.said(1))[0]
+        assert await ending(house) == ("truncated", "max_seconds")
+
+
+async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer) -> None:
+    """L-023, L-047: within a second; the queue behind it goes on."""
+    model.script(Hang())
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await stopped_within_a_second(house)
+        await house.incoming("next")
+        assert await house.said(2) == ["Stopped.", "echo: next"]
+        assert await ending(house) == ("truncated", "stopped")
+        outcomes = await house.rows("SELECT outcome FROM model_calls")
+    assert [row["outcome"] for row in outcomes] == ["cancelled", "ok"]
+
+
+async def test_stop_ends_a_hanging_gate(tmp_path: Path, model: ModelServer) -> None:
+    """L-023, L-017: the model is told later that the outcome is unknown."""
+    begun = asyncio.Event()
+
+    async def wait(caller: Caller, args: Json) -> object:
+        begun.set()
+        return await hang(caller, args)
+
+    model.script(AGAIN)
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate(act=wait)]) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await begun.wait()
+        await stopped_within_a_second(house)
+        await house.incoming("next")
+        assert await house.said(2) == ["Stopped.", "echo: next"]
+        assert await ending(house) == ("truncated", "stopped")
+    shown = [m["content"] for m in model.requests[1].messages if m["role"] == "tool"]
+    assert shown == ["interrupted: outcome unknown"]
+
+
+async def test_stop_is_answered_when_nothing_runs(tmp_path: Path, model: ModelServer) -> None:
+    """L-023, also twice, and however it is written."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("/stop")
+        await house.incoming(" /STOP ", kind="command")
+        assert await house.said(2) == ["Nothing was running."] * 2
+        await house.incoming("hello")
+        assert (await house.said(3))[2] == "echo: hello"
+
+
+async def test_several_stops_at_once_harm_nobody(tmp_path: Path, model: ModelServer) -> None:
+    """L-023: the second comes while the first is still at work."""
+    model.script(Hang())
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        for _ in range(5):
+            await house.incoming("/stop")
+        said = await house.said(5)
+        assert said[0] == "Stopped."
+        await house.incoming("next")
+        assert (await house.said(6))[5] == "echo: next"
+
+
+async def test_a_stop_concerns_its_own_room_only(tmp_path: Path, model: ModelServer) -> None:
+    """L-072."""
+    done = asyncio.Event()
+
+    async def wait(_caller: Caller, _args: Json) -> object:
+        await done.wait()
+        return "x"
+
+    model.script(AGAIN)
+    async with open_house(tmp_path, model.url, gates=[Gate(act=wait)]) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await house.incoming("/stop", room="!other:test")
+        assert await house.said(1, "!other:test") == ["Nothing was running."]
+        done.set()
+        assert await house.said(1) == ["echo: go"]
+
+
+async def test_stop_ends_a_wait_for_the_model_between_retries(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023: the backing off is cancelled as the call is."""
+    clock = HeldClock()
+    model.script(Fail(500))
+    async with (
+        open_house(tmp_path, model.url, clock=clock, retries=3) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await clock.asleep()
+        await stopped_within_a_second(house)
+        assert await house.spoken() == ["Stopped."]
+        assert await ending(house) == ("truncated", "stopped")
+
+
+async def test_what_was_asked_after_a_stop_is_done(tmp_path: Path, model: ModelServer) -> None:
+    """L-072: a stop that comes late does not reach what was asked after it."""
+    model.keyed(lambda seen: Hang() if seen.last_user == "first" else None)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("first")
+        await model.request_arrived(1)
+        await house.incoming("second")
+        await house.incoming("/stop")
+        await house.incoming("third")
+        assert await house.said(3) == ["Stopped.", "echo: second", "echo: third"]
+
+
+async def test_an_answer_to_a_stopped_cast_says_nothing_twice(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023: what was said so far stays in the record, the room has one line."""
+    model.script(Text("so far"), Hang())
+    wards = replace(WARDS, require_done=True)
+    async with open_house(tmp_path, model.url, wards=wards) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(2)
+        await house.incoming("/stop")
+        await house.settled()
+        assert await house.spoken() == ["Stopped."]
+        cast = await house.one("SELECT result FROM casts")
+    assert cast["result"] == "so far"
