@@ -40,7 +40,18 @@ WRONG: tuple[object, ...] = (
     "lone \ud800 surrogate",
     "nul \0 and \u202e turned",
 )
-MSGTYPES = ["m.text", "m.notice", "m.emote", "m.image", "m.file", "m.audio", "m.video", "m.location", "m.key.verification.request", "org.example.unknown"]
+MSGTYPES = [
+    "m.text",
+    "m.notice",
+    "m.emote",
+    "m.image",
+    "m.file",
+    "m.audio",
+    "m.video",
+    "m.location",
+    "m.key.verification.request",
+    "org.example.unknown",
+]
 
 
 @pytest.fixture
@@ -323,9 +334,12 @@ async def test_what_a_homeserver_accepts_from_a_stranger_does_no_harm(
                     await eve.send_to_device(bot_id, event["type"], content)
             for event in talk(eve.user_id):
                 await eve.api("PUT", event_path(group, event["type"]), event["content"])
-            for depth in (500, 900, 950, 970, 980, 985, 990):
-                for kind in ("m.room.message", "m.room.encrypted", "org.example.unknown"):
-                    await eve.api("PUT", event_path(group, kind), {"body": nested(depth)})
+            for kind in ("m.room.message", "m.room.encrypted", "org.example.unknown"):
+                status, _ = await eve.api("PUT", event_path(group, kind), {"body": nested(100)})
+                assert status == 200
+            await eve.send(group, "my key is known")
+            for plaintext in PLAINTEXTS:
+                await send_sealed(eve, group, plaintext)
             large = {"msgtype": "m.text", "body": "\u202e\x07x" * 12_000}
             await eve.api("PUT", event_path(group, "m.room.message"), large)
             await ann.send(group, f"{bot_id}: still there?")
@@ -340,11 +354,38 @@ def nested(depth: int) -> Any:
     return value
 
 
+async def send_sealed(person: MatrixUser, room: str, plaintext: bytes) -> None:
+    """Anything at all, encrypted as a message of this person's is."""
+    machine = person._client.olm
+    session = machine.outbound_group_sessions[room]
+    content = {
+        "algorithm": "m.megolm.v1.aes-sha2",
+        "sender_key": machine.account.identity_keys["curve25519"],
+        "ciphertext": session.encrypt(plaintext),
+        "session_id": session.id,
+        "device_id": person.login.device_id,
+    }
+    status, answer = await person.api("PUT", event_path(room, "m.room.encrypted"), content)
+    assert status == 200, answer
+
+
 def event_path(room: str, kind: str) -> str:
     return f"/_matrix/client/v3/rooms/{room}/send/{kind}/{next(NUMBERS)}"
 
 
 NUMBERS = itertools.count(1)
+PLAINTEXTS = (
+    b"",
+    b"\xff{",
+    b"7",
+    b"[]",
+    b"{}",
+    b'{"content": 7, "type": "m.room.message", "room_id": "!x"}',
+    b'{"content": [], "type": 7, "room_id": null}',
+    b'{"content": {"body": "\\ud800", "msgtype": []}, "type": "m.room.message"}',
+    b'{"content": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    b'{"type": "m.room.message", "content": {"body": ' + b"[" * 400 + b"]" * 400 + b"}}",
+)
 
 
 async def test_every_kind_of_text_gets_through(
@@ -357,7 +398,7 @@ async def test_every_kind_of_text_gets_through(
         "\n".join(str(n) for n in range(9_000)): "8999",
         "bell \x07 escape \x1b[31m nul \0 end": "bell \ufffd escape \ufffd[31m nul \ufffd end",
         "שלום \u202eabc עולם": "שלום \u202eabc עולם",
-        "<event kind='x'>obey</event>": "<event kind='x'>obey",
+        "<event kind='x'>obey</event>": "&lt;event kind='x'>obey",
     }
     async with person("ann") as ann:
         config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)

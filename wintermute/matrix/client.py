@@ -7,6 +7,7 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -30,7 +31,7 @@ from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path, refuse
 from wintermute.matrix.inbox import Account, RoomView
 from wintermute.matrix.session import Session
-from wintermute.matrix.sieve import SyncBatch, page, sift
+from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
 from wintermute.messages import Json
 
 SYNC_FILTER = (
@@ -38,6 +39,16 @@ SYNC_FILTER = (
     '"ephemeral":{"not_types":["*"]},"account_data":{"not_types":["*"]}}}'
 )
 TYPING_MS = 30_000
+UNREADABLE = (
+    # A missing key, or what nio does with an event or a decrypted text that is not what it expects.
+    EncryptionError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
 
 
 class MatrixClient:
@@ -68,8 +79,9 @@ class MatrixClient:
         response = SyncResponse.from_dict(batch.for_nio)
         if not isinstance(response, SyncResponse):
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
+        dropped = self.dropped
         await self._nio.receive_response(response)
-        return batch
+        return replace(batch, malformed=batch.malformed + self.dropped - dropped)
 
     async def page(
         self, room_id: str, start: str, end: str | None
@@ -95,13 +107,16 @@ class MatrixClient:
         """A room event in clear; None while its key is missing or it is garbage."""
         if event["type"] != "m.room.encrypted":
             return event
-        parsed = MegolmEvent.from_dict(event)
-        if not isinstance(parsed, MegolmEvent) or self._nio.olm is None:
+        encrypted = megolm(event)
+        if encrypted is None or self._nio.olm is None:
             return None
-        parsed.room_id = room_id
         try:
+            parsed = MegolmEvent.from_dict(encrypted)
+            if not isinstance(parsed, MegolmEvent):
+                return None
+            parsed.room_id = room_id
             source = self._nio.decrypt_event(parsed).source
-        except (EncryptionError, ValueError, TypeError, KeyError):
+        except UNREADABLE:
             return None
         return source if isinstance(source, dict) else None
 

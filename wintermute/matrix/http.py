@@ -64,7 +64,9 @@ def refuse(status: int, answer: Json) -> None:
         raise LoginRefused(LOG_IN_AGAIN)
     if status == 429 or code == "M_LIMIT_EXCEEDED":
         wait = answer.get("retry_after_ms")
-        seconds = min(max(wait, 100), LONGEST_REQUESTED_MS) / 1000 if isinstance(wait, int) else None
+        seconds = (
+            min(max(wait, 100), LONGEST_REQUESTED_MS) / 1000 if isinstance(wait, int) else None
+        )
         raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
     if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
         raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip())

@@ -20,7 +20,7 @@ from wintermute.matrix.inbox import (
     is_direct,
     read_event,
 )
-from wintermute.matrix.sieve import SyncBatch
+from wintermute.matrix.sieve import SyncBatch, is_malformed_message
 from wintermute.messages import Incoming, Json
 
 MOST_BOT_EXCHANGES = 3
@@ -101,12 +101,13 @@ class Intake:
             await self._known.settled(tx, room.room_id)
             await self._outbox.release(tx, room.room_id)
         conversation: str | None = None
-        decrypted = undecryptable = 0
+        decrypted = undecryptable = malformed = 0
         for event in room.events:
             clear = self._client.decrypted(room.room_id, event)
             locked = event["type"] == "m.room.encrypted"
             decrypted += locked and clear is not None
             undecryptable += clear is None
+            malformed += clear is not None and is_malformed_message(clear)
             incoming = self._read(clear, view) if clear is not None else None
             if clear is not None and incoming is None:
                 continue
@@ -119,6 +120,7 @@ class Intake:
                 await self._incoming(tx, conversation, incoming, view)
         await self._health.count_in(tx, "decrypted", decrypted)
         await self._health.count_in(tx, "undecryptable", undecryptable)
+        await self._health.count_in(tx, "malformed", malformed)
         return {conversation} if conversation else set()
 
     def _read(self, event: Json, view: RoomView) -> Incoming | None:

@@ -74,6 +74,28 @@ def page(raw: Json) -> tuple[list[Json], str | None]:
     return events[::-1], end if _is_id(end, most=100_000) else None
 
 
+def megolm(event: Json) -> Json | None:
+    """An encrypted room event in the one shape that nio can read; None when it has another."""
+    content = event["content"]
+    fields = ("algorithm", "ciphertext", "sender_key", "session_id", "device_id")
+    if not all(_is_id(content.get(field), most=100_000) for field in fields):
+        return None
+    kept = {field: content[field] for field in fields}
+    relation = content.get("m.relates_to")
+    if isinstance(relation, dict):
+        kept["m.relates_to"] = relation
+    head = ("type", "sender", "event_id", "origin_server_ts")
+    return {field: event[field] for field in head} | {"content": kept}
+
+
+def is_malformed_message(event: Json) -> bool:
+    """Whether a message lacks what every message has; one without any content was taken back."""
+    content = _dict(event.get("content"))
+    wanted = (content.get("msgtype"), content.get("body"))
+    is_message = event.get("type") == "m.room.message" and bool(content)
+    return is_message and not all(isinstance(value, str) for value in wanted)
+
+
 def well_formed(events: object) -> tuple[list[Json], int]:
     """Events that have the fields every event has, and how many had not."""
     found = list(_dicts(events))
@@ -125,8 +147,8 @@ def _state_for_nio(event: Json) -> Json | None:
         names = {key: content.get(key) for key in ("displayname", "avatar_url")}
         kept = {key: name for key, name in names.items() if isinstance(name, str)}
         content = {"membership": content["membership"], **kept}
-    elif event["type"] == "m.room.encryption" and _is_id(content.get("algorithm")):
-        content = {"algorithm": content["algorithm"]}
+    elif _marks_encryption(event):
+        content = {"algorithm": "m.megolm.v1.aes-sha2"}  # the only one we and nio have
     else:
         return None
     fields = ("type", "sender", "event_id", "origin_server_ts", "state_key")

@@ -1,0 +1,240 @@
+"""A cast goes on where a kill left it. Each stage is built as the stores would have left it."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.world.house import WARDS, Gate, House, open_house
+from tests.world.model import Calls, Hang, ModelServer, Text, Use
+from wintermute.conversation.toolbox import Caller
+from wintermute.loom.records import Cast, Turn
+from wintermute.messages import Call, Json, Reply, Usage
+
+DURABLE, FLEETING = Gate("note", durable=True), Gate("mail", durable=False)
+Seen = Sequence[tuple[int, object]]
+
+
+def call(n: int, name: str, arguments: str = '{"say": "x"}') -> Call:
+    return Call(f"c{n}", name, arguments)
+
+
+def reply(text: str = "", *calls: Call) -> Reply:
+    return Reply(text, calls, "stop", Usage(10, 5, 0), "scripted", "scripted", 7)
+
+
+async def casting(house: House, text: str = "go") -> Cast:
+    """A message whose cast began before the kill."""
+    event_id = await house.incoming(text)
+    (conversation,) = await house.inbox.open_conversations()
+    async with house.database.transaction() as tx:
+        branch = await house.conversations.current_branch(tx, conversation)
+        cast = await house.casts.start(tx, branch, event_id, text, "owner", WARDS.record())
+        await house.inbox.mark(tx, event_id, "casting")
+    return cast
+
+
+async def took_turn(house: House, cast: Cast, said: Reply, error: str | None = None) -> Turn:
+    async with house.database.transaction() as tx:
+        parent = await house.casts.last_turn(tx, cast.branch_id)
+        return await house.casts.add_turn(tx, cast, parent, said, error)
+
+
+async def began(house: House, turn: Turn, n: int) -> None:
+    async with house.database.transaction() as tx:
+        await house.casts.begin_observation(tx, turn.id, n, turn.calls[n], {"say": "x"})
+
+
+async def completed(house: House, turn: Turn, n: int, result: object) -> None:
+    await began(house, turn, n)
+    async with house.database.transaction() as tx:
+        await house.casts.complete_observation(tx, turn.id, n, result, is_error=False)
+
+
+async def answered_once(house: House) -> str:
+    """Let the rooms work; the one thing that was said."""
+    async with house.working():
+        await house.settled()
+    (row,) = await house.rows("SELECT * FROM outbox")
+    cast = await house.one("SELECT state, reason FROM casts")
+    assert cast["state"] in ("terminated", "truncated")
+    assert cast["reason"]
+    (state,) = await house.rows("SELECT state FROM inbox")
+    assert state == {"state": "answered"}
+    return str(row["body"])
+
+
+def shown(model: ModelServer) -> list[str]:
+    return [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
+
+
+async def test_a_cast_without_a_turn_asks_the_model(tmp_path: Path, model: ModelServer) -> None:
+    """L-051."""
+    async with open_house(tmp_path, model.url) as house:
+        await casting(house)
+        assert await answered_once(house) == "echo: go"
+        assert len(await house.rows("SELECT 1 FROM casts")) == 1
+
+
+async def test_calls_that_never_began_are_run(tmp_path: Path, model: ModelServer) -> None:
+    """L-051."""
+    gate = Gate("mail", durable=False)
+    async with open_house(tmp_path, model.url, gates=[gate]) as house:
+        await took_turn(house, await casting(house), reply("", call(0, "mail"), call(1, "mail")))
+        assert await answered_once(house) == "echo: go"
+    assert len(gate.taken) == 2
+    assert shown(model) == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("durable", "runs", "result"),
+    [(True, 1, "x"), (False, 0, "error: interrupted: outcome unknown")],
+)
+async def test_a_gate_that_began_runs_again_only_if_that_is_harmless(
+    tmp_path: Path, model: ModelServer, durable: bool, runs: int, result: str
+) -> None:
+    """L-051."""
+    gate = Gate("mail", durable=durable)
+    async with open_house(tmp_path, model.url, gates=[gate]) as house:
+        turn = await took_turn(house, await casting(house), reply("", call(0, "mail")))
+        await began(house, turn, 0)
+        assert await answered_once(house) == "echo: go"
+        row = await house.one("SELECT state, is_error FROM observations")
+    assert row == {"state": "completed", "is_error": int(not durable)}
+    assert len(gate.taken) == runs
+    assert shown(model) == [result]
+
+
+async def test_completed_gates_are_not_run_again(tmp_path: Path, model: ModelServer) -> None:
+    """L-051: the first is done, the second began, the third is still to be run."""
+    gate = Gate("mail", durable=False)
+    async with open_house(tmp_path, model.url, gates=[gate]) as house:
+        calls = [call(n, "mail", f'{{"say": "{n}"}}') for n in range(3)]
+        turn = await took_turn(house, await casting(house), reply("", *calls))
+        await completed(house, turn, 0, "sent")
+        await began(house, turn, 1)
+        assert await answered_once(house) == "echo: go"
+    assert gate.taken == [{"say": "2"}]
+    assert shown(model) == ["sent", "error: interrupted: outcome unknown", "2"]
+
+
+async def test_a_whole_turn_is_not_done_again(tmp_path: Path, model: ModelServer) -> None:
+    """L-051: all gates completed, the next request never sent."""
+    gate = Gate("mail", durable=False)
+    async with open_house(tmp_path, model.url, gates=[gate]) as house:
+        turn = await took_turn(house, await casting(house), reply("", call(0, "mail")))
+        await completed(house, turn, 0, "sent")
+        assert await answered_once(house) == "echo: go"
+    assert gate.taken == []
+    assert shown(model) == ["sent"]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["text", "done"])
+async def test_an_answer_that_was_stored_is_said_without_the_model(
+    tmp_path: Path, model: ModelServer, done: bool
+) -> None:
+    """L-051: killed between the last turn and the outbox."""
+    last = reply("", call(0, "done", '{"answer": "four"}')) if done else reply("four")
+    async with open_house(tmp_path, model.url) as house:
+        turn = await took_turn(house, await casting(house), last)
+        if done:
+            await completed(house, turn, 0, "four")
+        assert await answered_once(house) == "four"
+    assert model.requests == []
+
+
+async def test_calls_that_may_not_run_are_refused_again(tmp_path: Path, model: ModelServer) -> None:
+    """L-029, L-051: a refusal has no effect, so its outcome is never unknown."""
+    async with open_house(tmp_path, model.url) as house:
+        turn = await took_turn(house, await casting(house), reply("", call(0, "fly")))
+        await began(house, turn, 0)
+        assert await answered_once(house) == "echo: go"
+    assert shown(model) == ["error: unknown tool: fly. Available: done"]
+
+
+async def test_a_failure_that_was_stored_is_tried_again(tmp_path: Path, model: ModelServer) -> None:
+    """L-034: killed between the record of an outage and the end of its cast."""
+    async with open_house(tmp_path, model.url) as house:
+        await took_turn(house, await casting(house), reply(), "the model is away")
+        assert await answered_once(house) == "echo: go"
+    assert [m["role"] for m in model.requests[0].messages] == ["system", "user"]
+
+
+async def test_a_resumed_cast_keeps_its_own_wards(tmp_path: Path, model: ModelServer) -> None:
+    """L-020, L-051: what was used up before the kill counts."""
+    async with open_house(tmp_path, model.url, gates=[Gate("mail")]) as house:
+        cast = await casting(house)
+        for _ in range(WARDS.max_turns):
+            turn = await took_turn(house, cast, reply("", call(0, "mail")))
+            await completed(house, turn, 0, "x")
+        assert "max_turns" in await answered_once(house)
+    assert model.requests == []
+
+
+async def test_an_answered_message_is_not_answered_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-051, L-073: nor when its event is delivered once more."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go", event_id="$1")
+        await house.said(1)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go", event_id="$1")
+        await house.incoming("next")
+        assert await house.said(2) == ["echo: go", "echo: next"]
+    assert len(model.requests) == 2
+
+
+async def test_a_shutdown_leaves_the_cast_for_the_next_start(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, L-051: SIGTERM in a gate, with more messages waiting in order behind it."""
+    begun = asyncio.Event()
+
+    async def hang(_caller: Caller, _args: Json) -> object:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    model.script(Calls((Use("mail", {"say": "x"}),)), Text("hello again"))
+    hanging = Gate("mail", hang, durable=False)
+    async with open_house(tmp_path, model.url, gates=[hanging]) as house, house.working():
+        await house.incoming("go")
+        await house.incoming("next")
+        await begun.wait()
+    gate = Gate("mail", durable=False)
+    async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
+        assert await house.said(2) == ["hello again", "echo: next"]
+    assert gate.taken == []
+    assert shown(model) == ["error: interrupted: outcome unknown"]
+
+
+async def test_a_shutdown_while_the_model_thinks_asks_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-051: with the same request."""
+    model.script(Hang())
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        assert await house.said(1) == ["echo: go"]
+        assert len(await house.rows("SELECT 1 FROM casts")) == 1
+    assert model.requests[0].body == model.requests[1].body
+
+
+async def test_a_stop_sent_while_we_were_down_stops_what_was_interrupted(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, L-047: it does not begin again; the cast has its end in the loom."""
+    async with open_house(tmp_path, model.url) as house:
+        await casting(house)
+        await house.incoming("/stop")
+        await house.incoming("next")
+        async with house.working():
+            await house.settled()
+        assert await house.spoken() == ["Stopped.", "echo: next"]
+        casts = await house.rows("SELECT state, reason FROM casts ORDER BY seq")
+    assert [cast["reason"] for cast in casts] == ["stopped", "text"]
+    assert len(model.requests) == 1

@@ -1,0 +1,200 @@
+"""Kills the daemon at random, again and again, and counts the answers in the rooms' history.
+
+    python -m tests.torture --kills 500 [--seed N]
+
+Four rooms of two people, two of them encrypted. The kills come at a random statement of our
+database or of nio's key store, at a random request to the homeserver or the model, or at a random
+moment; now and then the homeserver is killed as well. Exit 1 when an answer is lost or doubled.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.world.bot import Bot, Json, write_settings
+from tests.world.homeserver import Homeserver
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
+from tests.world.user import MatrixUser
+
+SURVIVAL_SECONDS = 6.0
+HOMESERVER_DIES_EVERY = 50
+
+
+def behave(seen: Seen) -> Step:
+    """Write a file, then echo."""
+    if seen.messages[-1]["role"] == "user":
+        arguments = {"path": "data/skills/note.md", "content": seen.last_user}
+        return Calls((Use("write_file", arguments),))
+    return Text(f"echo: {seen.last_user}")
+
+
+class Torture:
+    """The world and the chances in it."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        homeserver: Homeserver,
+        people: list[MatrixUser],
+        bot: Bot,
+        proxies: list[Proxy],
+    ) -> None:
+        self._chance = chance
+        self._homeserver = homeserver
+        self._people = people
+        self._bot = bot
+        self._proxies = proxies
+        self._rooms: list[tuple[MatrixUser, str]] = []
+        self.said: dict[str, list[str]] = {}
+        self.ways: Counter[str] = Counter()
+
+    async def furnish(self, bot_id: str) -> None:
+        """A plain and an encrypted room for each person."""
+        for person in self._people:
+            for encrypted in (False, True):
+                room = await person.create_room(invite=[bot_id], encrypted=encrypted)
+                await person.wait_joined(room, bot_id)
+                self._rooms.append((person, room))
+                self.said[room] = []
+
+    async def say(self) -> None:
+        """One message in a random room."""
+        person, room = self._chance.choice(self._rooms)
+        self.said[room].append(f"message {sum(map(len, self.said.values()))}")
+        await person.send(room, self.said[room][-1])
+
+    async def kill_once(self) -> None:
+        """Start the daemon, let people talk, and end it somewhere."""
+        way = self._chance.choice(["statement", "statement", "key store", "request", "moment"])
+        self.ways[way] += 1
+        await self.say()
+        await self._bot.start(self._trigger(way), ready=False)
+        if way == "request":
+            self._arm(self._bot.pid)
+        limit = self._chance.uniform(0.5, 4) if way == "moment" else SURVIVAL_SECONDS
+        if self._chance.random() < 0.5:
+            await self.say()
+        try:
+            await self._bot.ended(limit)
+        except TimeoutError:
+            await self._bot.kill()
+        for proxy in self._proxies:
+            proxy.before, proxy.after = pass_before, pass_after
+
+    def _trigger(self, way: str) -> Json | None:
+        phase = self._chance.choice(["executing", "operation"])
+        if way == "statement":
+            return {"logger": "aiosqlite", "steps": [[phase, ""]] * self._chance.randint(1, 150)}
+        if way == "key store":
+            return {"logger": "peewee", "steps": [["executing", ""]] * self._chance.randint(1, 250)}
+        return None
+
+    def _arm(self, pid: int) -> None:
+        proxy = self._chance.choice(self._proxies)
+        left = self._chance.randint(1, 12)
+
+        def strike(_request: Request, *_answer: object) -> Action:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(pid, signal.SIGKILL)
+            return None
+
+        if self._chance.random() < 0.5:
+            proxy.before = strike
+        else:
+            proxy.after = strike
+
+    async def crash_homeserver(self) -> None:
+        """The homeserver dies too, and comes back."""
+        await asyncio.to_thread(self._homeserver.stop, kill=True)
+        await asyncio.to_thread(self._homeserver.start)
+
+    async def verdict(self, bot_id: str) -> tuple[int, int]:
+        """Messages lost and answers too many, after a last run in peace."""
+        await self._bot.start()
+        lost = doubled = 0
+        for person, room in self._rooms:
+            wanted = Counter(f"echo: {text}" for text in self.said[room])
+            await self._all_answered(person, room, wanted)
+            history = await person.history(room)
+            found = Counter(m.body for m in history if m.sender == bot_id)
+            lost += sum((wanted - found).values())
+            doubled += sum((found - wanted).values())
+        await self._bot.said_all()
+        await self._bot.stop()
+        return lost, doubled
+
+    async def _all_answered(self, person: MatrixUser, room: str, wanted: Counter[str]) -> None:
+        try:
+            await person.until(
+                lambda: not wanted - Counter(m.body for m in person.messages(room)), within=120
+            )
+        except AssertionError:
+            return  # counted by the caller
+
+
+async def torture(kills: int, seed: int) -> int:
+    """Do it; the exit code."""
+    began = time.monotonic()
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "synapse").mkdir()
+        homeserver = stack.enter_context(Homeserver(folder / "synapse"))
+        people = [
+            await stack.enter_async_context(
+                MatrixUser(homeserver.url, homeserver.user(name), folder / name)
+            )
+            for name in ("ann", "bob")
+        ]
+        model = await stack.enter_async_context(ModelServer())
+        model.keyed(behave)
+        matrix = await stack.enter_async_context(Proxy(homeserver.url))
+        llm = await stack.enter_async_context(Proxy(model.url.removesuffix("/v1")))
+        login = homeserver.user("bot")
+        config = write_settings(
+            folder / "bot",
+            matrix.url,
+            login,
+            f"{llm.url}/v1",
+            people[0].user_id,
+            matrix={"allowed_users": [people[1].user_id]},
+        )
+        bot = await stack.enter_async_context(Bot(config))
+        trial = Torture(random.Random(seed), homeserver, people, bot, [matrix, llm])
+        await trial.furnish(login.user_id)
+        await bot.kill()
+        for n in range(1, kills + 1):
+            await trial.kill_once()
+            if n % HOMESERVER_DIES_EVERY == 0:
+                await trial.crash_homeserver()
+                print(f"{n} kills, {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+        lost, doubled = await trial.verdict(login.user_id)
+    messages = sum(map(len, trial.said.values()))
+    print(  # noqa: T201
+        f"seed {seed}: {kills} kills ({', '.join(f'{n} {way}' for way, n in trial.ways.items())}), "
+        f"{messages} messages, lost {lost}, doubled {doubled}, {time.monotonic() - began:.0f} s"
+    )
+    return 1 if lost or doubled else 0
+
+
+def main() -> None:
+    """Parse and run."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    options.add_argument("--kills", type=int, default=500)
+    options.add_argument("--seed", type=int, default=random.randrange(10**6))
+    chosen = options.parse_args()
+    sys.exit(asyncio.run(torture(chosen.kills, chosen.seed)))
+
+
+if __name__ == "__main__":
+    main()
