@@ -24,9 +24,7 @@ async def test_a_message_is_answered_once_and_in_order(
     """X-001, X-002, X-015."""
     bot_login = homeserver.user(fresh("bot"))
     async with person("ann") as ann:
-        config = write_settings(
-            tmp_path / "bot", homeserver.url, bot_login, model.url, ann.user_id
-        )
+        config = write_settings(tmp_path / "bot", homeserver.url, bot_login, model.url, ann.user_id)
         async with Bot(config) as bot:
             room = await ann.create_room(invite=[bot_login.user_id], encrypted=encrypted)
             await ann.wait_joined(room, bot_login.user_id)

@@ -1,6 +1,5 @@
 """Events come from anybody: nothing in them may stop the daemon, and each bad one is counted."""
 
-import copy
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +17,7 @@ from tests.world.user import MatrixUser
 Person = Callable[[str], MatrixUser]
 NewName = Callable[[str], str]
 Json = dict[str, Any]
-BATCH = 150
+BATCH = 250
 DEEP: Any = []
 for _ in range(500):
     DEEP = [DEEP] if len(DEEP) % 2 else {"a": DEEP}
@@ -27,15 +26,11 @@ WRONG: tuple[object, ...] = (
     GONE,
     None,
     7,
-    -1.5,
     10**400,
     True,
-    [],
     {},
     ["x", None, {"a": 1}],
-    {"x": [None]},
     DEEP,
-    "",
     "x" * 70_000,
     "lone \ud800 surrogate",
     "nul \0 and \u202e turned",
@@ -237,7 +232,7 @@ class Corpus:
         parts["device_unused_fallback_key_types"] = ["signed_curve25519"]
         for changed in wrong(parts):
             assert isinstance(changed, dict)
-            yield lambda answer, changed=changed: answer.update(copy.deepcopy(changed))
+            yield lambda answer, changed=changed: answer.update(changed)
         timeline = {"events": [], "prev_batch": "s1", "limited": False}
         room = {"timeline": timeline, "state": {"events": []}, "ephemeral": {"events": []}}
         for changed in wrong(room):
@@ -308,8 +303,7 @@ async def test_no_event_stops_the_daemon(
             [count] = bot.rows("SELECT value FROM counters WHERE name = 'malformed'")
             assert count["value"] > 500
 
-            assert await bot.stop() == 0
-            await bot.start()  # what was kept of all this is read again
+            await bot.restart()  # what was kept of all this is read again
             await ann.send(locked, "and now?")
             await answered(ann, locked, bot_id, "and now?")
 
@@ -324,27 +318,46 @@ async def test_what_a_homeserver_accepts_from_a_stranger_does_no_harm(
     """X-022: garbage that really travels, as deep and as large as it may be."""
     login = homeserver.user(fresh("bot"))
     bot_id = login.user_id
-    async with person("ann") as ann, person("eve") as eve:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
+    async with person("bob") as bob:
+        ann, eve = person("ann"), person("eve")
+        config = write_settings(
+            tmp_path / "bot",
+            homeserver.url,
+            login,
+            model.url,
+            bob.user_id,
+            matrix={"allowed_users": [ann.user_id]},
+        )
         async with Bot(config) as bot:
-            group = await meet(ann, bot_id, eve, encrypted=True)
-            key = await device_key(ann, bot_id)
-            for event in to_device(eve.user_id, key):
-                for content in (event["content"], {"deep": nested(900)}, {"x": "\ud83d\ude00" * 9}):
-                    await eve.send_to_device(bot_id, event["type"], content)
-            for event in talk(eve.user_id):
-                await eve.api("PUT", event_path(group, event["type"]), event["content"])
-            for kind in ("m.room.message", "m.room.encrypted", "org.example.unknown"):
-                status, _ = await eve.api("PUT", event_path(group, kind), {"body": nested(100)})
-                assert status == 200
-            await eve.send(group, "my key is known")
-            for plaintext in PLAINTEXTS:
-                await send_sealed(eve, group, plaintext)
-            large = {"msgtype": "m.text", "body": "\u202e\x07x" * 12_000}
-            await eve.api("PUT", event_path(group, "m.room.message"), large)
-            await ann.send(group, f"{bot_id}: still there?")
-            await answered(ann, group, bot_id, "still there?")
+            home = await meet(bob, bot_id)
+            async with ann, eve:
+                group = await meet(ann, bot_id, eve, encrypted=True)
+                await send_garbage(eve, group, bot_id)
+                await ann.send(group, f"{bot_id}: still there?")
+                await answered(ann, group, bot_id, "still there?")
+                await eve.send(group, "now everybody has my key")
+                sealed = [seal(eve, group, text) for text in PLAINTEXTS]
+            # From here on no other client is in this room: these stop some of them for good.
+            for content in sealed:
+                path = event_path(group, "m.room.encrypted")
+                homeserver.request("PUT", path, content, eve.login.access_token)
+            await bob.send(home, "and now?")
+            await answered(bob, home, bot_id, "and now?")
             assert bot.running
+
+
+async def send_garbage(eve: MatrixUser, group: str, bot: str) -> None:
+    for event in to_device(eve.user_id, await device_key(eve, bot)):
+        for content in (event["content"], {"deep": nested(900)}, {"x": "\ud83d\ude00" * 9}):
+            await eve.send_to_device(bot, event["type"], content)
+    for event in talk(eve.user_id):
+        await eve.api("PUT", event_path(group, event["type"]), event["content"])
+    deep = {"msgtype": "m.text", "body": "x", "x": nested(100)}
+    large = {"msgtype": "m.text", "body": "\u202e\x07x" * 12_000}
+    for content in (deep, large):
+        for kind in ("m.room.message", "m.room.encrypted", "org.example.unknown"):
+            status, told = await eve.api("PUT", event_path(group, kind), content)
+            assert status in (200, 413), told
 
 
 def nested(depth: int) -> Any:
@@ -354,19 +367,17 @@ def nested(depth: int) -> Any:
     return value
 
 
-async def send_sealed(person: MatrixUser, room: str, plaintext: bytes) -> None:
+def seal(person: MatrixUser, room: str, plaintext: str) -> Json:
     """Anything at all, encrypted as a message of this person's is."""
     machine = person._client.olm
     session = machine.outbound_group_sessions[room]
-    content = {
+    return {
         "algorithm": "m.megolm.v1.aes-sha2",
         "sender_key": machine.account.identity_keys["curve25519"],
         "ciphertext": session.encrypt(plaintext),
         "session_id": session.id,
         "device_id": person.login.device_id,
     }
-    status, answer = await person.api("PUT", event_path(room, "m.room.encrypted"), content)
-    assert status == 200, answer
 
 
 def event_path(room: str, kind: str) -> str:
@@ -375,16 +386,15 @@ def event_path(room: str, kind: str) -> str:
 
 NUMBERS = itertools.count(1)
 PLAINTEXTS = (
-    b"",
-    b"\xff{",
-    b"7",
-    b"[]",
-    b"{}",
-    b'{"content": 7, "type": "m.room.message", "room_id": "!x"}',
-    b'{"content": [], "type": 7, "room_id": null}',
-    b'{"content": {"body": "\\ud800", "msgtype": []}, "type": "m.room.message"}',
-    b'{"content": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
-    b'{"type": "m.room.message", "content": {"body": ' + b"[" * 400 + b"]" * 400 + b"}}",
+    "",
+    "7",
+    "[]",
+    "{}",
+    '{"content": 7, "type": "m.room.message", "room_id": "!x"}',
+    '{"content": [], "type": 7, "room_id": null}',
+    '{"content": {"body": "\\ud800", "msgtype": []}, "type": "m.room.message"}',
+    '{"content": ' + "[" * 20_000 + "]" * 20_000 + "}",
+    '{"type": "m.room.message", "content": {"body": ' + "[" * 400 + "]" * 400 + "}}",
 )
 
 

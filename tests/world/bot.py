@@ -59,8 +59,9 @@ def write_settings(
 class Bot:
     """One daemon. `start` after an end is a restart on the same data."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, python: str = sys.executable) -> None:
         self.config = config
+        self._python = python
         self.log: list[str] = []
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -94,7 +95,7 @@ class Bot:
     async def start(self, trigger: Json | None = None, *, ready: bool = True) -> None:
         """Start it, to die at `trigger` if one is given; wait for its first sync if `ready`."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            self._python,
             "-m",
             "tests.world.launch",
             json.dumps(trigger or {}),
@@ -103,6 +104,7 @@ class Bot:
             "run",
             stdin=asyncio.subprocess.PIPE,  # the lifeline
             stderr=asyncio.subprocess.PIPE,
+            limit=2**24,
             env=dict(os.environ),  # noqa: TID251
         )
         began = len(self.log)
@@ -161,6 +163,11 @@ class Bot:
         self._process.send_signal(signal.SIGTERM)
         return await self.ended()
 
+    async def restart(self) -> None:
+        """Stop it, as one should, and start it again."""
+        assert await self.stop() == 0
+        await self.start()
+
     def rows(self, sql: str, *values: object) -> list[Json]:
         """What its database says, read from outside."""
         path = self.config.parent / "data" / "wintermute.db"
@@ -185,7 +192,7 @@ class Bot:
     async def command(self, *words: str) -> tuple[int, str]:
         """Run another verb on the same configuration: its exit code, and what it wrote."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            self._python,
             "-m",
             "wintermute",
             "--config",

@@ -172,7 +172,8 @@ class Loop:
             observation = await self._gate(running, turn, n)
             if call.name == DONE and not observation.is_error:
                 return Outcome("terminated", "done", as_text(observation.result))
-            turn = replace(turn, observations=(*turn.observations[:n], observation))
+            seen = turn.observations
+            turn = replace(turn, observations=(*seen[:n], observation, *seen[n + 1 :]))
             running.cast = replace(running.cast, turns=(*running.cast.turns[:-1], turn))
         return None
 

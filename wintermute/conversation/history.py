@@ -15,7 +15,7 @@ def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
     """The system prompt, then every cast's intent, utterances and observations, in order.
 
     Several casts for one event (the model was away, L-034) show their intent once. Turns that
-    record a failed call are not shown (L-033).
+    record a failed call are not shown (L-033), nor those that a redaction emptied.
     """
     found: list[Json] = [{"role": "system", "content": system}]
     previous: str | None = None
@@ -24,7 +24,7 @@ def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
             found.append({"role": "user", "content": cast.intent})
         previous = cast.event_id
         for turn in cast.turns:
-            if turn.error is None:
+            if turn.error is None and (turn.utterance or turn.calls):
                 found += _turn(turn, "the cast had ended" if cast.state != "running" else "")
     return tuple(found)
 

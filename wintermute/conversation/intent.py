@@ -26,6 +26,6 @@ def intent(row: Waiting, context: Sequence[Waiting]) -> str:
 def _line(row: Waiting, *, whole: bool = False) -> str:
     body = row.body if whole else row.body[:MOST_CONTEXT_CHARACTERS]
     # Neither a name nor a line of the text can pass for the beginning of somebody else's line.
-    name = row.sender_name.translate(NO_ADDRESS).strip()
+    name = " ".join(row.sender_name.translate(NO_ADDRESS).split())
     who = f"{name} ({row.sender})" if name else row.sender
-    return untagged(f"{who}: {body}".replace("\n", "\n  "))
+    return untagged("\n  ".join(f"{who}: {body}".splitlines()))

@@ -141,13 +141,18 @@ class Rooms:
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         for row in await self._inbox.stops(conversation_id):
+            interrupted = await self._casts.running(conversation_id)
             seq, stop = self._running.get(conversation_id, (0, None))
-            running = stop is not None and seq < row.seq
-            if stop is not None and running:
+            stopped = stop is not None and seq < row.seq
+            if stop is not None and stopped:
                 stop.press()
             async with self._database.transaction() as tx:
+                if stop is None and interrupted is not None:  # by an earlier end of the process
+                    await self._casts.end(tx, interrupted.id, "truncated", "stopped", "")
+                    await self._inbox.mark(tx, str(interrupted.event_id), "answered")
+                    stopped = True
                 given_up = await self._inbox.give_up_waiting(tx, conversation_id, row.seq)
-                text = words.STOPPED if running or given_up else words.NOTHING_RUNNING
+                text = words.STOPPED if stopped or given_up else words.NOTHING_RUNNING
                 await self._reply(tx, row, text)
             self._speaker.speak(row.room_id)
 

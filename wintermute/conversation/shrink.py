@@ -49,7 +49,7 @@ def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] |
     starts = [n for n, message in enumerate(messages[:current]) if message["role"] == "user"]
     if not starts:
         return None
-    keep_from = [*starts, current][len(starts) // 2 + 1]
+    keep_from = [*starts, current][(len(starts) + 1) // 2]
     return messages[: starts[0]] + messages[keep_from:]
 
 

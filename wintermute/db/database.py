@@ -135,7 +135,8 @@ def _prepare(path: Path, read_only: bool) -> None:
 def _advice(path: Path, problem: object) -> str:
     if isinstance(problem, DatabaseUnusable):
         return str(problem)
+    told = " ".join(str(problem).split())
     return (
-        f"database {path} cannot be used ({problem}): stop Wintermute, move the file aside and put "
+        f"database {path} cannot be used ({told}): stop Wintermute, move the file aside and put "
         f"the newest copy in its place (backups and {path.name}.before-* are beside it)"
     )

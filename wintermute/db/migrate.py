@@ -52,6 +52,7 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
 def _copy_name(path: Path, version: int) -> Path:
     copy = path.with_name(f"{path.name}.before-{version + 1:04d}")
     copy.unlink(missing_ok=True)
+    copy.touch(0o600)  # an empty file may be written into, and keeps its mode
     return copy
 
 

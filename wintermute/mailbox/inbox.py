@@ -191,7 +191,7 @@ class Inbox:
         """How many messages of bots we took since a person last spoke (X-004)."""
         row = await tx.row(
             "SELECT count(*) AS n FROM inbox WHERE conversation_id = :c AND by_bot"
-            " AND kind = 'message' AND state <> 'ignored' AND seq > coalesce((SELECT max(seq)"
+            " AND kind IN ('message', 'command') AND state <> 'ignored' AND seq > coalesce((SELECT max(seq)"
             "  FROM inbox WHERE conversation_id = :c AND NOT by_bot AND kind <> 'locked'), 0)",
             {"c": conversation_id},
         )

@@ -77,10 +77,11 @@ def page(raw: Json) -> tuple[list[Json], str | None]:
 def megolm(event: Json) -> Json | None:
     """An encrypted room event in the one shape that nio can read; None when it has another."""
     content = event["content"]
-    fields = ("algorithm", "ciphertext", "sender_key", "session_id", "device_id")
-    if not all(_is_id(content.get(field), most=100_000) for field in fields):
+    ciphertext = content.get("ciphertext")
+    fields = ("algorithm", "sender_key", "session_id", "device_id")
+    if not all(_is_id(content.get(field)) for field in fields) or not isinstance(ciphertext, str):
         return None
-    kept = {field: content[field] for field in fields}
+    kept = {field: content[field] for field in fields} | {"ciphertext": ciphertext}
     relation = content.get("m.relates_to")
     if isinstance(relation, dict):
         kept["m.relates_to"] = relation

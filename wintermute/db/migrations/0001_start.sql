@@ -108,6 +108,7 @@ CREATE TABLE rewards (
 );
 
 -- History is append-only (L-048). A redaction blanks content and keeps every id and link. -
+-- Each comparison is true or false, never NULL: a WHEN that is NULL would let the change through.
 
 CREATE TRIGGER branches_stay BEFORE DELETE ON branches
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
@@ -115,7 +116,7 @@ CREATE TRIGGER branches_fixed BEFORE UPDATE ON branches
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
 CREATE TRIGGER prompts_stay BEFORE DELETE ON prompts
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
-CREATE TRIGGER prompts_fixed BEFORE UPDATE ON prompts WHEN NEW.hash IS NOT OLD.hash OR NEW.text <> ''
+CREATE TRIGGER prompts_fixed BEFORE UPDATE ON prompts WHEN NEW.hash IS NOT OLD.hash OR NEW.text IS NOT ''
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
 CREATE TRIGGER casts_stay BEFORE DELETE ON casts
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
@@ -125,14 +126,17 @@ WHEN NOT (
     AND NEW.entity_id IS OLD.entity_id AND NEW.origin IS OLD.origin AND NEW.wards IS OLD.wards
     AND NEW.started_at IS OLD.started_at
     AND (
-        -- running: may end, and notes the prompt of its newest request
-        (OLD.state = 'running' AND NEW.intent IS OLD.intent AND NEW.taint >= OLD.taint)
+        -- running: may end, with a reason, and notes the prompt of its newest request
+        (OLD.state = 'running' AND NEW.intent IS OLD.intent AND NEW.taint >= OLD.taint
+            AND (NEW.reason IS NOT NULL) = (NEW.state <> 'running')
+            AND (NEW.result IS NOT NULL) = (NEW.state <> 'running')
+            AND (NEW.ended_at IS NOT NULL) = (NEW.state <> 'running'))
         -- ended: only a redaction
         OR (OLD.state <> 'running' AND NEW.state IS OLD.state AND NEW.reason IS OLD.reason
             AND NEW.ended_at IS OLD.ended_at AND NEW.taint IS OLD.taint
             AND (NEW.prompt_hash IS OLD.prompt_hash OR NEW.prompt_hash IS NULL)
-            AND (NEW.intent IS OLD.intent OR NEW.intent = '')
-            AND (NEW.result IS OLD.result OR NEW.result = ''))
+            AND (NEW.intent IS OLD.intent OR NEW.intent IS '')
+            AND (NEW.result IS OLD.result OR NEW.result IS ''))
     )
 )
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
@@ -144,8 +148,8 @@ WHEN NOT (
     AND NEW.entity_id IS OLD.entity_id AND NEW.finish_reason IS OLD.finish_reason AND NEW.backend IS OLD.backend
     AND NEW.model IS OLD.model AND NEW.tokens_in IS OLD.tokens_in AND NEW.tokens_out IS OLD.tokens_out
     AND NEW.tokens_cached IS OLD.tokens_cached AND NEW.ms IS OLD.ms AND NEW.created_at IS OLD.created_at
-    AND (NEW.error IS OLD.error OR NEW.error = '')
-    AND NEW.utterance = '' AND NEW.calls = '[]'
+    AND (NEW.error IS OLD.error OR (OLD.error IS NOT NULL AND NEW.error IS ''))
+    AND NEW.utterance IS '' AND NEW.calls IS '[]'
 )
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
 CREATE TRIGGER observations_stay BEFORE DELETE ON observations
@@ -155,9 +159,10 @@ WHEN NOT (
     NEW.seq IS OLD.seq AND NEW.turn_id IS OLD.turn_id AND NEW.n IS OLD.n AND NEW.gate IS OLD.gate
     AND NEW.tool_call_id IS OLD.tool_call_id AND NEW.via IS OLD.via AND NEW.started_at IS OLD.started_at
     AND (
-        (OLD.state = 'started' AND NEW.state = 'completed' AND NEW.args IS OLD.args)
+        (OLD.state IS 'started' AND NEW.state IS 'completed' AND NEW.args IS OLD.args
+            AND NEW.result IS NOT NULL AND NEW.completed_at IS NOT NULL)
         OR (OLD.state IS NEW.state AND NEW.completed_at IS OLD.completed_at AND NEW.is_error IS OLD.is_error
-            AND (NEW.args IS OLD.args OR NEW.args IS NULL) AND NEW.result = '')
+            AND (NEW.args IS OLD.args OR NEW.args IS NULL) AND NEW.result IS '')
     )
 )
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
@@ -167,7 +172,7 @@ CREATE TRIGGER folds_fixed BEFORE UPDATE ON folds
 WHEN NOT (
     NEW.seq IS OLD.seq AND NEW.id IS OLD.id AND NEW.branch_id IS OLD.branch_id AND NEW.from_turn IS OLD.from_turn
     AND NEW.to_turn IS OLD.to_turn AND NEW.created_at IS OLD.created_at AND NEW.tokens_before IS OLD.tokens_before
-    AND NEW.tokens_after IS OLD.tokens_after AND NEW.summary = ''
+    AND NEW.tokens_after IS OLD.tokens_after AND NEW.summary IS ''
 )
 BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
 CREATE TRIGGER rewards_stay BEFORE DELETE ON rewards

@@ -1,0 +1,272 @@
+"""Measures what docs/benchmarks.md reports: `make bench` prints the tables.
+
+Everything runs in one go against one Synapse, ours and the echo bots in turn, so that ratios mean
+something on a machine that does other things too. All figures are medians unless they say otherwise.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from tests.world.bot import Bot, write_settings
+from tests.world.homeserver import Homeserver, Login
+from tests.world.model import ModelServer
+from tests.world.user import MatrixUser
+
+
+class Bench:
+    """One Synapse, one person, and the bots that are compared."""
+
+    def __init__(
+        self, folder: Path, homeserver: Homeserver, model: ModelServer, ann: MatrixUser, rounds: int
+    ) -> None:
+        self._folder = folder
+        self._homeserver = homeserver
+        self._model = model
+        self._ann = ann
+        self._rounds = rounds
+
+    def config(self, name: str) -> tuple[Path, Login]:
+        """A configuration for a fresh bot."""
+        login = self._homeserver.user(name)
+        path = write_settings(
+            self._folder / name,
+            self._homeserver.url,
+            login,
+            self._model.url,
+            self._ann.user_id,
+            log={"level": "info"},
+        )
+        return path, login
+
+    @asynccontextmanager
+    async def echo(self, name: str, *, model: bool) -> AsyncIterator[Login]:
+        """An echo bot as a process of its own."""
+        login = self._homeserver.user(name)
+        (self._folder / name).mkdir()
+        arguments = [
+            self._homeserver.url,
+            login.user_id,
+            login.device_id,
+            login.access_token,
+            str(self._folder / name),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.world.echo",
+            *arguments,
+            *([self._model.url] if model else []),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        try:
+            yield login
+        finally:
+            process.kill()
+            await process.wait()
+
+    async def room(self, bot: Login, *, encrypted: bool) -> str:
+        """A room with a bot in it, warmed up."""
+        room = await self._ann.create_room(invite=[bot.user_id], encrypted=encrypted)
+        await self._ann.wait_joined(room, bot.user_id)
+        for n in range(3):
+            await self.answer(room, bot, f"warm {n}")
+        return room
+
+    async def answer(self, room: str, bot: Login, text: str) -> float:
+        """Seconds from sending a message to seeing its answer."""
+        began = time.monotonic()
+        await self._ann.send(room, text)
+        await self._ann.until(
+            lambda: any(text in m.body for m in self._ann.messages(room, bot.user_id)[-3:]),
+            within=60,
+        )
+        return time.monotonic() - began
+
+    async def latency(self, *, encrypted: bool) -> list[str]:
+        """Message to answer: ours, an echo bot that does the same, a bare echo bot, in turn."""
+        config, login = self.config(f"ours-{encrypted}")
+        async with (
+            Bot(config),
+            self.echo(f"same-{encrypted}", model=True) as same,
+            self.echo(f"bare-{encrypted}", model=False) as bare,
+        ):
+            bots = {"ours": login, "same": same, "bare": bare}
+            rooms = {n: await self.room(bot, encrypted=encrypted) for n, bot in bots.items()}
+            taken: dict[str, list[float]] = {name: [] for name in bots}
+            for n in range(self._rounds):
+                for name, bot in bots.items():
+                    taken[name].append(await self.answer(rooms[name], bot, f"round {n} {name}"))
+        kind = "encrypted" if encrypted else "plain"
+        ms = {name: 1000 * statistics.median(times) for name, times in taken.items()}
+        over_same = statistics.median(
+            a / b for a, b in zip(taken["ours"], taken["same"], strict=True)
+        )
+        over_bare = statistics.median(
+            a / b for a, b in zip(taken["ours"], taken["bare"], strict=True)
+        )
+        return [
+            f"| {kind}: ours | {ms['ours']:.0f} ms | |",
+            f"| {kind}: echo bot, same model call, typing, receipt | {ms['same']:.0f} ms"
+            f" | ours is {over_same:.2f}x |",
+            f"| {kind}: bare echo bot | {ms['bare']:.0f} ms | ours is {over_bare:.2f}x |",
+        ]
+
+    async def throughput(self) -> list[str]:
+        """500 messages over 20 rooms: ours, then the echo bot with the model call."""
+        rows = []
+        config, login = self.config("ours-many")
+        async with Bot(config) as bot:
+            rate, lost, doubled = await self._flood(login)
+            await bot.said_all()
+        rows.append(f"| ours | {rate:.1f}/s | lost {lost}, doubled {doubled} |")
+        async with self.echo("same-many", model=True) as same:
+            theirs, lost, doubled = await self._flood(same)
+        rows.append(
+            f"| echo bot with the model call | {theirs:.1f}/s | lost {lost}, doubled {doubled} |"
+        )
+        return [*rows, f"| ratio ours / echo bot | {rate / theirs:.2f} | |"]
+
+    async def _flood(self, bot: Login) -> tuple[float, int, int]:
+        rooms = [await self.room(bot, encrypted=False) for _ in range(20)]
+        wanted = Counter((room, f"echo: flood {n}") for room in rooms for n in range(25))
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for room in rooms:
+                group.create_task(self._pour(room))
+        await self._ann.until(lambda: not wanted - self._answers(rooms, bot), within=120)
+        seconds = time.monotonic() - began
+        found = self._answers(rooms, bot)
+        return 500 / seconds, sum((wanted - found).values()), sum((found - wanted).values())
+
+    async def _pour(self, room: str) -> None:
+        for n in range(25):
+            await self._ann.send(room, f"flood {n}")
+
+    def _answers(self, rooms: list[str], bot: Login) -> Counter[tuple[str, str]]:
+        return Counter(
+            (room, m.body)
+            for room in rooms
+            for m in self._ann.messages(room, bot.user_id)
+            if "flood" in m.body
+        )
+
+    async def memory_and_start(self) -> list[str]:
+        """PSS from an environment of its own, and how long a start takes on an existing store."""
+        config, login = self.config("ours-memory")
+        with private_environment(self._folder / "private") as python:
+            bot = Bot(config, python=python)
+            async with bot:
+                first = await self.room_joined(login)
+                await self._settle()
+                before = pss(bot.pid)
+                for n in range(100):
+                    await self.answer(first, login, f"remember {n}")
+                await self._settle()
+                after = pss(bot.pid)
+                await bot.stop()
+            starts = [await self._start(bot) for _ in range(7)]
+        return [
+            f"| PSS, encryption on, in a room, before the first model call | {before:.1f} MB | ≤ 60 |",
+            f"| PSS, idle after 100 messages | {after:.1f} MB | ≤ 85 |",
+            f"| start → first sync, existing store | {statistics.median(starts):.2f} s | ≤ 2 |",
+        ]
+
+    async def room_joined(self, bot: Login) -> str:
+        """An encrypted room in which nothing was said yet."""
+        room = await self._ann.create_room(invite=[bot.user_id], encrypted=True)
+        await self._ann.wait_joined(room, bot.user_id)
+        return room
+
+    async def _settle(self) -> None:
+        await asyncio.sleep(5)  # idle is a matter of time
+
+    async def _start(self, bot: Bot) -> float:
+        began = time.monotonic()
+        await bot.start()
+        seconds = time.monotonic() - began
+        await bot.stop()
+        return seconds
+
+
+class private_environment:  # noqa: N801  used as a block
+    """A copy of this interpreter and its packages that no other process maps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> str:
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--copies", "--without-pip", self._folder], check=True
+        )
+        ours = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+        theirs = next(self._folder.glob("lib/python3*/site-packages"))
+        shutil.copytree(ours, theirs, dirs_exist_ok=True)
+        return str(self._folder / "bin" / "python")
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder)
+
+
+def pss(pid: int) -> float:
+    """Proportional set size in MB."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def help_cpu() -> list[str]:
+    """CPU time of `wintermute --help`."""
+    taken = []
+    for _ in range(15):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "wintermute", "--help"], check=True, stdout=subprocess.DEVNULL
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return [f"| `wintermute --help`, CPU | {1000 * statistics.median(taken):.0f} ms | ≤ 90 |"]
+
+
+async def bench(rounds: int) -> None:
+    """Measure and print."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "synapse").mkdir()
+        homeserver = stack.enter_context(Homeserver(folder / "synapse"))
+        model = await stack.enter_async_context(ModelServer(rules=False))
+        ann = MatrixUser(homeserver.url, homeserver.user("ann"), folder / "ann")
+        await stack.enter_async_context(ann)
+        run = Bench(folder, homeserver, model, ann, rounds)
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {rounds} rounds\n")  # noqa: T201
+        show(help_cpu())
+        show(await run.memory_and_start())
+        show(await run.latency(encrypted=False))
+        show(await run.latency(encrypted=True))
+        show(await run.throughput())
+
+
+def show(rows: list[str]) -> None:
+    """Print rows as soon as they are there."""
+    print("\n".join(rows), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    options.add_argument("--rounds", type=int, default=60)
+    asyncio.run(bench(options.parse_args().rounds))

@@ -1,0 +1,268 @@
+"""The loom is append-only: the database itself refuses to change what was said and done."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import FakeClock
+from wintermute.db import Database, Error, open_database
+from wintermute.ids import new_id
+from wintermute.loom.casts import Casts
+from wintermute.loom.conversations import Conversations
+from wintermute.messages import Call, Reply, Usage
+
+REFUSED = "loom is append-only"
+NOW = "2026-05-04T12:00:00.000000+00:00"
+
+# One row of each table as the loom writes it; `cast_r` still runs, the others have ended.
+ROWS = f"""
+INSERT INTO conversations (id, kind, room_id, scope, created_at)
+    VALUES ('conv', 'room', '!r', 'room', '{NOW}');
+INSERT INTO branches (id, conversation_id, reason, created_at) VALUES ('b', 'conv', 'start', '{NOW}');
+INSERT INTO prompts (hash, text) VALUES ('h', 'be kind'), ('h2', 'be brief');
+INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, prompt_hash, state,
+    reason, result, started_at, ended_at)
+    VALUES ('cast', 'b', '$e', 'ent', 'hello', 'owner', '{{}}', 'h', 'terminated', 'text', 'hi',
+    '{NOW}', '{NOW}'),
+    ('cast_r', 'b', '$f', 'ent2', 'hello', 'owner', '{{}}', 'h', 'running', NULL, NULL, '{NOW}', NULL);
+INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason, backend,
+    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at)
+    VALUES ('t', 'cast', NULL, 'ent', 'hi', '[{{"id": 1}}]', 'stop', 'b', 'm', 1, 2, 3, 4, NULL, '{NOW}'),
+    ('t2', 'cast', 't', 'ent', '', '[]', 'x', '', '', 0, 0, 0, 0, 'away', '{NOW}');
+INSERT INTO observations (turn_id, n, gate, args, result, tool_call_id, via, state, started_at,
+    completed_at)
+    VALUES ('t', 0, 'echo', '{{"a": 1}}', '"r"', 'c0', 'call', 'completed', '{NOW}', '{NOW}'),
+    ('t', 1, 'echo', '{{"a": 1}}', NULL, 'c1', 'call', 'started', '{NOW}', NULL);
+INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, tokens_before, tokens_after, created_at)
+    VALUES ('f', 'b', 't', 't2', 'they spoke', 9, 1, '{NOW}');
+INSERT INTO rewards (id, turn_id, value, sender, event_id, created_at)
+    VALUES ('w', 't', 1, '@ann:test', '$w', '{NOW}');
+"""
+
+COLUMNS = {
+    "branches": "seq id conversation_id forked_from reason created_at",
+    "prompts": "hash text",
+    "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
+    " result started_at ended_at",
+    "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
+    " tokens_in tokens_out tokens_cached ms error created_at",
+    "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
+    " completed_at",
+    "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at",
+    "rewards": "id turn_id value sender event_id created_at",
+}
+EVERY_COLUMN = [(table, column) for table, names in COLUMNS.items() for column in names.split()]
+OVER = {"casts": "id = 'cast'", "observations": "n = 0", "turns": "id IN ('t', 't2')"}
+NUMBERS = {"seq", "n", "taint", "ms", "value", "is_error"}
+
+CASTS_FIELDS = "reason = 'text', result = 'x', ended_at = 'now'"
+
+# What may change, and only this: (statement, what it is).
+ALLOWED = [
+    f"UPDATE casts SET state = 'terminated', {CASTS_FIELDS} WHERE id = 'cast_r'",
+    f"UPDATE casts SET state = 'truncated', {CASTS_FIELDS} WHERE id = 'cast_r'",
+    "UPDATE casts SET prompt_hash = 'h2' WHERE id = 'cast_r'",
+    "UPDATE casts SET taint = 1 WHERE id = 'cast_r'",
+    "UPDATE casts SET intent = '', result = '' WHERE id = 'cast'",
+    "UPDATE casts SET intent = '', prompt_hash = NULL WHERE id = 'cast'",
+    "UPDATE prompts SET text = '' WHERE hash = 'h'",
+    "UPDATE turns SET utterance = '', calls = '[]' WHERE id = 't'",
+    "UPDATE turns SET utterance = '', calls = '[]', error = '' WHERE id = 't2'",
+    "UPDATE observations SET state = 'completed', result = '1', is_error = 1, completed_at = 'now'"
+    " WHERE n = 1",
+    "UPDATE observations SET args = NULL, result = '' WHERE n = 0",
+    "UPDATE observations SET args = NULL, result = '' WHERE n = 1",
+    "UPDATE folds SET summary = ''",
+]
+
+# Tries to say less than the whole truth by one of the exceptions.
+SLY = [
+    "UPDATE casts SET result = 'better' WHERE id = 'cast_r'",
+    "UPDATE casts SET reason = 'text' WHERE id = 'cast_r'",
+    "UPDATE casts SET ended_at = 'now' WHERE id = 'cast_r'",
+    "UPDATE casts SET state = 'terminated' WHERE id = 'cast_r'",
+    "UPDATE casts SET state = 'terminated', reason = 'text' WHERE id = 'cast_r'",
+    f"UPDATE casts SET state = 'terminated', intent = 'x', {CASTS_FIELDS} WHERE id = 'cast_r'",
+    "UPDATE casts SET taint = -1 WHERE id = 'cast_r'",
+    "UPDATE casts SET state = 'running', reason = NULL WHERE id = 'cast'",
+    "UPDATE casts SET intent = 'hello ', result = '' WHERE id = 'cast'",
+    "UPDATE casts SET prompt_hash = 'h2' WHERE id = 'cast'",
+    "UPDATE turns SET utterance = '' WHERE id = 't'",
+    "UPDATE turns SET calls = '[]' WHERE id = 't'",
+    "UPDATE turns SET utterance = '', calls = '[]', error = '' WHERE id = 't'",
+    "UPDATE turns SET utterance = '', calls = '[]', error = NULL WHERE id = 't2'",
+    "UPDATE turns SET utterance = '', calls = '[]', tokens_in = 0 WHERE id = 't'",
+    "UPDATE turns SET utterance = '', calls = '[]', ms = NULL WHERE id = 't'",
+    "UPDATE turns SET utterance = x'', calls = '[]' WHERE id = 't'",
+    "UPDATE observations SET state = 'started', result = NULL, completed_at = NULL WHERE n = 0",
+    "UPDATE observations SET state = 'completed', result = '1', completed_at = 'now' WHERE n = 0",
+    "UPDATE observations SET args = NULL WHERE n = 0",
+    "UPDATE observations SET args = '{}', result = '' WHERE n = 0",
+    "UPDATE observations SET result = '', is_error = 1 WHERE n = 0",
+    "UPDATE observations SET state = 'completed', result = '1', args = '{}', completed_at = 'now'"
+    " WHERE n = 1",
+    "UPDATE observations SET state = 'completed', completed_at = 'now' WHERE n = 1",
+    "UPDATE observations SET state = 'completed', result = '1' WHERE n = 1",
+    "UPDATE observations SET result = '1' WHERE n = 1",
+    "UPDATE prompts SET text = ' '",
+    "UPDATE folds SET summary = '', tokens_after = 0",
+    "UPDATE OR IGNORE turns SET utterance = 'x'",
+    "UPDATE OR REPLACE turns SET id = 't2' WHERE id = 't'",
+    "INSERT INTO prompts VALUES ('h', 'x') ON CONFLICT (hash) DO UPDATE SET text = 'x'",
+    "INSERT INTO observations (turn_id, n, gate, via, state, started_at) VALUES"
+    " ('t', 0, 'x', 'call', 'started', '') ON CONFLICT DO UPDATE SET gate = excluded.gate",
+]
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(tmp_path / "loom.db") as database:
+        async with database.transaction() as tx:
+            for statement in ROWS.split(";\n"):
+                await tx.execute(statement)
+        yield database
+
+
+async def snapshot(database: Database) -> list[tuple[object, ...]]:
+    found = [await database.rows(f"SELECT * FROM {table}") for table in COLUMNS]
+    return [tuple(row[name] for name in row.keys()) for rows in found for row in rows]  # noqa: SIM118
+
+
+async def refused(database: Database, statement: str) -> None:
+    """The statement fails with our words, and nothing changed."""
+    before = await snapshot(database)
+    with pytest.raises(Error, match=REFUSED):
+        async with database.transaction() as tx:
+            await tx.execute(statement)
+    assert await snapshot(database) == before
+
+
+async def test_the_columns_above_are_all_there_are(database: Database) -> None:
+    """So that a new column cannot be forgotten here."""
+    for table, names in COLUMNS.items():
+        rows = await database.rows("SELECT name FROM pragma_table_info(?)", (table,))
+        assert [row["name"] for row in rows] == names.split()
+
+
+@pytest.mark.parametrize(("table", "column"), EVERY_COLUMN)
+async def test_no_column_can_be_updated(database: Database, table: str, column: str) -> None:
+    """L-048: of rows whose story is over."""
+    number = column in NUMBERS or column.startswith("tokens")
+    value = f"{column} + 10" if number else f"coalesce({column}, '') || 'x'"
+    await refused(database, f"UPDATE {table} SET {column} = {value} WHERE {OVER.get(table, '1')}")
+
+
+@pytest.mark.parametrize(("table", "column"), EVERY_COLUMN)
+async def test_no_column_can_be_emptied(database: Database, table: str, column: str) -> None:
+    """L-048: NULL is neither equal nor different, which a condition can overlook."""
+    before = await snapshot(database)
+    for _ in range(2):  # the second time with whatever the first has let through
+        with suppress(Error):
+            async with database.transaction() as tx:
+                await tx.execute(f"UPDATE {table} SET {column} = NULL WHERE {OVER.get(table, '1')}")
+    may = (table, column) == ("casts", "prompt_hash")  # the prompt of a redacted cast
+    assert may or await snapshot(database) == before
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+async def test_no_row_can_be_deleted_or_replaced(database: Database, table: str) -> None:
+    """L-048: also by INSERT OR REPLACE, which deletes without saying so."""
+    await refused(database, f"DELETE FROM {table}")
+    await refused(database, f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}")
+    await refused(database, f"REPLACE INTO {table} SELECT * FROM {table} LIMIT 1")
+
+
+@pytest.mark.parametrize("statement", SLY)
+async def test_the_exceptions_let_nothing_else_through(database: Database, statement: str) -> None:
+    """L-047, L-048."""
+    await refused(database, statement)
+
+
+@pytest.mark.parametrize("statement", ALLOWED)
+async def test_ends_completions_and_redactions_are_allowed(
+    database: Database, statement: str
+) -> None:
+    """L-048."""
+    async with database.transaction() as tx:
+        assert await tx.execute(statement) >= 1
+
+
+async def test_a_conversation_with_history_cannot_be_deleted(database: Database) -> None:
+    """L-048: nor take its history along into another name."""
+    for statement in (
+        "DELETE FROM conversations",
+        "UPDATE conversations SET id = 'other'",
+    ):
+        with pytest.raises(Error):
+            async with database.transaction() as tx:
+                await tx.execute(statement)
+
+
+async def test_a_redaction_is_shown_as_nothing_and_keeps_its_place(tmp_path: Path) -> None:
+    """L-017, L-048: a blanked turn can still be read and told to a model."""
+    clock = FakeClock()
+    async with open_database(tmp_path / "loom.db") as database:
+        conversations = Conversations(database, clock, new_id)
+        casts = Casts(database, clock, new_id)
+        async with database.transaction() as tx:
+            conversation = await conversations.in_room(tx, "!r", "room")
+            branch = await conversations.current_branch(tx, conversation)
+            cast = await casts.start(tx, branch, "$e", "hello", "owner", {})
+            said = Reply("hi", (Call("c", "echo", "{}"),), "stop", Usage(1, 2, 0), "b", "m", 4)
+            turn = await casts.add_turn(tx, cast, None, said, None)
+            await casts.begin_observation(tx, turn.id, 0, said.calls[0], {})
+            await casts.complete_observation(tx, turn.id, 0, "secret", is_error=False)
+            await casts.end(tx, cast.id, "terminated", "text", "hi")
+            await tx.execute("UPDATE turns SET utterance = '', calls = '[]'")
+            await tx.execute("UPDATE observations SET args = NULL, result = ''")
+            await tx.execute("UPDATE casts SET intent = '', result = ''")
+        (found,) = await casts.of_branch(branch)
+    assert (found.id, found.intent, found.result, found.state) == (cast.id, "", "", "terminated")
+    (left,) = found.turns
+    assert (left.id, left.utterance, left.calls, left.tokens) == (turn.id, "", (), 3)
+    assert [(seen.gate, seen.args, seen.result) for seen in left.observations] == [
+        ("echo", None, "")
+    ]
+
+
+async def test_a_changed_scope_begins_a_new_branch(tmp_path: Path) -> None:
+    """X-031, L-074: nothing said before is carried over, and the old branch stays."""
+    clock = FakeClock()
+    async with open_database(tmp_path / "loom.db") as database:
+        conversations = Conversations(database, clock, new_id)
+        branches = []
+        for scope in ("person:@ann:test", "person:@ann:test", "room:!r", "person:@ann:test"):
+            async with database.transaction() as tx:
+                conversation = await conversations.in_room(tx, "!r", scope)
+                branches.append(await conversations.current_branch(tx, conversation))
+            assert (await conversations.get(conversation)).scope == scope
+        rows = await database.rows("SELECT id, reason FROM branches ORDER BY seq")
+    assert branches[0] == branches[1]
+    assert [(row["id"], row["reason"]) for row in rows] == [
+        (branches[0], "start"),
+        (branches[2], "scope"),
+        (branches[3], "scope"),
+    ]
+
+
+async def test_the_end_of_a_cast_is_recorded_once(tmp_path: Path) -> None:
+    """L-047."""
+    clock = FakeClock()
+    async with open_database(tmp_path / "loom.db") as database:
+        conversations = Conversations(database, clock, new_id)
+        casts = Casts(database, clock, new_id)
+        async with database.transaction() as tx:
+            conversation = await conversations.in_room(tx, "!r", "room")
+            branch = await conversations.current_branch(tx, conversation)
+            cast = await casts.start(tx, branch, "$e", "hello", "owner", {"max_turns": 2})
+        assert await casts.running(conversation) == cast
+        assert await casts.count_running() == 1
+        for reason in ("stopped", "text"):
+            async with database.transaction() as tx:
+                await casts.end(tx, cast.id, "truncated", reason, "")
+        (found,) = await casts.of_branch(branch)
+        assert (found.state, found.reason) == ("truncated", "stopped")
+        assert await casts.running(conversation) is None
+        assert await casts.count_running() == 0

@@ -1,0 +1,302 @@
+"""What comes in is stored once, what goes out is said once."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import NOON, FakeClock
+from wintermute.db import Database, IntegrityError, open_database
+from wintermute.ids import new_id
+from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.inbox import Inbox, State
+from wintermute.mailbox.outbox import Outbox
+from wintermute.mailbox.rooms import Invitation, KnownRooms
+from wintermute.messages import Incoming, Kind
+
+ROOM = "!room:test"
+HOUR = timedelta(hours=1)
+MESSAGE = Incoming(
+    "$1", ROOM, "@ann:test", "Ann", "owner", "message", "hello", NOON, direct=False, raw={"a": 1}
+)
+
+
+@dataclass
+class Mailbox:
+    database: Database
+    clock: FakeClock
+    inbox: Inbox
+    outbox: Outbox
+    rooms: KnownRooms
+    conversation: str
+    count: int = 0
+
+    async def store(
+        self, kind: Kind = "message", *, state: State = "waiting", by_bot: bool = False
+    ) -> int:
+        """A new event of a kind; its place."""
+        self.count += 1
+        body = "/stop" if kind == "command" else f"line {self.count}"
+        incoming = replace(MESSAGE, event_id=f"$e{self.count}", kind=kind, body=body, by_bot=by_bot)
+        async with self.database.transaction() as tx:
+            assert await self.inbox.store(tx, self.conversation, incoming, state)
+        row = await self.database.row("SELECT max(seq) AS seq FROM inbox")
+        assert row is not None
+        return int(row["seq"])
+
+    async def say(self, body: str, room: str = ROOM) -> str:
+        async with self.database.transaction() as tx:
+            return await self.outbox.say(tx, self.conversation, room, body)
+
+    async def streak(self) -> int:
+        async with self.database.transaction() as tx:
+            return await self.inbox.bot_streak(tx, self.conversation)
+
+
+@pytest.fixture
+async def mailbox(tmp_path: Path) -> AsyncIterator[Mailbox]:
+    clock = FakeClock()
+    async with open_database(tmp_path / "test.db") as database:
+        async with database.transaction() as tx:
+            conversation = await Conversations(database, clock, new_id).in_room(tx, ROOM, "room")
+        yield Mailbox(
+            database,
+            clock,
+            Inbox(database, clock),
+            Outbox(database, clock, new_id),
+            KnownRooms(database, clock),
+            conversation,
+        )
+
+
+async def test_an_event_delivered_twice_is_stored_once(mailbox: Mailbox) -> None:
+    """L-073: the first one counts, whatever the second says."""
+    second = replace(MESSAGE, body="other")
+    async with mailbox.database.transaction() as tx:
+        assert await mailbox.inbox.store(tx, mailbox.conversation, MESSAGE, "waiting")
+        assert not await mailbox.inbox.store(tx, mailbox.conversation, second, "waiting")
+        await mailbox.inbox.mark(tx, "$1", "answered")
+        assert not await mailbox.inbox.store(tx, mailbox.conversation, second, "waiting")
+    rows = await mailbox.database.rows("SELECT body, state FROM inbox")
+    assert [tuple(row) for row in rows] == [("hello", "answered")]  # type: ignore[arg-type]  # a row is a sequence too
+
+
+async def test_open_rows_come_in_order_and_whole(mailbox: Mailbox) -> None:
+    """L-072: stops apart, which do not wait."""
+    for kind in ("message", "command", "event"):
+        await mailbox.store(kind)
+    await mailbox.store("context", state="ignored")
+    rows = await mailbox.inbox.open_rows(mailbox.conversation)
+    assert [row.event_id for row in rows] == ["$e1", "$e3"]
+    first = rows[0]
+    assert (first.sender, first.sender_name, first.origin) == ("@ann:test", "Ann", "owner")
+    assert (first.direct, first.state, first.not_before) == (False, "waiting", None)
+    assert [row.event_id for row in await mailbox.inbox.stops(mailbox.conversation)] == ["$e2"]
+    assert await mailbox.inbox.open_conversations() == [mailbox.conversation]
+    assert await mailbox.inbox.count("waiting") == 3
+
+
+async def test_a_row_moves_on_and_may_be_delayed(mailbox: Mailbox) -> None:
+    """L-034."""
+    await mailbox.store()
+    async with mailbox.database.transaction() as tx:
+        await mailbox.inbox.mark(tx, "$e1", "waiting", NOON + HOUR)
+    (row,) = await mailbox.inbox.open_rows(mailbox.conversation)
+    assert row.not_before == NOON + HOUR
+    async with mailbox.database.transaction() as tx:
+        await mailbox.inbox.mark(tx, "$e1", "casting")
+    (row,) = await mailbox.inbox.open_rows(mailbox.conversation)
+    assert (row.state, row.not_before) == ("casting", None)
+
+
+async def test_giving_up_concerns_what_waits_for_the_model(mailbox: Mailbox) -> None:
+    """L-034: and was said before the stop."""
+    for _ in range(4):
+        await mailbox.store()
+    async with mailbox.database.transaction() as tx:
+        for n in (1, 2, 4):
+            await mailbox.inbox.mark(tx, f"$e{n}", "waiting", NOON + HOUR)
+        assert await mailbox.inbox.give_up_waiting(tx, mailbox.conversation, before=4) == 2
+        assert await mailbox.inbox.give_up_waiting(tx, mailbox.conversation, before=4) == 0
+        assert await mailbox.inbox.give_up_waiting(tx, "another", before=9) == 0
+    rows = await mailbox.inbox.open_rows(mailbox.conversation)
+    assert [row.event_id for row in rows] == ["$e3", "$e4"]
+
+
+async def test_context_is_what_was_said_since_we_were_addressed(mailbox: Mailbox) -> None:
+    """X-002: at most the last 20 lines."""
+    await mailbox.store("context", state="ignored")
+    await mailbox.store()
+    for _ in range(25):
+        await mailbox.store("context", state="ignored")
+    here = await mailbox.store()
+    await mailbox.store("context", state="ignored")
+    lines = await mailbox.inbox.context(mailbox.conversation, here)
+    assert [line.body for line in lines] == [f"line {n}" for n in range(8, 28)]
+    assert await mailbox.inbox.context(mailbox.conversation, 2) != []
+    assert await mailbox.inbox.context(mailbox.conversation, 3) == []
+    assert await mailbox.inbox.context("another", here) == []
+
+
+async def test_bots_are_counted_until_a_person_speaks(mailbox: Mailbox) -> None:
+    """X-004: whatever they say, command or message; what was ignored does not count."""
+    assert await mailbox.streak() == 0
+    await mailbox.store(by_bot=True)
+    await mailbox.store("command", by_bot=True)
+    await mailbox.store("context", state="ignored", by_bot=True)
+    await mailbox.store(state="ignored", by_bot=True)
+    assert await mailbox.streak() == 2
+    await mailbox.store("context", state="ignored")
+    assert await mailbox.streak() == 0
+    await mailbox.store(by_bot=True)
+    assert await mailbox.streak() == 1
+
+
+async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> None:
+    """X-021: it keeps its place."""
+    async with mailbox.database.transaction() as tx:
+        for n in (1, 2):
+            await mailbox.inbox.store_locked(tx, mailbox.conversation, ROOM, f"${n}", {"n": n})
+        await mailbox.inbox.store_locked(tx, mailbox.conversation, ROOM, "$1", {"n": 3})
+    await mailbox.store()
+    first, second = await mailbox.inbox.locked()
+    assert (first.raw, second.raw, first.received_at) == ({"n": 1}, {"n": 2}, NOON)
+    assert [row.raw for row in await mailbox.inbox.locked(limit=1)] == [{"n": 2}]
+    async with mailbox.database.transaction() as tx:
+        await mailbox.inbox.unlock(tx, first.seq, MESSAGE, "waiting")
+        await mailbox.inbox.unlock(tx, first.seq, replace(MESSAGE, body="other"), "waiting")
+        await mailbox.inbox.discard_locked(tx, first.seq)
+        await mailbox.inbox.discard_locked(tx, second.seq)
+    rows = await mailbox.inbox.open_rows(mailbox.conversation)
+    assert [row.body for row in rows] == ["hello", "line 1"]
+    assert await mailbox.inbox.locked() == []
+
+
+async def test_the_sync_token_belongs_to_an_account(mailbox: Mailbox) -> None:
+    """X-005: another account begins afresh."""
+    assert await mailbox.inbox.token("@bot:test") is None
+    for token in ("s1", "s2"):
+        async with mailbox.database.transaction() as tx:
+            await mailbox.inbox.store_token(tx, "@bot:test", token)
+        assert await mailbox.inbox.token("@bot:test") == token
+    assert await mailbox.inbox.token("@new:test") is None
+
+
+async def test_rows_and_token_are_stored_together(mailbox: Mailbox) -> None:
+    """X-011: neither without the other."""
+
+    async def killed() -> None:
+        async with mailbox.database.transaction() as tx:
+            await mailbox.inbox.store(tx, mailbox.conversation, MESSAGE, "waiting")
+            await mailbox.inbox.store_token(tx, "@bot:test", "s1")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await killed()
+    assert await mailbox.inbox.token("@bot:test") is None
+    assert await mailbox.inbox.open_conversations() == []
+
+
+async def test_things_are_said_in_order_for_each_room(mailbox: Mailbox) -> None:
+    """L-073."""
+    first = await mailbox.say("one")
+    await mailbox.say("two")
+    await mailbox.say("three", "!other:test")
+    assert sorted(await mailbox.outbox.rooms_waiting()) == ["!other:test", ROOM]
+    out = await mailbox.outbox.next(ROOM)
+    assert out is not None
+    assert (out.id, out.body, out.kind) == (first, "one", "reply")
+    assert await mailbox.outbox.next("!nowhere:test") is None
+
+
+async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> None:
+    """X-011: the row is said with its last part."""
+    outbox_id = await mailbox.say("long")
+    assert await mailbox.outbox.parts(outbox_id) == []
+    contents = [(f"txn{n}", {"body": f"part {n}"}) for n in range(2)]
+    parts = await mailbox.outbox.store_parts(outbox_id, contents)
+    assert parts == await mailbox.outbox.parts(outbox_id)
+    assert [(part.n, part.txn_id, part.content) for part in parts] == [
+        (0, "txn0", {"body": "part 0"}),
+        (1, "txn1", {"body": "part 1"}),
+    ]
+    with pytest.raises(IntegrityError):
+        await mailbox.outbox.store_parts(outbox_id, [("txn9", {})])
+    for device in ("FIRST", "SECOND"):
+        await mailbox.outbox.attempt(parts[0], device)
+        mailbox.clock.advance(60)
+    (part, _) = await mailbox.outbox.parts(outbox_id)
+    assert (part.attempts, part.device_id, part.first_attempt_at) == (2, "FIRST", NOON)
+    assert not part.sent
+    await mailbox.outbox.sent(parts[0], "$a")
+    assert await mailbox.outbox.knows("$a")
+    assert not await mailbox.outbox.knows("$b")
+    assert await mailbox.outbox.next(ROOM) is not None
+    await mailbox.outbox.sent(parts[1], "$b")
+    assert await mailbox.outbox.next(ROOM) is None
+    assert all(part.sent for part in await mailbox.outbox.parts(outbox_id))
+
+
+async def test_what_is_refused_is_kept_until_we_are_let_in_again(mailbox: Mailbox) -> None:
+    """X-030."""
+    outbox_id = await mailbox.say("hello")
+    await mailbox.outbox.stuck(outbox_id, "M_FORBIDDEN")
+    assert await mailbox.outbox.rooms_waiting() == []
+    async with mailbox.database.transaction() as tx:
+        await mailbox.outbox.release(tx, "!other:test")
+        assert await mailbox.outbox.rooms_waiting() == []
+        await mailbox.outbox.release(tx, ROOM)
+    assert await mailbox.outbox.rooms_waiting() == [ROOM]
+
+
+async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
+    """X-021, L-034."""
+
+    async def notice(key: str = "k") -> bool:
+        async with mailbox.database.transaction() as tx:
+            return await mailbox.outbox.notice_once(
+                tx, key, HOUR, mailbox.conversation, ROOM, f"notice {key}"
+            )
+
+    assert await notice()
+    mailbox.clock.advance(3599)
+    assert not await notice()
+    assert await notice("other")
+    mailbox.clock.advance(1)
+    assert await notice()
+    assert not await notice()
+    async with mailbox.database.transaction() as tx:
+        await mailbox.outbox.forget_notice(tx, "k")
+    assert await notice()
+    rows = await mailbox.database.rows("SELECT body, kind FROM outbox ORDER BY seq")
+    assert [(row["body"], row["kind"]) for row in rows] == [
+        ("notice k", "notice"),
+        ("notice other", "notice"),
+        ("notice k", "notice"),
+        ("notice k", "notice"),
+    ]
+
+
+async def test_an_invitation_is_kept_until_its_room_was_seen(mailbox: Mailbox) -> None:
+    """X-001: a kill between storing and joining does not lose it."""
+    async with mailbox.database.transaction() as tx:
+        await mailbox.rooms.invited(tx, ROOM, "@eve:test", welcome=False)
+        await mailbox.rooms.invited(tx, ROOM, "@ann:test", welcome=True)
+    assert await mailbox.rooms.invitations() == [Invitation(ROOM, "@ann:test", True, "pending")]
+    await mailbox.rooms.joined(ROOM)
+    assert await mailbox.rooms.invitations() == [Invitation(ROOM, "@ann:test", True, "joined")]
+    async with mailbox.database.transaction() as tx:
+        await mailbox.rooms.settled(tx, ROOM)
+    assert await mailbox.rooms.invitations() == []
+
+
+async def test_a_room_once_encrypted_stays_so(mailbox: Mailbox) -> None:
+    """X-015."""
+    for encrypted in (False, True, False):
+        async with mailbox.database.transaction() as tx:
+            await mailbox.rooms.seen(tx, ROOM, encrypted)
+            await mailbox.rooms.left(tx, ROOM)
+            await mailbox.rooms.seen(tx, "!plain:test", encrypted=False)
+    assert await mailbox.rooms.encrypted() == {ROOM}

@@ -1,0 +1,175 @@
+"""Who works when: order inside a room, all rooms at once, and nobody who takes them all."""
+
+import asyncio
+from pathlib import Path
+
+from tests.world.house import Gate, House, open_house
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from wintermute.conversation.toolbox import Caller
+from wintermute.messages import Json
+
+BOB = "@bob:test"
+
+
+def room(n: int) -> str:
+    return f"!room{n}:test"
+
+
+async def test_a_room_is_answered_in_order_and_one_by_one(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-002, L-072."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        for n in range(10):
+            await house.incoming(f"{n}")
+        assert await house.said(10) == [f"echo: {n}" for n in range(10)]
+    for n, request in enumerate(model.requests):
+        shown = [m["content"] for m in request.messages[1:]]
+        assert shown == [text for k in range(n) for text in (f"{k}", f"echo: {k}")] + [f"{n}"]
+
+
+async def test_what_was_stored_before_the_start_is_answered_in_order(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-005."""
+    async with open_house(tmp_path, model.url) as house:
+        for n in range(4):
+            await house.incoming(f"{n}", room=room(n % 2))
+    async with open_house(tmp_path, model.url) as house, house.working():
+        assert await house.said(2, room(0)) == ["echo: 0", "echo: 2"]
+        assert await house.said(2, room(1)) == ["echo: 1", "echo: 3"]
+
+
+async def test_rooms_do_not_wait_for_each_other(tmp_path: Path, model: ModelServer) -> None:
+    """L-072: and a command waits only for what is before it in its own room."""
+    gate = asyncio.Event()
+    model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("think", room=room(1))
+        await model.request_arrived(1)
+        await house.incoming("/help", room=room(1))
+        await house.incoming("hello", room=room(2))
+        await house.incoming("/help", room=room(3))
+        assert await house.said(1, room(2)) == ["echo: hello"]
+        assert len(await house.said(1, room(3))) == 1
+        assert await house.spoken(room(1)) == []
+        gate.set()
+        assert (await house.said(2, room(1)))[0] == "slow"
+
+
+async def test_one_person_cannot_take_everything(tmp_path: Path, model: ModelServer) -> None:
+    """X-032: four casts of one person at the same time; others are not delayed."""
+    gate = asyncio.Event()
+
+    def choose(seen: Seen) -> Step | None:
+        return Slow(gate, Text("done")) if seen.last_user == "ann's" else None
+
+    model.keyed(choose)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        for n in range(7):
+            await house.incoming("ann's", room=room(n))
+        await model.request_arrived(4)
+        await house.incoming("bob's", room="!bob:test", sender=BOB)
+        assert await house.said(1, "!bob:test") == ["echo: bob's"]
+        assert len(model.requests) == 5
+        gate.set()
+        for n in range(7):
+            assert await house.said(1, room(n)) == ["done"]
+
+
+async def test_a_stop_reaches_a_cast_that_waits_for_its_turn(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-032, L-023: it never asks the model."""
+    gate = asyncio.Event()
+    model.keyed(lambda s: Slow(gate, Text("done")) if s.last_user == "wait" else None)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        for n in range(4):
+            await house.incoming("wait", room=room(n))
+        await model.request_arrived(4)
+        await house.incoming("never", room=room(9))
+        await house.until(lambda: attended(house, room(9)))
+        await house.incoming("/stop", room=room(9))
+        assert await house.said(1, room(9)) == ["Stopped."]
+        gate.set()
+        await house.settled()
+        assert await house.spoken(room(9)) == ["Stopped."]
+    assert all(request.last_user == "wait" for request in model.requests)
+
+
+async def attended(house: House, room_id: str) -> bool:
+    return ("attend", room_id) in house.speaker.shown
+
+
+async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: ModelServer) -> None:
+    """X-007: for each message a beginning and an end, also when it goes wrong."""
+
+    async def bug(_caller: Caller, _args: Json) -> object:
+        raise KeyError
+
+    model.script(Calls((Use("echo"),)))
+    async with open_house(tmp_path, model.url, gates=[Gate(act=bug)]) as house, house.working():
+        await house.incoming("break")
+        await house.incoming("hello")
+        await house.incoming("/help")
+        await house.said(3)
+        await house.settled()
+    shown = [what for what, _ in house.speaker.shown]
+    assert shown == ["attend", "rest", "speak"] * 2 + ["speak"]
+
+
+async def test_a_burst_in_many_rooms_loses_and_doubles_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-006: woken more often than there is work, and while at work."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        async with asyncio.TaskGroup() as senders:
+            for n in range(12):
+                senders.create_task(_sends(house, n))
+        await house.settled()
+        for n in range(12):
+            assert await house.spoken(room(n)) == [f"echo: {n}.{k}" for k in range(5)]
+
+
+async def _sends(house: House, n: int) -> None:
+    for k in range(5):
+        await house.incoming(f"{n}.{k}", room=room(n), sender=f"@{n}:test")
+        house.rooms.wake("a conversation that is not there")
+
+
+async def test_a_new_scope_in_the_room_shows_nothing_of_before(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-031, DESIGN 6: a third person came in."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("my secret")
+        await house.said(1)
+        await house.incoming("hello all", scope="room:!room:test", direct=False)
+        await house.said(2)
+        reasons = await house.rows("SELECT reason FROM branches ORDER BY seq")
+    assert [row["reason"] for row in reasons] == ["start", "scope"]
+    assert "secret" not in str(model.requests[1].messages)
+
+
+async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-074: the scope changes while a gate runs."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(caller: Caller, _args: Json) -> object:
+        begun.set()
+        await go_on.wait()
+        return caller.scope
+
+    model.script(Calls((Use("echo"),)))
+    async with open_house(tmp_path, model.url, gates=[Gate(act=wait)]) as house, house.working():
+        await house.incoming("old")
+        await begun.wait()
+        await house.incoming("new", scope="room:!room:test")
+        go_on.set()
+        assert await house.said(2) == ["echo: old", "echo: new"]
+        casts = await house.rows("SELECT branch_id FROM casts ORDER BY seq")
+    assert casts[0] != casts[1]
+    assert [m["content"] for m in model.requests[2].messages[1:]] == ["new"]
+    assert model.requests[1].messages[-1]["content"] == "person:@ann:test"
