@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer

@@ -165,48 +165,57 @@ Spoil = Callable[[Json], None]
 """Puts one bad thing into a homeserver's answer to /sync."""
 
 
+def inside(answer: Json, path: tuple[str, ...]) -> Json:
+    for name in path:
+        answer = answer.setdefault(name, {})
+    return answer
+
+
+def placed(value: object, *path: str) -> Spoil:
+    """The value at a place."""
+
+    def spoil(answer: Json) -> None:
+        inside(answer, path[:-1])[path[-1]] = value
+
+    return spoil
+
+
+def listed(value: object, *path: str) -> Spoil:
+    """The value first in the list at a place."""
+
+    def spoil(answer: Json) -> None:
+        inside(answer, path[:-1]).setdefault(path[-1], []).insert(0, value)
+
+    return spoil
+
+
 class Corpus:
-    """Everything that is going to be in answers to /sync, in batches."""
+    """Everything that is going to be in answers to /sync.
+
+    `group` gets events that change nothing about the room, `victim` all the others.
+    """
 
     def __init__(self, sender: str, our_key: str, group: str, victim: str) -> None:
         self._numbers = itertools.count(1)
-        self._group = group
-        self._victim = victim
         self.cases: list[Spoil] = [
-            *self._timeline(group, talk(sender), "timeline"),
-            *self._timeline(victim, state(sender), "timeline"),
-            *self._timeline(victim, state(sender)[:3], "state"),
-            *self._devices(to_device(sender, our_key)),
+            *self._events(talk(sender), "rooms", "join", group, "timeline", "events"),
+            *self._events(state(sender), "rooms", "join", victim, "timeline", "events"),
+            *self._events(state(sender)[:3], "rooms", "join", victim, "state", "events"),
+            *self._events(to_device(sender, our_key), "to_device", "events"),
             *self._invitations(sender),
-            *self._frames(sender),
+            *frames(sender, victim),  # last: what they replace is lost to the others
         ]
 
-    def _timeline(self, room: str, bases: list[Json], place: str) -> Iterator[Spoil]:
+    def _events(self, bases: list[Json], *path: str) -> Iterator[Spoil]:
         for base in bases:
-            base |= {"origin_server_ts": 1_780_000_000_000, "unsigned": {"age": 1}}
-            for event in [*wrong(base | {"event_id": "$"}), *WRONG[1:]]:
-                yield self._put(room, place, self._named(event))
+            head = {"origin_server_ts": 1_780_000_000_000, "unsigned": {"age": 1}, "event_id": "$"}
+            for event in [*wrong(base if "to_device" in path else base | head), *WRONG[1:]]:
+                yield listed(self._named(event), *path)
 
     def _named(self, event: object) -> object:
         if isinstance(event, dict) and event.get("event_id") == "$":
             return event | {"event_id": f"$wrong-{next(self._numbers)}"}
         return event
-
-    def _put(self, room: str, place: str, event: object) -> Spoil:
-        def spoil(answer: Json) -> None:
-            joined = answer.setdefault("rooms", {}).setdefault("join", {}).setdefault(room, {})
-            joined.setdefault(place, {}).setdefault("events", []).insert(0, event)
-
-        return spoil
-
-    def _devices(self, bases: list[Json]) -> Iterator[Spoil]:
-        for base in bases:
-            for event in [*wrong(base), *WRONG[1:]]:
-                yield (
-                    lambda answer, event=event: (
-                        answer.setdefault("to_device", {}).setdefault("events", []).append(event)
-                    )
-                )
 
     def _invitations(self, sender: str) -> Iterator[Spoil]:
         member = {
@@ -217,32 +226,25 @@ class Corpus:
         }
         rooms = [{"invite_state": {"events": [event]}} for event in wrong(member)]
         for room in [*rooms, *wrong({"invite_state": {"events": [member]}}), *WRONG[1:]]:
-            name = f"!wrong{next(self._numbers)}"
-            yield (
-                lambda answer, room=room, name=name: (
-                    answer.setdefault("rooms", {}).setdefault("invite", {}).update({name: room})
-                )
-            )
+            yield placed(room, "rooms", "invite", f"!wrong{next(self._numbers)}")
 
-    def _frames(self, sender: str) -> Iterator[Spoil]:
-        """The frame around events; what it held is lost, so these rooms are only in these."""
-        lists = {"changed": [sender], "left": [sender]}
-        counts = {"signed_curve25519": 50}
-        parts: Json = {"device_lists": lists, "device_one_time_keys_count": counts}
-        parts["device_unused_fallback_key_types"] = ["signed_curve25519"]
-        for changed in wrong(parts):
+
+def frames(sender: str, room: str) -> Iterator[Spoil]:
+    """The frame around events, wrong."""
+    parts: Json = {
+        "device_lists": {"changed": [sender], "left": [sender]},
+        "device_one_time_keys_count": {"signed_curve25519": 50},
+        "device_unused_fallback_key_types": ["signed_curve25519"],
+    }
+    for name, part in parts.items():
+        for changed in wrong({name: part}):
             assert isinstance(changed, dict)
-            yield lambda answer, changed=changed: answer.update(changed)
-        timeline = {"events": [], "prev_batch": "s1", "limited": False}
-        room = {"timeline": timeline, "state": {"events": []}, "ephemeral": {"events": []}}
-        for changed in wrong(room):
-            yield (
-                lambda answer, changed=changed: (
-                    answer.setdefault("rooms", {})
-                    .setdefault("join", {})
-                    .update({self._victim: changed})
-                )
-            )
+            if name in changed:
+                yield placed(changed[name], name)
+    timeline = {"events": [], "prev_batch": "s1", "limited": True}
+    whole = {"timeline": timeline, "state": {"events": []}, "ephemeral": {"events": []}}
+    for changed in wrong(whole):
+        yield placed(changed, "rooms", "join", room)
 
 
 class Injector:

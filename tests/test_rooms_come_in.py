@@ -34,7 +34,9 @@ async def test_only_invitations_of_allowed_people_are_accepted(
             await left(eve, unwelcome[0], bot_id)
             assert await bot.stop() == 0
 
-            while_down = [await host.create_room([bot_id]) for host in (ann, bob)]
+            while_down = [
+                await host.create_room([bot_id], preset="private_chat") for host in (ann, bob)
+            ]
             unwelcome.append(await eve.create_room([bot_id]))
             await bot.start()
             for host, room in zip((ann, bob), while_down, strict=True):
@@ -78,9 +80,7 @@ async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
             room = await meet(ann, bot_id, eve)
             for n in range(25):
                 await ann.send(room, f"line {n}")
-            for text in (f"{bot_id}: answer me", f"{name}: obey", "/status", f"{bot_id} /new"):
-                await eve.send(room, text)
-            await eve.send(room, "hey", **{"m.mentions": {"user_ids": [bot_id]}})
+            await pester(eve, room, bot_id, name)
             await ann.until(lambda: len(ann.messages(room)) == 30)
             await ann.send(room, f"{name}: by name")
             await ann.wait_for_count(room, bot_id, 1)
@@ -93,18 +93,21 @@ async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
             await ann.send(room, f"{bot_id}: /help")
             await ann.wait_for(room, lambda m: m.sender == bot_id and "/stop" in m.body)
 
-            first, second, third = [request.last_user for request in model.requests]
+            first, second, _ = [request.last_user for request in model.requests]
             context = first.split("</room_context>")[0].splitlines()
-            assert context[0] == "<room_context>"
-            assert len(context) == 21
-            assert "line 4" not in first
-            assert "line 24" in first
+            assert (context[0], len(context)) == ("<room_context>", 21)
+            assert ("line 4" in first, "line 24" in first) == (False, True)
             assert eve.user_id in context[-1]
-            assert first.endswith("by name")
-            assert second.endswith("by mention")
-            assert third.endswith("by id")
+            ends = [request.last_user.rsplit(": ")[-1] for request in model.requests]
+            assert ends == ["by name", "by mention", "by id"]
             assert "<room_context>" not in second
             assert len(await said(ann, room, bot_id)) == 4
+
+
+async def pester(stranger: MatrixUser, room: str, bot: str, name: str) -> None:
+    for text in (f"{bot}: answer me", f"{name}: obey", "/status", f"{bot} /new"):
+        await stranger.send(room, text)
+    await stranger.send(room, "hey", **{"m.mentions": {"user_ids": [bot]}})
 
 
 async def test_the_bot_does_not_answer_itself_notices_or_edits(

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
-from tests.world.user import MatrixUser
+from tests.world.user import MatrixUser, Message
 
 Person = Callable[[str], MatrixUser]
 NewName = Callable[[str], str]
@@ -131,12 +132,16 @@ async def test_each_message_has_one_answer_when_the_homeserver_goes_away_under_l
                         await asyncio.to_thread(homeserver.start)
                         back = asyncio.get_running_loop().time()
                     for room in rooms:
-                        await ann.wait_for(room, lambda m, k=kill: m.body == f"echo: {k} 4")
+                        await ann.wait_for(room, partial(says, f"echo: {kill} 4"))
                     assert asyncio.get_running_loop().time() - back < 20
                 wanted = [f"echo: {kill} {n}" for kill in (False, True) for n in range(5)]
                 for room in rooms:
                     assert await said(ann, room, login.user_id) == wanted
                 assert await bot.stop() == 0
+
+
+def says(text: str, message: Message) -> bool:
+    return message.body == text
 
 
 async def talk(person: MatrixUser, room: str, mark: object) -> None:

@@ -43,6 +43,7 @@ from wintermute.tools.roots import Roots
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
+LOGIN_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ async def run_daemon(config: Config, outside: Outside | None = None) -> None:
     problems: list[Exception] = []
     with hold(config.data_dir):
         try:
-            session = await _session(config, stopping)
+            session = await _session(config, outside.clock, stopping)
             if session is not None:
                 async with open_wintermute(config, session, outside) as wintermute:
                     await wintermute.run(stopping)
@@ -118,19 +119,24 @@ def _first(problem: Exception) -> Exception:
     return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
 
 
-async def _session(config: Config, stopping: asyncio.Event) -> Session | None:
+async def _session(config: Config, clock: Clock, stopping: asyncio.Event) -> Session | None:
     """The login, however long the homeserver is away; None when asked to stop meanwhile."""
-    while not stopping.is_set():
+    async with asyncio.TaskGroup() as group:
+        login = group.create_task(_login(config, clock))
+        stop = group.create_task(stopping.wait())
+        await asyncio.wait({login, stop}, return_when=asyncio.FIRST_COMPLETED)
+        login.cancel()
+        stop.cancel()
+    return None if login.cancelled() else login.result()
+
+
+async def _login(config: Config, clock: Clock) -> Session:
+    while True:
         try:
             return await logged_in(config.matrix, config.data_dir / "matrix")
         except HomeserverUnavailable as error:
             log.warning("login waits reason=%s", error)
-        try:
-            async with asyncio.timeout(2):
-                await stopping.wait()
-        except TimeoutError:
-            continue
-    return None
+        await clock.sleep(LOGIN_PAUSE)
 
 
 @asynccontextmanager

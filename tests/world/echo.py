@@ -67,4 +67,5 @@ async def run(homeserver: str, user: str, device: str, token: str, store: str, u
 
 
 if __name__ == "__main__":
-    asyncio.run(run(*sys.argv[1:6], sys.argv[6] if len(sys.argv) > 6 else ""))
+    server, user_id, device_id, token, store, *model_url = sys.argv[1:]
+    asyncio.run(run(server, user_id, device_id, token, store, "".join(model_url)))

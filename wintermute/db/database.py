@@ -33,10 +33,9 @@ class Transaction:
 
     async def execute(self, sql: str, parameters: Parameters = ()) -> int:
         """Run one statement; the number of rows it changed."""
+        # Not closed: that would be a second way through the driver's thread for nothing.
         cursor = await self._connection.execute(sql, cast("Iterable[Any]", parameters))
-        count = cursor.rowcount
-        await cursor.close()
-        return count
+        return cursor.rowcount
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query, as this transaction sees them."""
@@ -75,8 +74,7 @@ class Database:
 
     async def _run(self, statement: str) -> None:
         async def whole() -> None:
-            cursor = await self._writer.execute(statement)
-            await cursor.close()
+            await self._writer.execute(statement)
 
         await asyncio.shield(whole())
 

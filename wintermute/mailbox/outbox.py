@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -12,6 +12,7 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 OutKind = Literal["reply", "notice", "event"]
+UNTRIED = (0, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +126,48 @@ class Outbox:
         )
         return [_part(row) for row in rows]
 
-    async def store_parts(self, outbox_id: str, contents: Sequence[tuple[str, Json]]) -> list[Part]:
-        """Fix how a message is split and under which transaction ids it is sent."""
-        async with self._database.transaction() as tx:
-            for n, (txn_id, content) in enumerate(contents):
-                await tx.execute(
-                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state)"
-                    " VALUES (?, ?, ?, ?, 'waiting')",
-                    (outbox_id, n, txn_id, json.dumps(content)),
-                )
-            rows = await tx.rows(
-                "SELECT * FROM outbox_parts WHERE outbox_id = ? ORDER BY n", (outbox_id,)
-            )
-        return [_part(row) for row in rows]
+    async def store_parts(
+        self, outbox_id: str, contents: Sequence[tuple[str, Json]], device_id: str
+    ) -> list[Part]:
+        """Fix how a message is split and under which transaction ids it is sent.
 
-    async def attempt(self, part: Part, device_id: str) -> None:
-        """Note that a part is about to be sent, before it is."""
+        The first part counts as attempted with this: one commit less before it goes out.
+        """
+        now = self._clock.now()
+        parts = [
+            Part(
+                outbox_id, n, txn_id, content, False, *((1, device_id, now) if n == 0 else UNTRIED)
+            )
+            for n, (txn_id, content) in enumerate(contents)
+        ]
+        async with self._database.transaction() as tx:
+            for part in parts:
+                first = part.first_attempt_at
+                await tx.execute(
+                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, attempts,"
+                    " device_id, first_attempt_at) VALUES (?, ?, ?, ?, 'waiting', ?, ?, ?)",
+                    (
+                        outbox_id,
+                        part.n,
+                        part.txn_id,
+                        json.dumps(part.content),
+                        part.attempts,
+                        part.device_id,
+                        stamp(first) if first else None,
+                    ),
+                )
+        return parts
+
+    async def attempt(self, part: Part, device_id: str) -> Part:
+        """Note that a part is about to be sent for the first time, before it is."""
+        now = self._clock.now()
         async with self._database.transaction() as tx:
             await tx.execute(
-                "UPDATE outbox_parts SET attempts = attempts + 1,"
-                " device_id = coalesce(device_id, ?), first_attempt_at = coalesce(first_attempt_at, ?)"
+                "UPDATE outbox_parts SET attempts = 1, device_id = ?, first_attempt_at = ?"
                 " WHERE outbox_id = ? AND n = ?",
-                (device_id, stamp(self._clock.now()), part.outbox_id, part.n),
+                (device_id, stamp(now), part.outbox_id, part.n),
             )
+        return replace(part, attempts=1, device_id=device_id, first_attempt_at=now)
 
     async def sent(self, part: Part, event_id: str) -> None:
         """The homeserver named the event: this part is said; with the last one the row is."""

@@ -141,6 +141,8 @@ class Intake:
         self, tx: Transaction, conversation: str, incoming: Incoming, view: RoomView
     ) -> None:
         takes = await self._takes(tx, conversation, incoming, view)
+        if incoming.kind == "context":  # other people's lines: what is shown of them is enough
+            incoming = replace(incoming, raw={})
         await self._inbox.store(tx, conversation, incoming, "waiting" if takes else "ignored")
 
     async def _takes(

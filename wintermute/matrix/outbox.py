@@ -97,7 +97,8 @@ class Sender:
     async def _deliver(self, row: Outgoing) -> None:
         found = await self._outbox.parts(row.id)
         if not found:
-            found = await self._outbox.store_parts(row.id, events_of(row))
+            device_id = self._client.account.device_id
+            found = await self._outbox.store_parts(row.id, events_of(row), device_id)
         if not found:
             await self._outbox.stuck(row.id, "nothing in it can be shown")
         for part in found:
@@ -107,10 +108,11 @@ class Sender:
     async def _send(self, row: Outgoing, part: Part) -> bool:
         """Send one part, however long it takes; False when it is refused for good."""
         wait = 0.5
-        look = must_look(part, self._client.account.device_id, self._clock.now())
+        if not part.attempts:
+            part = await self._outbox.attempt(part, self._client.account.device_id)
         while not self._closing:
             try:
-                await self._once(row, part, look)
+                await self._once(row, part)
             except SendRefused as error:
                 log.warning(
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
@@ -125,13 +127,13 @@ class Sender:
                 return True
         return False
 
-    async def _once(self, row: Outgoing, part: Part, look: bool) -> None:
+    async def _once(self, row: Outgoing, part: Part) -> None:
         self._sending += 1
         self._quiet.clear()
         try:
+            look = must_look(part, self._client.account.device_id, self._clock.now())
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
-                await self._outbox.attempt(part, self._client.account.device_id)
                 encrypted = row.room_id in await self._known.encrypted()
                 event_id = await self._client.send(
                     row.room_id, part.content, part.txn_id, encrypted=encrypted

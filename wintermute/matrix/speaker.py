@@ -10,7 +10,8 @@ from wintermute.matrix.outbox import Sender
 
 log = logging.getLogger(__name__)
 
-REFRESH_SECONDS = 20  # a typing sign fades after 30
+REFRESH_SECONDS = 20.0  # a typing sign fades after 30
+LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class MatrixSpeaker:
         while True:
             bell.clear()
             wanted = self._wanted[room_id]
+            if not wanted.typing and await self._rung(bell, LINGER_SECONDS):
+                continue
             try:
                 if wanted.event_id != read:
                     read = wanted.event_id
@@ -70,16 +73,16 @@ class MatrixSpeaker:
                     typing = wanted.typing
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
                 log.debug("sign not shown room=%s reason=%s", room_id, error)
-            if bell.is_set():
-                continue
-            if not wanted.typing:
+            if wanted.typing:
+                await self._rung(bell, REFRESH_SECONDS)
+            elif not bell.is_set():
                 del self._bells[room_id]
                 return
-            await self._wait(bell)
 
-    async def _wait(self, bell: asyncio.Event) -> None:
+    async def _rung(self, bell: asyncio.Event, seconds: float) -> bool:
+        """Wait for the next change, so long at most; whether one came."""
         try:
-            async with asyncio.timeout(REFRESH_SECONDS):
-                await bell.wait()
+            async with asyncio.timeout(seconds):
+                return await bell.wait()
         except TimeoutError:
-            return
+            return False

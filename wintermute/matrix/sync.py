@@ -44,7 +44,7 @@ class Sync:
         self._spoken = spoken
         self._clock = clock
         self.ready = asyncio.Event()
-        """Set after the first sync: rooms, members and encryption are known."""
+        """Set after the first sync: rooms and members are known, our keys are uploaded."""
 
     async def run(self) -> None:
         """Sync until cancelled. Raises: LoginRefused when our token is gone."""
@@ -68,6 +68,7 @@ class Sync:
                 await self._clock.sleep(LONGEST_WAIT)
             else:
                 wait = 0.0
+                self.ready.set()
                 await self._health.note("homeserver", "ok", "in sync")
 
     async def _round(self, token: str | None, wait_s: float) -> str:
@@ -87,7 +88,6 @@ class Sync:
         for conversation_id in await self._intake.store(batch, rooms):
             self._wake(conversation_id)
         self._spoken()
-        self.ready.set()
         return batch.next_batch
 
     async def _events(
