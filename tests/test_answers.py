@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer

@@ -154,7 +154,7 @@ def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
     """L-033, L-034."""
     casts = [
         cast(turn(error="away"), state="truncated"),
-        cast(turn("half"), turn(error="away"), state="truncated"),
+        cast(turn("half"), turn("never shown", error="away"), turn(), state="truncated"),
         cast(turn("whole")),
         cast(event_id="$2"),
         cast(event_id=None),

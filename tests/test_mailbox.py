@@ -216,20 +216,20 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
     outbox_id = await mailbox.say("long")
     assert await mailbox.outbox.parts(outbox_id) == []
     contents = [(f"txn{n}", {"body": f"part {n}"}) for n in range(2)]
-    parts = await mailbox.outbox.store_parts(outbox_id, contents)
+    parts = await mailbox.outbox.store_parts(outbox_id, contents, "FIRST")
     assert parts == await mailbox.outbox.parts(outbox_id)
     assert [(part.n, part.txn_id, part.content) for part in parts] == [
         (0, "txn0", {"body": "part 0"}),
         (1, "txn1", {"body": "part 1"}),
     ]
     with pytest.raises(IntegrityError):
-        await mailbox.outbox.store_parts(outbox_id, [("txn9", {})])
-    for device in ("FIRST", "SECOND"):
-        await mailbox.outbox.attempt(parts[0], device)
-        mailbox.clock.advance(60)
-    (part, _) = await mailbox.outbox.parts(outbox_id)
-    assert (part.attempts, part.device_id, part.first_attempt_at) == (2, "FIRST", NOON)
-    assert not part.sent
+        await mailbox.outbox.store_parts(outbox_id, [("txn9", {})], "FIRST")
+    assert (parts[0].attempts, parts[0].device_id, parts[0].first_attempt_at) == (1, "FIRST", NOON)
+    assert (parts[1].attempts, parts[1].device_id, parts[1].first_attempt_at) == (0, None, None)
+    mailbox.clock.advance(60)
+    tried = await mailbox.outbox.attempt(parts[1], "SECOND")
+    assert await mailbox.outbox.parts(outbox_id) == [parts[0], tried]
+    assert (tried.attempts, tried.device_id, tried.sent) == (1, "SECOND", False)
     await mailbox.outbox.sent(parts[0], "$a")
     assert await mailbox.outbox.knows("$a")
     assert not await mailbox.outbox.knows("$b")

@@ -1,11 +1,13 @@
 """Who works when: order inside a room, all rooms at once, and nobody who takes them all."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.world.house import Gate, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.conversation.toolbox import Caller
+from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.messages import Json
 
 BOB = "@bob:test"
@@ -135,6 +137,37 @@ async def _sends(house: House, n: int) -> None:
     for k in range(5):
         await house.incoming(f"{n}.{k}", room=room(n), sender=f"@{n}:test")
         house.rooms.wake("a conversation that is not there")
+
+
+class LateInbox(Inbox):
+    """Something comes in while the worker reads that nothing more is there."""
+
+    late: Callable[[], Awaitable[None]] | None = None
+
+    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+        rows = await super().open_rows(conversation_id)
+        if not rows and self.late is not None:
+            late, self.late = self.late, None
+            await late()
+        return rows
+
+
+async def test_a_message_between_reading_and_going_home_is_not_forgotten(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-005: the worker has read before it came, and was woken before it left."""
+    late_house = open_house(tmp_path, model.url, inbox_type=LateInbox)
+    async with late_house as house, house.working():
+        assert isinstance(house.inbox, LateInbox)
+
+        async def late() -> None:
+            await house.incoming("late")
+            await house.incoming("/stop")
+            await house.said(2)
+
+        house.inbox.late = late
+        await house.incoming("hello")
+        assert await house.said(3) == ["echo: hello", "Nothing was running.", "echo: late"]
 
 
 async def test_a_new_scope_in_the_room_shows_nothing_of_before(

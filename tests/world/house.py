@@ -227,6 +227,7 @@ async def open_house(
     clock: Clock | None = None,
     retries: int = 0,
     prompt: Callable[[], str] = lambda: SYSTEM,
+    inbox_type: type[Inbox] = Inbox,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
@@ -236,7 +237,7 @@ async def open_house(
     llm = Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=retries)
     async with open_database(folder / "wintermute.db") as database:
         models = Models(llm, ModelCalls(database, clock, new_id), clock, new_id, lambda: 0.0)
-        inbox, outbox = Inbox(database, clock), Outbox(database, clock, new_id)
+        inbox, outbox = inbox_type(database, clock), Outbox(database, clock, new_id)
         conversations = Conversations(database, clock, new_id)
         casts, health = Casts(database, clock, new_id), Health(database, clock)
         loop = Loop(database, casts, models, Toolbox(tools), prompt, clock)

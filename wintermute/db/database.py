@@ -63,20 +63,16 @@ class Database:
         Not to be nested within one task: the inner one would wait for the outer for ever.
         """
         async with self._lock:
+            tx = Transaction(self._writer)
             try:
-                await self._run("BEGIN IMMEDIATE")
-                yield Transaction(self._writer)
-                await self._run("COMMIT")
+                await tx.execute("BEGIN IMMEDIATE")
+                yield tx
+                await tx.execute("COMMIT")
             except BaseException:
-                # Queued behind whatever the driver's thread still runs; nothing open, nothing done.
+                # Queued behind what the driver's thread still runs, cancelled or not: after a
+                # COMMIT it does nothing, else nothing of this transaction remains.
                 await asyncio.shield(self._writer.rollback())
                 raise
-
-    async def _run(self, statement: str) -> None:
-        async def whole() -> None:
-            await self._writer.execute(statement)
-
-        await asyncio.shield(whole())
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query over what is committed."""

@@ -45,7 +45,8 @@ async def _number(database: Database, sql: str) -> int:
 
 async def _inbox(database: Database) -> Fact:
     waiting = await _number(
-        database, "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting')"
+        database,
+        "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'",
     )
     return Fact("inbox", "ok", f"{waiting} waiting for an answer")
 

@@ -103,6 +103,8 @@ class Intake:
         conversation: str | None = None
         decrypted = undecryptable = malformed = 0
         for event in room.events:
+            if event["sender"] == self._client.account.user_id:
+                continue
             clear = self._client.decrypted(room.room_id, event)
             locked = event["type"] == "m.room.encrypted"
             decrypted += locked and clear is not None
