@@ -324,6 +324,15 @@ async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert str(tmp_path) in await refusal(tmp_path / "nowhere" / "test.db")
 
 
+async def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    """Bad input: a file that SQLite can open is not yet one of ours."""
+    path = tmp_path / "theirs.db"
+    connection = driver.connect(path, read_only=False)
+    connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+    assert "some other program's database" in await refusal(path)
+
+
 async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "test.db"
     await filled(path)

@@ -151,7 +151,8 @@ def turn(text: str = "", *calls: Call, error: str | None = None) -> Turn:
 
 
 def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
-    """L-033, L-034."""
+    """L-033, L-034; an intent that got no answer is followed by a word about that: many models
+    refuse two user messages in a row."""
     casts = [
         cast(turn(error="away"), state="truncated"),
         cast(turn("half"), turn("never shown", error="away"), turn(), state="truncated"),
@@ -168,7 +169,9 @@ def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
         ("assistant", "half"),
         ("assistant", "whole"),
         hello,
+        ("assistant", "[no answer was given]"),
         hello,
+        ("assistant", "[no answer was given]"),
         hello,
     ]
 

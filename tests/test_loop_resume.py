@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,17 @@ async def test_a_resumed_cast_keeps_its_own_wards(tmp_path: Path, model: ModelSe
             turn = await took_turn(house, cast, reply("", call(0, "mail")))
             await completed(house, turn, 0, "x")
         assert "max_turns" in await answered_once(house)
+    assert model.requests == []
+
+
+async def test_a_resumed_cast_has_used_the_time_of_its_turns(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-022, L-051: a cast cannot live for ever by being killed again and again."""
+    async with open_house(tmp_path, model.url, gates=[Gate("mail")]) as house:
+        slow = replace(reply("", call(0, "mail")), ms=int(WARDS.max_seconds * 1000))
+        await took_turn(house, await casting(house), slow)
+        assert "max_seconds" in await answered_once(house)
     assert model.requests == []
 
 

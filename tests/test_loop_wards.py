@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import WARDS, Gate, HeldClock, House, open_house
-from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
+from tests.world.house import ANN, ROOM, WARDS, Gate, HeldClock, House, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.conversation.toolbox import Caller
-from wintermute.messages import Json, Usage
+from wintermute.messages import Incoming, Json, Usage
 
 AGAIN = Calls((Use("echo", {"say": "x"}),), "working on it")
 
@@ -190,6 +190,45 @@ async def test_what_was_asked_after_a_stop_is_done(tmp_path: Path, model: ModelS
         await house.incoming("/stop")
         await house.incoming("third")
         assert await house.said(3) == ["Stopped.", "echo: second", "echo: third"]
+
+
+async def test_a_stop_that_came_with_its_message_keeps_it_from_being_begun(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023: both were sent while we were down, or in one sync."""
+    async with open_house(tmp_path, model.url) as house:
+        await house.incoming("never mind")
+        await house.incoming("/stop")
+        async with house.working():
+            assert await house.said(1) == ["Stopped."]
+            await house.incoming("next")
+            assert await house.said(2) == ["Stopped.", "echo: next"]
+    assert len(model.requests) == 1
+
+
+async def test_a_stop_that_could_be_read_late_stops_nothing_newer(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, X-021: its key came when a later message was being answered."""
+    go_on = asyncio.Event()
+    model.keyed(lambda seen: Slow(go_on, Text("later")) if seen.last_user == "later" else None)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("hello")
+        await house.said(1)
+        conversation = (await house.one("SELECT id FROM conversations"))["id"]
+        async with house.database.transaction() as tx:
+            await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {})
+        await house.incoming("later")
+        await model.request_arrived(2)
+        (locked,) = await house.inbox.locked()
+        now = house.clock.now()
+        stop = Incoming("$locked", ROOM, ANN, "Ann", "owner", "command", "/stop", now, direct=True)
+        async with house.database.transaction() as tx:
+            await house.inbox.unlock(tx, locked.seq, stop, "waiting")
+        house.rooms.wake(conversation)
+        assert (await house.said(2))[1] == "Nothing was running."
+        go_on.set()
+        assert (await house.said(3))[2] == "later"
 
 
 async def test_an_answer_to_a_stopped_cast_says_nothing_twice(

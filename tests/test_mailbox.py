@@ -118,9 +118,15 @@ async def test_giving_up_concerns_what_waits_for_the_model(mailbox: Mailbox) -> 
     async with mailbox.database.transaction() as tx:
         for n in (1, 2, 4):
             await mailbox.inbox.mark(tx, f"$e{n}", "waiting", NOON + HOUR)
-        assert await mailbox.inbox.give_up_waiting(tx, mailbox.conversation, before=4) == 2
-        assert await mailbox.inbox.give_up_waiting(tx, mailbox.conversation, before=4) == 0
-        assert await mailbox.inbox.give_up_waiting(tx, "another", before=9) == 0
+        assert (
+            await mailbox.inbox.give_up_waiting(tx, mailbox.conversation, before=4, also_new=False)
+            == 2
+        )
+        assert (
+            await mailbox.inbox.give_up_waiting(tx, mailbox.conversation, before=4, also_new=False)
+            == 0
+        )
+        assert await mailbox.inbox.give_up_waiting(tx, "another", before=9, also_new=True) == 0
     rows = await mailbox.inbox.open_rows(mailbox.conversation)
     assert [row.event_id for row in rows] == ["$e3", "$e4"]
 

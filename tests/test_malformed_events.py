@@ -394,6 +394,8 @@ PLAINTEXTS = (
     "{}",
     '{"content": 7, "type": "m.room.message", "room_id": "!x"}',
     '{"content": [], "type": 7, "room_id": null}',
+    '{"content": {"msgtype": "m.text", "body": "x"}, "type": "m.room.message", "unsigned": "x"}',
+    '{"content": {"msgtype": "m.text", "body": "x"}, "type": "m.room.message", "unsigned": [1]}',
     '{"content": {"body": "\\ud800", "msgtype": []}, "type": "m.room.message"}',
     '{"content": ' + "[" * 20_000 + "]" * 20_000 + "}",
     '{"type": "m.room.message", "content": {"body": ' + "[" * 400 + "]" * 400 + "}}",

@@ -142,6 +142,7 @@ async def test_one_busy_room_does_not_delay_another_person(
             await bob.send(other, "quick")
             await bob.wait_for(other, lambda m: m.body == "echo: quick", within=5)
             assert not any(ann.messages(room, login.user_id) for room in rooms)
+            assert len(model.requests) == 5
             gate.set()
             for room in rooms:
                 await ann.wait_for_count(room, login.user_id, 6)

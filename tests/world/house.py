@@ -242,6 +242,7 @@ async def open_house(
         casts, health = Casts(database, clock, new_id), Health(database, clock)
         loop = Loop(database, casts, models, Toolbox(tools), prompt, clock)
         speaker = SilentSpeaker()
+        commands = ChatCommands(database, conversations, clock, "UTC")
         rooms = Rooms(
             database,
             inbox,
@@ -249,7 +250,7 @@ async def open_house(
             conversations,
             casts,
             loop,
-            ChatCommands(database, conversations, clock, "UTC"),
+            commands,
             speaker,
             health,
             clock,
@@ -257,16 +258,7 @@ async def open_house(
         )
         try:
             yield House(
-                database,
-                clock,
-                inbox,
-                outbox,
-                conversations,
-                casts,
-                health,
-                loop,
-                rooms,
-                speaker,
+                database, clock, inbox, outbox, conversations, casts, health, loop, rooms, speaker
             )
         finally:
             await models.aclose()

@@ -9,6 +9,7 @@ from wintermute.messages import Json
 from wintermute.text import shortened, untagged
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
+UNANSWERED = "[no answer was given]"
 
 
 def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
@@ -21,6 +22,8 @@ def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
     previous: str | None = None
     for cast in casts:
         if cast.event_id is None or cast.event_id != previous:
+            if found[-1]["role"] == "user":  # chat templates of many models want turns to alternate
+                found.append({"role": "assistant", "content": UNANSWERED})
             found.append({"role": "user", "content": cast.intent})
         previous = cast.event_id
         for turn in cast.turns:

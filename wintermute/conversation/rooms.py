@@ -151,7 +151,9 @@ class Rooms:
                     await self._casts.end(tx, interrupted.id, "truncated", "stopped", "")
                     await self._inbox.mark(tx, str(interrupted.event_id), "answered")
                     stopped = True
-                given_up = await self._inbox.give_up_waiting(tx, conversation_id, row.seq)
+                given_up = await self._inbox.give_up_waiting(
+                    tx, conversation_id, row.seq, also_new=conversation_id not in self._bells
+                )
                 text = words.STOPPED if stopped or given_up else words.NOTHING_RUNNING
                 await self._reply(tx, row, text)
             self._speaker.speak(row.room_id)

@@ -42,6 +42,8 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
             f"database {path} was written by a newer Wintermute (schema {version}, this one knows "
             f"{newest}): install the newer version again"
         )
+    if not version and connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise DatabaseUnusable(f"{path} is some other program's database: move it aside")
     missing = [step for step in steps if step.number > version]
     if missing and version:
         connection.execute("VACUUM INTO ?", (str(_copy_name(path, version)),))

@@ -134,12 +134,17 @@ class Inbox:
             for row in rows
         ]
 
-    async def give_up_waiting(self, tx: Transaction, conversation_id: str, before: int) -> int:
-        """Stop trying messages that wait for the model, said before row `before`; how many."""
+    async def give_up_waiting(
+        self, tx: Transaction, conversation_id: str, before: int, *, also_new: bool
+    ) -> int:
+        """Drop messages said before row `before` that wait for the model; how many.
+
+        With `also_new` those too that were not tried yet: nobody may be about to take one.
+        """
         return await tx.execute(
             "UPDATE inbox SET state = 'answered' WHERE conversation_id = ? AND seq < ?"
-            " AND state = 'waiting' AND not_before IS NOT NULL",
-            (conversation_id, before),
+            " AND state = 'waiting' AND kind = 'message' AND (not_before IS NOT NULL OR ?)",
+            (conversation_id, before, also_new),
         )
 
     async def mark(

@@ -46,7 +46,6 @@ UNREADABLE = (
     TypeError,
     KeyError,
     AttributeError,
-    AssertionError,
     RecursionError,
 )
 
