@@ -105,6 +105,13 @@ async def test_encrypted_rooms_only_when_so_configured(
             assert "encrypt" in told[0].body
             assert len(model.requests) == 1
 
+            # Whoever runs the homeserver could write this in the owner's name.
+            await plainly(ann, sealed, "do as I say")
+            await ann.wait_for(sealed, lambda m: m.content.get("msgtype") == "m.notice")
+            await ann.send(sealed, "four")
+            await ann.wait_for(sealed, lambda m: m.body == "echo: four")
+            assert len(model.requests) == 2
+
 
 async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
     homeserver: Homeserver,

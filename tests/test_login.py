@@ -139,6 +139,22 @@ async def test_what_only_a_person_can_mend_ends_the_start(
     assert len(bot.log) == 1
 
 
+async def test_an_account_spelt_otherwise_is_refused_before_it_makes_devices(
+    homeserver: Homeserver, fresh: NewName, tmp_path: Path
+) -> None:
+    """X-033: the homeserver's spelling counts; with another each start would log in anew."""
+    login = homeserver.user(fresh("bot"))
+    spelt = {"user_id": login.user_id.replace("@bot", "@Bot")}
+    config = write_settings(
+        tmp_path, homeserver.url, login, "http://127.0.0.1:9/v1", "@a:b", matrix=spelt
+    )
+    bot = Bot(config)
+    await bot.start(ready=False)
+    assert await bot.ended() == 2
+    assert login.user_id in bot.log[-1]
+    assert not (tmp_path / "data" / "matrix" / "session.json").exists()
+
+
 async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
 ) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import WARDS, Gate, House, open_house
-from tests.world.model import Calls, Hang, ModelServer, Text, Use
+from tests.world.house import ROOM, WARDS, Gate, House, open_house
+from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Call, Json, Reply, Usage
@@ -250,3 +250,58 @@ async def test_a_stop_sent_while_we_were_down_stops_what_was_interrupted(
         casts = await house.rows("SELECT state, reason FROM casts ORDER BY seq")
     assert [cast["reason"] for cast in casts] == ["stopped", "text"]
     assert len(model.requests) == 1
+
+
+async def test_what_was_stopped_before_it_began_stays_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, L-051: it waited for four others of its person when it was stopped, then the kill."""
+    go_on = asyncio.Event()
+    model.keyed(lambda s: Slow(go_on, Text("done")) if s.last_user == "wait" else None)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        for n in range(4):
+            await house.incoming("wait", room=f"!room{n}:test")
+        await model.request_arrived(4)
+        await house.incoming("delete it all")
+
+        async def taken() -> bool:
+            return ("attend", ROOM) in house.speaker.shown
+
+        await house.until(taken)
+        await house.incoming("/stop")
+        assert await house.said(1) == ["Stopped."]
+    go_on.set()
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.settled()
+        assert await house.spoken() == ["Stopped."]
+    assert "delete it all" not in [request.last_user for request in model.requests]
+
+
+async def test_what_was_stopped_at_work_stays_so(tmp_path: Path, model: ModelServer) -> None:
+    """L-023, L-047, L-051: killed before the cast noticed; its gate is slow to let go."""
+    begun = asyncio.Event()
+
+    async def slow(_caller: Caller, _args: Json) -> object:
+        begun.set()
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    model.script(Calls((Use("mail", {"say": "x"}),), "so far"))
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate("mail", slow, durable=False)]) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await begun.wait()
+        await house.incoming("/stop")
+        assert await house.said(1) == ["Stopped."]
+        cast = await house.one("SELECT state, reason, result FROM casts")
+        states = await house.rows("SELECT state FROM inbox")
+    assert cast == {"state": "truncated", "reason": "stopped", "result": "so far"}
+    assert states == [{"state": "answered"}] * 2
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("next")
+        assert await house.said(2) == ["Stopped.", "echo: next"]
+        assert len(await house.rows("SELECT 1 FROM casts")) == 2

@@ -180,6 +180,21 @@ async def test_stop_ends_a_wait_for_the_model_between_retries(
         assert await ending(house) == ("truncated", "stopped")
 
 
+@pytest.mark.parametrize("line", ["/stop please", "/Stop\nnow", " /STOP\tit"])
+async def test_a_stop_may_have_more_words(tmp_path: Path, model: ModelServer, line: str) -> None:
+    """L-023, L-072: whoever is in a hurry is not taught grammar."""
+    model.script(Hang())
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await house.incoming(line, kind="command")
+        assert await house.said(1) == ["Stopped."]
+        await house.incoming("/stopp")
+        assert "`/stopp`" in (await house.said(2))[1]
+        await house.settled()
+        assert len(await house.spoken()) == 2
+
+
 async def test_what_was_asked_after_a_stop_is_done(tmp_path: Path, model: ModelServer) -> None:
     """L-072: a stop that comes late does not reach what was asked after it."""
     model.keyed(lambda seen: Hang() if seen.last_user == "first" else None)

@@ -16,10 +16,11 @@ from wintermute.matrix.inbox import (
     Account,
     Policy,
     RoomView,
-    invitation,
     invited_in,
+    inviter,
     read_event,
     since_invitation,
+    views,
 )
 from wintermute.messages import Incoming
 
@@ -347,7 +348,7 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
 def test_what_is_no_event_at_all_is_nothing(event: object) -> None:
     """X-022."""
     assert read(event) is None
-    assert invitation([event], ACCOUNT) == (None, False)
+    assert inviter([event], ACCOUNT) is None
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -372,7 +373,7 @@ def test_arbitrary_events_never_raise(event: Json) -> None:
     """X-022."""
     read(event, GROUP)
     since_invitation([event], BOT)
-    invitation([event], ACCOUNT)
+    inviter([event], ACCOUNT)
 
 
 def membership(kind: str, user: str = BOT, sender: str = ANN, **content: Any) -> Json:
@@ -380,14 +381,46 @@ def membership(kind: str, user: str = BOT, sender: str = ANN, **content: Any) ->
     return {"type": "m.room.member", "state_key": user, "sender": sender, "content": content}
 
 
-def test_an_invitation_names_the_inviter_and_whether_it_is_direct() -> None:
-    """X-001."""
+def test_an_invitation_names_the_inviter() -> None:
+    """X-001; the inviting server may put what it likes before the invitation itself."""
     state = [{"type": "m.room.name"}, membership("join", ANN), None]
-    assert invitation([*state, membership("invite", is_direct=True)], ACCOUNT) == (ANN, True)
-    assert invitation([*state, membership("invite", is_direct="yes")], ACCOUNT) == (ANN, False)
-    assert invitation([*state, membership("invite", BOB)], ACCOUNT) == (None, False)
-    assert invitation([membership("invite") | {"sender": 5}], ACCOUNT) == (None, False)
-    assert invitation([], ACCOUNT) == (None, False)
+    assert inviter([*state, membership("invite")], ACCOUNT) == ANN
+    assert inviter([*state, membership("invite", BOB)], ACCOUNT) is None
+    assert inviter([membership("invite") | {"sender": 5}], ACCOUNT) is None
+    assert inviter([], ACCOUNT) is None
+    forged = [membership("invite"), membership("invite", sender=EVE)]
+    assert inviter(forged, ACCOUNT) == EVE
+
+
+def changed(kind: str, user: str, before: str | None) -> Json:
+    previous = {"prev_content": {"membership": before, "displayname": "Old"}} if before else {}
+    return membership(kind, user) | {"unsigned": previous}
+
+
+@pytest.mark.parametrize(
+    ("change", "now_members", "now_invited", "then_members", "then_invited"),
+    [
+        (changed("invite", BOB, None), {ANN, BOT}, {BOB}, {ANN, BOT}, set()),
+        (changed("join", BOB, "invite"), {ANN, BOT, BOB}, set(), {ANN, BOT}, {BOB}),
+        (changed("leave", BOB, "join"), {ANN, BOT}, set(), {ANN, BOT, BOB}, set()),
+        (changed("join", BOB, "join"), {ANN, BOT, BOB}, set(), {ANN, BOT, BOB}, set()),
+        (changed("join", BOT, "invite"), {ANN, BOT}, set(), {ANN, BOT}, set()),
+        (membership("join", BOB) | {"unsigned": 5}, {ANN, BOB}, set(), {ANN}, set()),
+    ],
+)
+def test_a_message_is_seen_in_the_room_as_it_was_then(
+    change: Json,
+    now_members: set[str],
+    now_invited: set[str],
+    then_members: set[str],
+    then_invited: set[str],
+) -> None:
+    """X-002, X-031: who was there when it was said, not who is there now."""
+    now = RoomView("!r", dict.fromkeys(now_members, "N"), frozenset(now_invited), encrypted=False)
+    before, at = views([{"type": "m.room.message"}, change], now, BOT)
+    assert at == now
+    assert (set(before.members), set(before.invited)) == (then_members, then_invited)
+    assert views([], now, BOT) == []
 
 
 def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.user import MatrixUser
 
 Person = Callable[[str], MatrixUser]
@@ -50,6 +51,50 @@ async def test_only_invitations_of_allowed_people_are_accepted(
             await ann.wait_joined(while_down[0], bot_id)
             await ann.send(while_down[0], "again")
             await ann.wait_for(while_down[0], lambda m: m.body == "echo: again")
+
+
+async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
+    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> None:
+    """X-001, X-012: such as one into a room of a server that is gone; it is kept."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann, Proxy(homeserver.url) as proxy:
+        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id)
+            proxy.before = lambda request: (
+                Answer(502, b"<html>gone") if request.path.endswith("/join") else None
+            )
+            dead = await ann.create_room([login.user_id])
+            await bot.logged("invitation waits")
+            await ann.send(room, "one")
+            await ann.wait_for(room, lambda m: m.body == "echo: one")
+            await bot.restart()
+            await ann.send(room, "two")
+            await ann.wait_for(room, lambda m: m.body == "echo: two")
+            proxy.before = pass_before
+            await bot.restart()
+            await ann.wait_joined(dead, login.user_id)
+
+
+async def test_a_question_asked_before_a_third_person_came_is_answered(
+    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> None:
+    """X-002, X-031: it was a direct chat when it was said, although we read it later."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann, person("bob") as bob:
+        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id)
+            await bot.stop()
+            await ann.send(room, "between us?")
+            await ann.invite(room, bob.user_id)
+            await ann.send(room, "not for the bot")
+            await bot.start()
+            await ann.wait_for(room, lambda m: m.body == "echo: between us?")
+            scopes = bot.rows("SELECT scope FROM conversations WHERE room_id = ?", room)
+            assert scopes == [{"scope": f"room:{room}"}]
+        assert len(model.requests) == 1
 
 
 async def left(host: MatrixUser, room: str, user: str) -> None:

@@ -262,7 +262,8 @@ async def typing_and_receipt(ann: MatrixUser, room: str, bot: str, gate: asyncio
 async def test_what_the_room_forbids_is_kept_and_named_in_status(
     homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
 ) -> None:
-    """X-012, X-030: refused for good is not tried for ever, and other rooms go on."""
+    """X-012, X-030: what is refused is not tried for ever, other rooms go on, and it is said once
+    the room allows it again."""
     login = homeserver.user(fresh("bot"))
     async with person("ann") as ann:
         config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
@@ -281,3 +282,5 @@ async def test_what_the_room_forbids_is_kept_and_named_in_status(
             told = await ann.wait_for(other, lambda m: "outbox" in m.body)
             assert room in told.body
             assert "M_FORBIDDEN" in told.body
+            await ann.api("PUT", path, levels)
+            await ann.wait_for(room, lambda m: m.body == "echo: say something")

@@ -30,6 +30,7 @@ from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.intake import Intake
+from wintermute.matrix.invitations import Invitations
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.session import Session, save
@@ -59,6 +60,7 @@ class Wintermute:
     """The running parts."""
 
     sync: Sync
+    invitations: Invitations
     rooms: Rooms
     sender: Sender
     speaker: MatrixSpeaker
@@ -71,6 +73,7 @@ class Wintermute:
         async with asyncio.TaskGroup() as group:
             parts = [
                 group.create_task(self.sync.run()),
+                group.create_task(self.invitations.run()),
                 group.create_task(self.rooms.run()),
                 group.create_task(self.speaker.run()),
                 group.create_task(self._send()),
@@ -159,7 +162,8 @@ async def open_wintermute(
     ):
         models = Models(config.llm, ModelCalls(database, clock, ids), clock, ids)
         try:
-            yield await _built(config, session, outside, database, client, models)
+            stores = _Stores(database, clock, ids)
+            yield await _built(config, session, clock, stores, client, models)
         finally:
             await models.aclose()
 
@@ -168,55 +172,74 @@ def _prompt(config: Config, clock: Clock) -> str:
     return system_prompt(config.data_dir / "prompts", clock.now(), config.timezone)
 
 
+class _Stores:
+    """All stores over one database."""
+
+    def __init__(self, database: Database, clock: Clock, ids: NewId) -> None:
+        self.database = database
+        self.health = Health(database, clock)
+        self.inbox = Inbox(database, clock)
+        self.outbox = Outbox(database, clock, ids)
+        self.known = KnownRooms(database, clock)
+        self.conversations = Conversations(database, clock, ids)
+        self.casts = Casts(database, clock, ids)
+
+
 async def _built(
     config: Config,
     session: Session,
-    outside: Outside,
-    database: Database,
+    clock: Clock,
+    stores: _Stores,
     client: MatrixClient,
     models: Models,
 ) -> Wintermute:
-    clock, ids = outside.clock, outside.new_id
-    health = Health(database, clock)
-    await health.note("casts", "ok", "no internal error since the start")
-    inbox, outbox = Inbox(database, clock), Outbox(database, clock, ids)
-    known = KnownRooms(database, clock)
-    conversations = Conversations(database, clock, ids)
-    casts = Casts(database, clock, ids)
+    await stores.health.note("casts", "ok", "no internal error since the start")
+    sender = Sender(client, stores.outbox, stores.known, clock)
+    speaker = MatrixSpeaker(client, sender)
+    rooms = _rooms(config, clock, stores, models, speaker)
+    intake = Intake(
+        stores.database,
+        client,
+        stores.inbox,
+        stores.outbox,
+        stores.known,
+        stores.conversations,
+        stores.health,
+        _policy(config),
+        config.matrix.encryption,
+        clock,
+    )
+    invitations = Invitations(client, stores.known)
+
+    def stored() -> None:
+        sender.wake()
+        invitations.wake()
+
+    sync = Sync(
+        client, stores.inbox, stores.known, intake, stores.health, rooms.wake, stored, clock
+    )
+    return Wintermute(sync, invitations, rooms, sender, speaker, intake, session, config)
+
+
+def _rooms(
+    config: Config, clock: Clock, stores: _Stores, models: Models, speaker: MatrixSpeaker
+) -> Rooms:
     roots = Roots(config.data_dir, config.tools.files.roots)
     toolbox = Toolbox([Done(), ReadFile(roots), WriteFile(roots)])
-    loop = Loop(database, casts, models, toolbox, partial(_prompt, config, clock), clock)
-    sender = Sender(client, outbox, known, clock)
-    speaker = MatrixSpeaker(client, sender)
-    commands = ChatCommands(database, conversations, clock, config.timezone)
-    rooms = Rooms(
-        database,
-        inbox,
-        outbox,
-        conversations,
-        casts,
-        loop,
-        commands,
+    prompt = partial(_prompt, config, clock)
+    return Rooms(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.casts,
+        Loop(stores.database, stores.casts, models, toolbox, prompt, clock),
+        ChatCommands(stores.database, stores.conversations, clock, config.timezone),
         speaker,
-        health,
+        stores.health,
         clock,
         Wards.of(config.loop),
     )
-    matrix = config.matrix
-    intake = Intake(
-        database,
-        client,
-        inbox,
-        outbox,
-        known,
-        conversations,
-        health,
-        _policy(config),
-        matrix.encryption,
-        clock,
-    )
-    sync = Sync(client, inbox, known, intake, health, rooms.wake, sender.wake, clock)
-    return Wintermute(sync, rooms, sender, speaker, intake, session, config)
 
 
 def _policy(config: Config) -> Policy:

@@ -48,8 +48,13 @@ class KnownRooms:
                 "UPDATE invitations SET state = 'joined' WHERE room_id = ?", (room_id,)
             )
 
+    async def declined(self, room_id: str) -> None:
+        """We said no, or the invitation is void."""
+        async with self._database.transaction() as tx:
+            await self.settled(tx, room_id)
+
     async def settled(self, tx: Transaction, room_id: str) -> None:
-        """An invitation is done with: declined, or its room's first messages are stored."""
+        """An invitation is done with, in the transaction that stores its room's first messages."""
         await tx.execute("DELETE FROM invitations WHERE room_id = ?", (room_id,))
 
     async def seen(self, tx: Transaction, room_id: str, encrypted: bool) -> None:

@@ -69,5 +69,6 @@ def refuse(status: int, answer: Json) -> None:
         )
         raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
     if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
-        raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip())
+        hint = ": is matrix.homeserver right?" if status == 404 else ""
+        raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip() + hint)
     raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code)

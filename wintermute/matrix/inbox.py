@@ -7,7 +7,7 @@ here raises on them.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -219,13 +219,41 @@ def is_small(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() < 64
 
 
-def invitation(state_events: Sequence[object], account: Account) -> tuple[str | None, bool]:
-    """Who invites us, and whether to a direct chat; nobody when the state does not say."""
-    for event in map(mapping, state_events):
+def inviter(state_events: Sequence[object], account: Account) -> str | None:
+    """Who invites us; nobody when the state does not say.
+
+    The last word counts: what comes before it the inviting server wrote as it liked.
+    """
+    for event in map(mapping, reversed(state_events)):
         if is_invitation(event, account.user_id):
-            is_meant_direct = mapping(event["content"]).get("is_direct") is True
-            return string(event, "sender") or None, is_meant_direct
-    return None, False
+            return string(event, "sender") or None
+    return None
+
+
+def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
+    """The room as it was when each event came, worked out backwards from how it is now.
+
+    Our own membership stays: what was said between our invitation and our joining was said to us.
+    """
+    found: list[RoomView] = []
+    view = now
+    for event in reversed(events):
+        found.append(view)
+        if string(event, "type") == "m.room.member" and string(event, "state_key") not in ("", us):
+            view = before_change(view, event)
+    return found[::-1]
+
+
+def before_change(view: RoomView, event: Json) -> RoomView:
+    """A room as it was before a membership event."""
+    user = string(event, "state_key")
+    previous = mapping(mapping(event.get("unsigned")).get("prev_content"))
+    membership = string(previous, "membership")
+    members = {name: shown for name, shown in view.members.items() if name != user}
+    if membership == "join":
+        members[user] = string(previous, "displayname")
+    invited = view.invited - {user} | ({user} if membership == "invite" else set())
+    return replace(view, members=members, invited=invited)
 
 
 def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:

@@ -16,9 +16,10 @@ from wintermute.matrix.inbox import (
     Account,
     Policy,
     RoomView,
-    invitation,
+    inviter,
     is_direct,
     read_event,
+    views,
 )
 from wintermute.matrix.sieve import SyncBatch, is_malformed_message
 from wintermute.messages import Incoming, Json
@@ -29,8 +30,8 @@ DAY = timedelta(days=1)
 KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
 
 ONLY_ENCRYPTED = (
-    "I only talk in encrypted rooms. Please turn on encryption in this room's settings, or set "
-    "`matrix.encryption: preferred` in my configuration."
+    "I only answer encrypted messages, and this one was not. Please turn on encryption in this "
+    "room's settings, or set `matrix.encryption: preferred` in my configuration."
 )
 LOCKED = (
     "I could not decrypt a message here. Sending it again usually helps; I read the old one as soon "
@@ -44,12 +45,16 @@ KEYS_LOST = (
 
 @dataclass(frozen=True, slots=True)
 class RoomEvents:
-    """What is new in one room, oldest first. `fresh`: we came in since the last sync."""
+    """What is new in one room, oldest first.
+
+    `invited`: an invitation is not settled yet. `retry`: what was refused here may work now.
+    """
 
     room_id: str
     events: tuple[Json, ...]
     encryption: bool
-    fresh: bool
+    invited: bool
+    retry: bool
 
 
 class Intake:
@@ -97,33 +102,41 @@ class Intake:
     async def _room(self, tx: Transaction, room: RoomEvents) -> set[str]:
         view = self._client.room(room.room_id)
         await self._known.seen(tx, room.room_id, room.encryption or view.encrypted)
-        if room.fresh:
+        if room.invited:
             await self._known.settled(tx, room.room_id)
+        if room.retry:
             await self._outbox.release(tx, room.room_id)
         conversation: str | None = None
-        decrypted = undecryptable = malformed = 0
-        for event in room.events:
-            if event["sender"] == self._client.account.user_id:
-                continue
-            clear = self._client.decrypted(room.room_id, event)
-            locked = event["type"] == "m.room.encrypted"
-            decrypted += locked and clear is not None
-            undecryptable += clear is None
-            malformed += clear is not None and is_malformed_message(clear)
-            incoming = self._read(clear, view) if clear is not None else None
-            if clear is not None and incoming is None:
-                continue
-            conversation = conversation or await self._conversation(tx, view)
-            if incoming is None:
-                await self._inbox.store_locked(
-                    tx, conversation, room.room_id, str(event["event_id"]), event
-                )
-            else:
-                await self._incoming(tx, conversation, incoming, view)
-        await self._health.count_in(tx, "decrypted", decrypted)
-        await self._health.count_in(tx, "undecryptable", undecryptable)
-        await self._health.count_in(tx, "malformed", malformed)
+        us = self._client.account.user_id
+        for event, then in zip(room.events, views(room.events, view, us), strict=True):
+            if event["sender"] != us:
+                conversation = await self._event(tx, event, then) or conversation
         return {conversation} if conversation else set()
+
+    async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
+        """Store one event if it concerns us; its conversation then."""
+        clear = self._client.decrypted(view.room_id, event)
+        encrypted = event["type"] == "m.room.encrypted"
+        if clear is None:
+            await self._health.count_in(tx, "undecryptable", 1)
+            if event["sender"] not in self._policy.allowed:  # background at most: not worth keeping
+                return None
+            conversation = await self._conversation(tx, view)
+            await self._inbox.store_locked(
+                tx, conversation, view.room_id, str(event["event_id"]), event
+            )
+            return conversation
+        await self._health.count_in(tx, "decrypted", int(encrypted))
+        await self._health.count_in(tx, "malformed", int(is_malformed_message(clear)))
+        incoming = self._read(clear, view)
+        if incoming is None:
+            return None
+        conversation = await self._conversation(tx, view)
+        takes = await self._takes(tx, conversation, incoming, view, encrypted=encrypted)
+        if incoming.kind == "context":  # other people's lines: what is shown of them is enough
+            incoming = replace(incoming, raw={})
+        await self._inbox.store(tx, conversation, incoming, "waiting" if takes else "ignored")
+        return conversation
 
     def _read(self, event: Json, view: RoomView) -> Incoming | None:
         return read_event(event, view, self._account(view), self._policy, self._clock.now())
@@ -139,21 +152,20 @@ class Intake:
             scope = f"person:{next(user for user in view.members if user != us)}"
         return await self._conversations.in_room(tx, view.room_id, scope)
 
-    async def _incoming(
-        self, tx: Transaction, conversation: str, incoming: Incoming, view: RoomView
-    ) -> None:
-        takes = await self._takes(tx, conversation, incoming, view)
-        if incoming.kind == "context":  # other people's lines: what is shown of them is enough
-            incoming = replace(incoming, raw={})
-        await self._inbox.store(tx, conversation, incoming, "waiting" if takes else "ignored")
-
     async def _takes(
-        self, tx: Transaction, conversation: str, incoming: Incoming, view: RoomView
+        self,
+        tx: Transaction,
+        conversation: str,
+        incoming: Incoming,
+        view: RoomView,
+        *,
+        encrypted: bool,
     ) -> bool:
         """Whether a message is to be answered, beyond being addressed to us by somebody allowed."""
         if incoming.kind == "context":
             return False
-        if self._encryption == "required" and not view.encrypted:
+        if self._encryption == "required" and not encrypted:
+            # In an encrypted room too: whoever runs the homeserver could have written it.
             await self._outbox.notice_once(
                 tx, f"plain {view.room_id}", DAY, conversation, view.room_id, ONLY_ENCRYPTED
             )
@@ -163,15 +175,10 @@ class Intake:
         return True
 
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
-        inviter, _ = invitation(state, self._client.account)
+        host = inviter(state, self._client.account)
         here = not self._policy.rooms or room_id in self._policy.rooms
-        welcome = inviter in self._policy.allowed and here
-        await self._known.invited(tx, room_id, inviter or "", welcome)
-
-    async def forget_invitation(self, room_id: str) -> None:
-        """An invitation is declined, or void."""
-        async with self._database.transaction() as tx:
-            await self._known.settled(tx, room_id)
+        welcome = host in self._policy.allowed and here
+        await self._known.invited(tx, room_id, host or "", welcome)
 
     async def unlock(self) -> set[str]:
         """Try again what could not be decrypted; the conversations in which something waits now."""
@@ -188,7 +195,7 @@ class Intake:
                 if incoming is None:
                     await self._inbox.discard_locked(tx, row.seq)
                     continue
-                takes = await self._takes(tx, row.conversation_id, incoming, view)
+                takes = await self._takes(tx, row.conversation_id, incoming, view, encrypted=True)
                 state: State = "waiting" if takes else "ignored"
                 await self._inbox.unlock(tx, row.seq, incoming, state)
             woken.add(row.conversation_id)

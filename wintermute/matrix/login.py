@@ -34,7 +34,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     if kept is not None and _is_of(kept, matrix):
         if matrix.encryption == "off" or store_file(folder, kept).exists():
             return kept
-        if not await _has_keys(kept):
+        if not await _has_keys(matrix.homeserver, kept):
             return kept  # it never got as far as making keys
         log.warning("key store lost device=%s", kept.device_id)
         if matrix.password is None:
@@ -51,11 +51,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
 
 def _is_of(session: Session, matrix: Matrix) -> bool:
     token = matrix.access_token.reveal() if matrix.access_token else session.access_token
-    return (
-        session.homeserver == matrix.homeserver
-        and session.user_id == matrix.user_id
-        and session.access_token == token
-    )
+    return session.user_id == matrix.user_id and session.access_token == token
 
 
 async def _by_password(matrix: Matrix) -> Session:
@@ -75,9 +71,12 @@ async def _by_password(matrix: Matrix) -> Session:
                 f"the homeserver refuses the login of {matrix.user_id} ({error.code}): check "
                 "matrix.user_id and matrix.password"
             ) from error
+    if answer.get("user_id") != matrix.user_id:  # else each start would make another device
+        raise LoginRefused(
+            f"the homeserver calls this account {answer.get('user_id')}: write it so in matrix.user_id"
+        )
     return Session(
-        matrix.homeserver,
-        str(answer["user_id"]),
+        matrix.user_id,
         str(answer["device_id"]),
         str(answer["access_token"]),
         new_pickle_key(),
@@ -96,9 +95,9 @@ async def _by_token(matrix: Matrix, folder: Path) -> Session:
         raise ConfigurationError(
             "matrix.access_token belongs to another device than matrix.device_id"
         )
-    session = Session(matrix.homeserver, matrix.user_id, device_id, token, new_pickle_key())
+    session = Session(matrix.user_id, device_id, token, new_pickle_key())
     lost = matrix.encryption != "off" and not store_file(folder, session).exists()
-    if lost and await _has_keys(session):
+    if lost and await _has_keys(matrix.homeserver, session):
         raise ConfigurationError(
             f"device {device_id} has encryption keys that are not here: log in anew for Wintermute "
             "(matrix.password does it by itself) and use that access_token and device_id"
@@ -111,9 +110,9 @@ async def _whoami(homeserver: str, token: str) -> dict[str, object]:
         return await call(nio, "GET", path("account", "whoami"), seconds=15)
 
 
-async def _has_keys(session: Session) -> bool:
+async def _has_keys(homeserver: str, session: Session) -> bool:
     """Whether the homeserver knows encryption keys of this device."""
-    async with _anonymous(session.homeserver, session.access_token) as nio:
+    async with _anonymous(homeserver, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
     known = answer.get("device_keys", {}).get(session.user_id, {})

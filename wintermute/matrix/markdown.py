@@ -17,7 +17,7 @@ from wintermute.messages import Json
 RENDERED_MOST = 12_000
 """Characters. Answers are split before they are so long; the parser is quadratic in places."""
 NESTED_MOST = 30
-CELLS_MOST = 20_000
+CELLS_MOST = 5_000
 """Markdown fills short table rows up, so a few kilobytes can ask for a megabyte of cells."""
 CONTENT_MOST = 40_000
 """Bytes of a content as JSON. Synapse refused encrypted events beyond 48,368."""

@@ -98,7 +98,8 @@ class Sender:
         found = await self._outbox.parts(row.id)
         if not found:
             device_id = self._client.account.device_id
-            found = await self._outbox.store_parts(row.id, events_of(row), device_id)
+            events = await asyncio.to_thread(events_of, row)  # long Markdown takes its time
+            found = await self._outbox.store_parts(row.id, events, device_id)
         if not found:
             await self._outbox.stuck(row.id, "nothing in it can be shown")
         for part in found:
@@ -148,8 +149,8 @@ class Sender:
     async def _find(self, room_id: str, part: Part) -> str | None:
         """The event of a part that was sent before, looked for among our own since then.
 
-        A room has one part in flight at most. So an event of ours that we can neither read (keys
-        of an older device) nor know as sent is that part.
+        A room has one part in flight at most. So an event of that device that we can neither read
+        (its keys are gone) nor know as sent is that part.
         """
         since = (part.first_attempt_at or self._clock.now()) - SKEW
         async for event in self._client.newest(room_id):
@@ -160,6 +161,8 @@ class Sender:
             event_id = str(event["event_id"])
             if event["content"].get(OUTBOX_KEY) == part.txn_id:
                 return event_id
-            if event["type"] == "m.room.encrypted" and not await self._outbox.knows(event_id):
+            by_that_device = event["content"].get("device_id") in (None, part.device_id)
+            unread = event["type"] == "m.room.encrypted" and by_that_device
+            if unread and not await self._outbox.knows(event_id):
                 return event_id
         return None

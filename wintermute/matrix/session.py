@@ -14,7 +14,6 @@ FILE = "session.json"
 class Session:
     """A device of ours on the homeserver, and the key its key store is encrypted with."""
 
-    homeserver: str
     user_id: str
     device_id: str
     access_token: str

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 LONG_POLL_SECONDS = 30.0
 LONGEST_WAIT = 5.0
+OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
+MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
+"""Events after which a message that was refused may be let through."""
 
 
 class Sync:
@@ -32,7 +35,7 @@ class Sync:
         intake: Intake,
         health: Health,
         wake: Callable[[str], None],
-        spoken: Callable[[], None],
+        stored: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._client = client
@@ -41,7 +44,7 @@ class Sync:
         self._intake = intake
         self._health = health
         self._wake = wake
-        self._spoken = spoken
+        self._stored = stored
         self._clock = clock
         self.ready = asyncio.Event()
         """Set after the first sync: rooms and members are known, our keys are uploaded."""
@@ -52,20 +55,15 @@ class Sync:
         wait = 0.0
         while True:
             try:
-                # After a failure without a long poll: what `_after` has to do must not wait for news.
+                # After a failure without a long poll: upkeep must not wait for news.
                 token = await self._round(token, LONG_POLL_SECONDS if not wait else 0.0)
-                await self._after()
-            except HomeserverUnavailable as error:
-                wait = error.retry_after or min(max(wait * 2, 0.5), LONGEST_WAIT)
+                await self._client.upkeep()
+            except (HomeserverUnavailable, SendRefused) as error:
+                asked = error.retry_after if isinstance(error, HomeserverUnavailable) else None
+                wait = asked or min(max(wait * 2, 0.5), LONGEST_WAIT)
                 log.warning("sync failed seconds=%s reason=%s", wait, error)
                 await self._health.note("homeserver", "fail", str(error))
                 await self._clock.sleep(wait)
-            except (
-                SendRefused
-            ) as error:  # the request itself: nothing we could mend by retrying fast
-                log.error("sync refused reason=%s", error)  # noqa: TRY400
-                await self._health.note("homeserver", "fail", str(error))
-                await self._clock.sleep(LONGEST_WAIT)
             else:
                 wait = 0.0
                 self.ready.set()
@@ -74,64 +72,43 @@ class Sync:
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
         batch = await self._client.sync(token, full_state=first, wait_s=wait_s)
-        fresh = {invitation.room_id for invitation in await self._known.invitations()}
+        invited = {invitation.room_id for invitation in await self._known.invitations()}
         rooms = [
             RoomEvents(
                 room.room_id,
                 # Before the very first sync nobody asked us anything (notes/matrix §3).
-                await self._events(room, token, fresh) if token or room.room_id in fresh else (),
+                await self._events(room, token, invited)
+                if token or room.room_id in invited
+                else (),
                 room.encryption,
-                room.room_id in fresh,
+                room.room_id in invited,
+                first or any(event["type"] in MAY_ALLOW for event in room.events),
             )
             for room in batch.joined
         ]
-        for conversation_id in await self._intake.store(batch, rooms):
+        woken = await self._intake.store(batch, rooms)
+        for conversation_id in woken | await self._intake.unlock():
             self._wake(conversation_id)
-        self._spoken()
+        self._stored()
         return batch.next_batch
 
     async def _events(
-        self, room: RoomBatch, since: str | None, fresh: set[str]
+        self, room: RoomBatch, since: str | None, invited: set[str]
     ) -> tuple[Json, ...]:
         """What is new in a room, gaps filled, never from before our invitation (X-005, X-006)."""
         events = list(room.events)
         us = self._client.account.user_id
-        invited = room.room_id in fresh
+        end = None if room.room_id in invited else since
         start = room.prev_batch if room.limited else None
         while start and not invited_in(events, us):
             try:
-                older, start = await self._client.page(
-                    room.room_id, start, None if invited else since
-                )
-            except SendRefused as error:  # put out of the room meanwhile
+                older, start = await self._client.page(room.room_id, start, end)
+            except SendRefused as error:
+                if error.code not in OUT_OF_THE_ROOM:  # the gap is there: try again, do not skip it
+                    raise
                 log.warning("gap not filled room=%s reason=%s", room.room_id, error.code)
                 break
             events = older + events
             if not older:
                 break
         return tuple(since_invitation(events, us))
-
-    async def _after(self) -> None:
-        """What wants doing after each sync, in an order that loses nothing."""
-        await self._client.upkeep()
-        await self._answer_invitations()
-        for conversation_id in await self._intake.unlock():
-            self._wake(conversation_id)
-        self._spoken()
-
-    async def _answer_invitations(self) -> None:
-        """Go where we are welcome, decline elsewhere; a row stays until its room was seen (X-001)."""
-        for invitation in await self._known.invitations():
-            if invitation.state == "joined":
-                continue
-            try:
-                if invitation.welcome:
-                    await self._client.join(invitation.room_id)
-                    await self._known.joined(invitation.room_id)
-                    log.info("joined room=%s inviter=%s", invitation.room_id, invitation.inviter)
-                else:
-                    await self._client.leave(invitation.room_id)
-                    await self._intake.forget_invitation(invitation.room_id)
-            except SendRefused as error:  # withdrawn meanwhile
-                log.warning("invitation void room=%s reason=%s", invitation.room_id, error.code)
-                await self._intake.forget_invitation(invitation.room_id)
