@@ -234,3 +234,35 @@ raise RuntimeError("key sk-12")
     assert crashed.endswith("Z CRITICAL crashed error=RuntimeError part=wintermute.cli.log")
     assert traceback[-1] == "RuntimeError: key [secret]"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_kept_login_is_as_secret_as_the_configuration(folder: Path, kept: bool) -> None:
+    """L-050: a login that cannot be read is told by whoever needs it."""
+    login = {
+        "user_id": "@bot:test",
+        "device_id": "D",
+        "access_token": "syt_1",
+        "pickle_key": "k" * 9,
+    }
+    store = folder / "data/matrix"
+    store.mkdir()
+    (store / "session.json").write_text(json.dumps(login) if kept else "garbage")
+    script = """
+import logging, sys
+import click
+from wintermute.cli.opening import open_config
+from wintermute.cli.options import CONFIG
+ctx = click.Context(click.Command("run"))
+ctx.meta[CONFIG] = __import__("pathlib").Path(sys.argv[1])
+open_config(ctx, level=None)
+logging.getLogger("wintermute").warning("keys syt_1 %s", "k" * 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, folder / "config.yaml"],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"},
+    )
+    assert ("keys [secret] [secret]" in done.stderr) == kept

@@ -26,6 +26,26 @@ async def test_new_forgets_what_was_said_so_far(tmp_path: Path, model: ModelServ
     assert len(model.requests) == 2
 
 
+async def test_new_in_a_group_hides_what_others_said_before_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-074, X-002: what was said after it stays, also when all came at once (X-005)."""
+    async with open_house(tmp_path, model.url) as house:
+        for text, kind in [
+            ("before", "context"),
+            ("/new", "command"),
+            ("after", "context"),
+            ("/help", "command"),
+            ("so?", "message"),
+        ]:
+            await house.incoming(text, kind=kind, direct=False, scope="room:!room:test")  # type: ignore[arg-type]  # the literals
+        async with house.working():
+            await house.said(3)
+    shown = str(model.requests[0].messages)
+    assert "before" not in shown
+    assert "after" in shown
+
+
 @pytest.mark.parametrize("line", ["/help", "/HELP", "/help me please", "/help\nme"])
 async def test_help_names_every_command(tmp_path: Path, line: str) -> None:
     """L-081: without a model."""
@@ -35,7 +55,7 @@ async def test_help_names_every_command(tmp_path: Path, line: str) -> None:
     assert all(f"`{name}`: " in said for name in NAMES)
 
 
-@pytest.mark.parametrize("line", ["/frobnicate", "/", "/ help", "/stop it", "/new\u2028", "//"])
+@pytest.mark.parametrize("line", ["/frobnicate", "/", "/ help", "/stopit", "/new\u2028", "//"])
 async def test_an_unknown_word_gets_one_line_that_names_help(tmp_path: Path, line: str) -> None:
     """L-081."""
     async with open_house(tmp_path, None) as house, house.working():

@@ -434,3 +434,11 @@ def test_whatever_stands_in_the_file_it_is_read_or_refused(
 ) -> None:
     with contextlib.suppress(ConfigurationError):
         read(tmp_path, text.encode("utf-8", "replace") if isinstance(text, str) else text)
+
+
+def test_an_address_ends_without_a_slash(tmp_path: Path) -> None:
+    """Paths are put behind it."""
+    text = GOOD.replace("example.org\n", "example.org/\n", 1).replace("8080/v1", "8080/v1//")
+    config = read(tmp_path, text)
+    assert config.matrix.homeserver == "https://matrix.example.org"
+    assert config.llm.backends["local"].base_url == "http://127.0.0.1:8080/v1"

@@ -195,9 +195,8 @@ def row(
 ) -> Waiting:
     later = None if minutes is None else NOON + timedelta(minutes=minutes)
     sender = "@ann:test"
-    return Waiting(
-        seq, f"${seq}", "c", "!r", sender, name, "owner", kind, body, direct, "waiting", later
-    )
+    who, state = (sender, name, "owner"), ("waiting", later, NOON)
+    return Waiting(seq, f"${seq}", "c", "!r", *who, kind, body, direct, *state)  # type: ignore[arg-type]  # the literals
 
 
 @pytest.mark.parametrize(

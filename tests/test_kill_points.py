@@ -219,7 +219,7 @@ class World:
         trigger = {"logger": point.logger, "steps": point.steps} if point.steps else None
         await self.bot.start(trigger)
         if point.request is not None:
-            self._arm(*point.request)
+            self.arm(*point.request)
         text: str | None = None
         if point.in_new_room:
             await self.new_room()
@@ -232,14 +232,15 @@ class World:
         await self.bot.said_all()
         assert await self.bot.stop() == 0
 
-    def _arm(self, whose: str, phase: str, method: str, part: str) -> None:
-        proxy, pid = self._proxies[whose], self.bot.pid
+    def arm(self, whose: str, phase: str, method: str, part: str) -> None:
+        """Kill the daemon around a request of its."""
+        proxy = self._proxies[whose]
 
         def strike(seen: Request, *answer: object) -> Action:
             brings = not seen.path.endswith("/sync") or b"timeline" in bytes(str(answer), "utf-8")
             if seen.method == method and part in seen.path and brings:
                 proxy.before, proxy.after = pass_before, pass_after
-                os.kill(pid, signal.SIGKILL)
+                os.kill(self.bot.pid, signal.SIGKILL)
             return None
 
         if phase == "before":
@@ -328,6 +329,62 @@ async def test_a_kill_between_the_commits_of_a_room_key_loses_no_key(world: Worl
     await world.bot.stop()
     if world.encrypted:
         await world.strike(KEY_POINT)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first-start", "top-up"])
+@pytest.mark.parametrize("phase", ["before", "after"], ids=["request", "response"])
+async def test_a_kill_around_a_key_upload_leaves_a_bot_that_speaks(
+    homeserver: Homeserver,
+    fresh: Callable[[str], str],
+    tmp_path: Path,
+    phase: str,
+    first: bool,
+) -> None:
+    """X-011, X-016: and the homeserver takes its next keys, over another restart."""
+    login = homeserver.user(fresh("bot"))
+    async with AsyncExitStack() as stack:
+        ann, bob = [
+            await stack.enter_async_context(
+                MatrixUser(homeserver.url, homeserver.user(name), tmp_path / name)
+            )
+            for name in (fresh("ann"), fresh("bob"))
+        ]
+        model = await stack.enter_async_context(ModelServer())
+        proxy = await stack.enter_async_context(Proxy(homeserver.url))
+        settings = {"allowed_users": [bob.user_id]}
+        bot = Bot(
+            write_settings(
+                tmp_path / "bot", proxy.url, login, model.url, ann.user_id, matrix=settings
+            )
+        )
+        stack.push_async_callback(bot.kill)
+        here = World(ann, bot, login.user_id, {"matrix": proxy}, encrypted=True)
+        await strike_upload(here, phase, first=first)
+        there = World(bob, bot, login.user_id, {}, encrypted=True)
+        await there.new_room()
+        await there.answer(await there.say())  # takes another one
+        await bot.restart()
+        for world in (here, there):
+            await world.answer(await world.say())
+        assert not [line for line in bot.log if "keys refused" in line or "failed" in line]
+
+
+async def strike_upload(world: World, phase: str, *, first: bool) -> None:
+    """Kill a new daemon at its first upload of keys, or at the one after a key was used."""
+    if not first:
+        await world.bot.start()
+        await world.new_room()
+    world.arm("matrix", phase, "POST", "/keys/upload")
+    if first:
+        await world.bot.start(ready=False)
+    else:
+        await world.say()
+    assert await world.bot.ended() == -signal.SIGKILL
+    await world.bot.start()
+    if first:
+        await world.new_room()
+        await world.say()
+    await world.answer(world.said[-1])
 
 
 async def test_no_message_was_answered_twice(world: World) -> None:

@@ -157,6 +157,16 @@ def test_a_missing_finish_reason_means_stop(finish: Any) -> None:
     assert read(stream({"content": "x"}, finish=finish)).finish_reason == "stop"
 
 
+def test_names_from_the_server_are_bounded_and_clean() -> None:
+    """They stand in every row of the record."""
+    long = "\ud83d" + "x" * 5000
+    call = tool(long, "{}", id="c")
+    answer = read(whole({"content": "x", "tool_calls": [call]}, long, model=long))
+    for name in (answer.finish_reason, answer.model, answer.calls[0].name):
+        assert name.startswith("\ufffdx")
+        assert len(name) <= 200
+
+
 def test_a_truncated_answer_says_so() -> None:
     """L-018."""
     assert read(stream({"content": "and then"}, finish="length")).finish_reason == "length"
@@ -180,6 +190,13 @@ def test_a_truncated_answer_says_so() -> None:
         ),
         ({"prompt_tokens": "9", "completion_tokens": None}, None),
         ({"prompt_tokens": -1}, None),
+        ({"prompt_tokens": 10**9, "completion_tokens": 10**9 + 1}, Usage(10**9, 0, 0)),
+        ({"prompt_tokens": 10**30, "completion_tokens": 10**30}, None),
+        ({"prompt_tokens": True, "completion_tokens": 2.0}, None),
+        (
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10**30}},
+            Usage(9, 0, 0),
+        ),
         (None, None),
         ([], None),
     ],

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
+from tests.world.house import Gate, open_house
+from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.db import Database, Error, open_database
 from wintermute.ids import new_id
 from wintermute.loom.casts import Casts
@@ -257,12 +259,39 @@ async def test_the_end_of_a_cast_is_recorded_once(tmp_path: Path) -> None:
             conversation = await conversations.in_room(tx, "!r", "room")
             branch = await conversations.current_branch(tx, conversation)
             cast = await casts.start(tx, branch, "$e", "hello", "owner", {"max_turns": 2})
-        assert await casts.running(conversation) == cast
-        assert await casts.count_running() == 1
+        assert await casts.running("$e") == cast
+        assert await casts.running("$f") is None
         for reason in ("stopped", "text"):
             async with database.transaction() as tx:
-                await casts.end(tx, cast.id, "truncated", reason, "")
+                ended = await casts.end(tx, cast.id, "truncated", reason, "")
+            assert ended == (reason == "stopped")
         (found,) = await casts.of_branch(branch)
         assert (found.state, found.reason) == ("truncated", "stopped")
-        assert await casts.running(conversation) is None
-        assert await casts.count_running() == 0
+        assert await casts.running("$e") is None
+
+
+async def test_the_turns_of_a_branch_are_one_chain(tmp_path: Path, model: ModelServer) -> None:
+    """L-046: over several casts, calls, failures and branches; ids are never given twice."""
+    use = Calls((Use("echo", {"say": "x"}), Use("echo", {"say": "y"})))
+    model.script(use, use, Text("one"), Fail(400), Text("two"), use, Text("three"))
+    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+        for n, text in enumerate(("a", "b", "c", "/new", "d", "e"), start=1):
+            await house.incoming(text)
+            await house.said(n)
+        await house.incoming("a", room="!other:test")
+        await house.said(1, "!other:test")
+        turns = await house.rows(
+            "SELECT t.id, t.parent_id, t.entity_id, t.cast_id, c.branch_id FROM turns t"
+            " JOIN casts c ON c.id = t.cast_id ORDER BY t.seq"
+        )
+    branches: dict[str, list[dict[str, object]]] = {}
+    for turn in turns:
+        branches.setdefault(str(turn["branch_id"]), []).append(turn)
+    assert [len(chain) for chain in branches.values()] == [5, 3, 1]
+    for chain in branches.values():
+        ids = [turn["id"] for turn in chain]
+        assert [turn["parent_id"] for turn in chain] == [None, *ids[:-1]]
+    assert len({turn["id"] for turn in turns}) == len(turns)
+    casts = {turn["cast_id"] for turn in turns}
+    assert len({(turn["cast_id"], turn["entity_id"]) for turn in turns}) == len(casts)
+    assert len({turn["entity_id"] for turn in turns}) == len(casts) == 6

@@ -1,7 +1,7 @@
 """A cast goes on where a kill left it. Each stage is built as the stores would have left it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tests.world.house import ROOM, WARDS, Gate, House, open_house
 from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.records import Cast, Turn
+from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.messages import Call, Json, Reply, Usage
 
 DURABLE, FLEETING = Gate("note", durable=True), Gate("mail", durable=False)
@@ -25,9 +26,9 @@ def reply(text: str = "", *calls: Call) -> Reply:
     return Reply(text, calls, "stop", Usage(10, 5, 0), "scripted", "scripted", 7)
 
 
-async def casting(house: House, text: str = "go") -> Cast:
+async def casting(house: House, text: str = "go", event_id: str | None = None) -> Cast:
     """A message whose cast began before the kill."""
-    event_id = await house.incoming(text)
+    event_id = event_id or await house.incoming(text)
     (conversation,) = await house.inbox.open_conversations()
     async with house.database.transaction() as tx:
         branch = await house.conversations.current_branch(tx, conversation)
@@ -305,3 +306,72 @@ async def test_what_was_stopped_at_work_stays_so(tmp_path: Path, model: ModelSer
         await house.incoming("next")
         assert await house.said(2) == ["Stopped.", "echo: next"]
         assert len(await house.rows("SELECT 1 FROM casts")) == 2
+
+
+class StoppedInbox(Inbox):
+    """A stop comes and is answered after the worker has read what is next."""
+
+    stop: Callable[[], Awaitable[object]] | None = None
+
+    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+        rows = await super().open_rows(conversation_id)
+        if rows and self.stop is not None:
+            stop, self.stop = self.stop, None
+            await stop()
+        return rows
+
+
+async def test_what_was_stopped_while_it_was_taken_up_does_not_begin_anew(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, L-047: the worker knows it as interrupted, but it has been given up since."""
+    async with open_house(tmp_path, model.url, inbox_type=StoppedInbox) as house:
+        assert isinstance(house.inbox, StoppedInbox)
+
+        async def stop() -> None:
+            await house.incoming("/stop")
+            await house.said(1)
+
+        await casting(house)
+        house.inbox.stop = stop
+        async with house.working():
+            assert await house.said(1) == ["Stopped."]
+            await house.incoming("next")
+            assert await house.said(2) == ["Stopped.", "echo: next"]
+        casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
+    assert [cast["reason"] for cast in casts] == ["stopped", "text"]
+    assert len(model.requests) == 1
+
+
+async def test_two_interrupted_casts_of_a_room_are_not_mixed_up(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-047, L-051: the older message could be read later than the newer one (X-021)."""
+    async with open_house(tmp_path, model.url) as house:
+        first = await house.incoming("first")
+        await took_turn(house, await casting(house, "second"), reply("two"))
+        await casting(house, "first", first)
+        async with house.working():
+            await house.settled()
+        assert await house.spoken() == ["echo: first", "two"]
+        casts = await house.rows("SELECT state FROM casts")
+    assert [cast["state"] for cast in casts] == ["terminated"] * 2
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_stop_ends_every_interrupted_cast_of_its_room(
+    tmp_path: Path, model: ModelServer, stopped: bool
+) -> None:
+    """L-023, L-047: and only those."""
+    async with open_house(tmp_path, model.url) as house:
+        await casting(house, "first")
+        await casting(house, "second")
+        if stopped:
+            await house.incoming("/stop")
+        await house.incoming("other", room="!other:test")
+        async with house.working():
+            await house.settled()
+        said = ["Stopped."] if stopped else ["echo: first", "echo: second"]
+        assert await house.spoken() == said
+        assert await house.spoken("!other:test") == ["echo: other"]
+        assert await house.rows("SELECT 1 FROM casts WHERE state = 'running'") == []

@@ -21,7 +21,8 @@ from tests.world.model import (
     Use,
 )
 from wintermute.conversation.toolbox import Caller
-from wintermute.messages import Json
+from wintermute.errors import ConfigurationError
+from wintermute.messages import Json, Usage
 
 
 async def test_a_failed_attempt_leaves_no_trace_in_what_follows(
@@ -133,6 +134,23 @@ async def test_commands_pass_a_message_that_waits_for_the_model(
     assert [request.last_user for request in model.requests] == ["go", "reminder", "me too"]
 
 
+async def test_a_command_passes_however_many_messages_wait(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034, L-072: a night without the model."""
+    clock = HeldClock()
+    model.script(Fail(500))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        for n in range(250):
+            await house.incoming(f"message {n}")
+        await house.incoming("/help")
+        assert "/status" in (await house.said(1))[0]
+        await house.incoming("reminder", kind="event", origin="timer")
+        assert (await house.said(2))[1] == "echo: reminder"
+
+
 async def test_an_event_that_finds_the_model_away_waits_as_well(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -152,6 +170,37 @@ async def test_an_event_that_finds_the_model_away_waits_as_well(
         await house.incoming("/help")
         await house.said(1)
         assert len(model.requests) == 2
+
+
+async def test_absurd_numbers_of_a_server_harm_nobody(tmp_path: Path, model: ModelServer) -> None:
+    """L-031: an estimate stands in the record instead."""
+    model.script(Text("hi", usage=Usage(10**30, 10**30, 10**30)))
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("go")
+        assert await house.said(1) == ["hi"]
+        turn = await house.one("SELECT tokens_in, tokens_cached FROM turns")
+    assert 0 < turn["tokens_in"] < 1000
+    assert turn["tokens_cached"] == 0
+
+
+async def test_the_prompt_is_read_once_for_each_question(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034: a failure is recorded with the prompt that was sent, whatever happened to it since."""
+    prompts = iter(["Be kind."])
+
+    def prompt() -> str:
+        try:
+            return next(prompts)
+        except StopIteration:
+            raise ConfigurationError("the prompt is gone") from None
+
+    model.script(Fail(400))
+    async with open_house(tmp_path, model.url, prompt=prompt) as house, house.working():
+        await house.incoming("go")
+        assert "refuses" in (await house.said(1))[0]
+        found = await house.one("SELECT text FROM prompts JOIN casts ON prompt_hash = hash")
+    assert found["text"] == "Be kind."
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,33 @@ async def test_a_stop_that_could_be_read_late_stops_nothing_newer(
         assert (await house.said(3))[2] == "later"
 
 
+async def test_an_answer_that_comes_after_its_stop_is_not_said(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, L-047: the cast has its end; neither a second one nor a second answer."""
+    begun = asyncio.Event()
+
+    async def stubborn(_caller: Caller, _args: Json) -> object:
+        begun.set()
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "too late"
+
+    model.script(Calls((Use("done", {"answer": "x"}),)))
+    gate = Gate("done", stubborn)
+    async with (
+        open_house(tmp_path, model.url, gates=[gate], done=False) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await begun.wait()
+        await house.incoming("/stop")
+        await house.incoming("next")
+        assert await house.said(2) == ["Stopped.", "echo: next"]
+        assert await ending(house) == ("truncated", "stopped")
+
+
 async def test_an_answer_to_a_stopped_cast_says_nothing_twice(
     tmp_path: Path, model: ModelServer
 ) -> None:

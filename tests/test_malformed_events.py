@@ -402,6 +402,34 @@ PLAINTEXTS = (
 )
 
 
+async def test_a_send_that_names_no_event_is_sent_again(
+    homeserver: Homeserver,
+    proxy: Proxy,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """X-011: 200 with a body of no use is no delivery."""
+    login = homeserver.user(fresh("bot"))
+    bodies: list[Json] = [{}, {"event_id": None}, {"event_id": ["$x"]}, {"event_id": ""}]
+
+    def useless(request: Request) -> Action:
+        return Answer(200, bodies.pop()) if bodies and "/send/m.room" in request.path else None
+
+    async with person("ann") as ann:
+        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id)
+            proxy.before = useless
+            await ann.send(room, "hello?")
+            await answered(ann, room, login.user_id, "hello?")
+            await bot.said_all()
+            assert not bodies
+            [part] = bot.rows("SELECT event_id FROM outbox_parts")
+            assert part["event_id"] == ann.messages(room, login.user_id)[0].event_id
+
+
 async def test_every_kind_of_text_gets_through(
     homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
 ) -> None:

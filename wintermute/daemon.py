@@ -157,6 +157,7 @@ async def open_wintermute(
             session,
             config.data_dir / "matrix",
             ids,
+            clock,
             encryption=config.matrix.encryption != "off",
         ) as client,
     ):

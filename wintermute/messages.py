@@ -40,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the backend reported them; zero when it reported none."""
+    """Tokens as the backend reported them, or our estimate where it reported none."""
 
     tokens_in: int = 0
     tokens_out: int = 0

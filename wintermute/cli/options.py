@@ -27,6 +27,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def redacted(ctx: click.Context, text: str) -> str:
-    """Text without the secrets of the configuration, as far as one was read."""
+    """Text without the secrets of the configuration and the login, as far as they were read."""
     redact: Callable[[str], str] = ctx.meta.get(REDACT, str)
     return redact(text)

@@ -34,14 +34,13 @@ class ChatCommands:
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do what the line asks, within the transaction that stores the answer."""
-        name = row.body.split()[0].lower()
-        known = self._answers.get(name)
+        known = self._answers.get(row.word)
         if known is None:
-            return f"I do not know `{name[:40]}`. `/help` lists what I know."
+            return f"I do not know `{row.word[:40]}`. `/help` lists what I know."
         return await known(tx, row)
 
     async def _new(self, tx: Transaction, row: Waiting) -> str:
-        await self._conversations.branch(tx, row.conversation_id, "new")
+        await self._conversations.branch(tx, row.conversation_id, "new", row.received_at)
         return "A fresh start: I no longer look at what was said before."
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:

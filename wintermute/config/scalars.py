@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from wintermute.config.document import Scalar
+from wintermute.config.schema import URL
 
 NULLS = {"", "~", "null", "Null", "NULL"}
 TRUTHS = {
@@ -102,6 +103,8 @@ def _text(node: Scalar, kind: Any, rules: Rules) -> object:
         return Wrong(f"must be {expected(kind, rules)}")
     if rules.get("zone"):
         return _zone(text)
+    if rules.get("pattern") == URL:
+        return text.rstrip("/")  # paths are put behind it
     return Path(text) if kind is Path else text
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wintermute.clock import Clock
-from wintermute.conversation.history import as_text, messages
+from wintermute.conversation.history import CALL_DONE, INTERRUPTED, as_text, messages
 from wintermute.conversation.shrink import fitted, smaller
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.toolbox import DONE, Accepted, Caller, Rejected, Toolbox
@@ -37,7 +37,6 @@ from wintermute.messages import Json, Reply, Request, Usage
 
 log = logging.getLogger(__name__)
 
-INTERRUPTED = "interrupted: outcome unknown"
 REASONS: tuple[tuple[type[ModelError], str], ...] = (
     (ModelUnavailable, "model_unavailable"),
     (ModelRefused, "model_refused"),
@@ -48,7 +47,7 @@ REASONS: tuple[tuple[type[ModelError], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a cast ended. `text` is the answer, or why there is none."""
+    """How a cast ended. `text` is the answer, what was said so far, or why there is neither."""
 
     state: Literal["terminated", "truncated"]
     reason: str
@@ -111,18 +110,19 @@ class Loop:
             if breached:
                 return running.truncated(breached)
             try:
-                await self._next_turn(running, earlier)
+                prompt = self._prompt()
             except ConfigurationError as error:  # no instructions (L-005)
                 return Outcome("truncated", "refused", str(error))
+            try:
+                await self._next_turn(running, prompt, earlier)
             except ModelError as error:
-                return await self._failed(running, error)
+                return await self._failed(running, prompt, error)
 
-    async def _next_turn(self, running: "_Running", earlier: list[Cast]) -> None:
-        prompt = self._prompt()
+    async def _next_turn(self, running: "_Running", prompt: str, earlier: list[Cast]) -> None:
         view = messages(prompt, [*earlier, running.cast])
         current = max(n for n, message in enumerate(view) if message["role"] == "user")
         if running.wants_done():
-            view += ({"role": "user", "content": "Call `done` with your complete answer."},)
+            view += ({"role": "user", "content": CALL_DONE},)
         reply = await self._ask(running.cast, view, len(view) - current)
         await self._store(running, prompt, reply)
 
@@ -155,11 +155,11 @@ class Loop:
             turn = await self._casts.add_turn(tx, cast, parent, reply, error)
         running.cast = replace(cast, turns=(*cast.turns, turn))
 
-    async def _failed(self, running: "_Running", error: ModelError) -> Outcome:
+    async def _failed(self, running: "_Running", prompt: str, error: ModelError) -> Outcome:
         reason = next(name for kind, name in REASONS if isinstance(error, kind))
         log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
         nothing = Reply("", (), reason, Usage(), "", "", 0)
-        await self._store(running, self._prompt(), nothing, str(error))
+        await self._store(running, prompt, nothing, str(error))
         return Outcome("truncated", reason, str(error))
 
     async def _finish(self, running: "_Running", turn: Turn) -> Outcome | None:
@@ -236,5 +236,4 @@ class _Running:
         return None
 
     def truncated(self, reason: str) -> Outcome:
-        said = [turn.utterance.strip() for turn in self.cast.turns if turn.utterance.strip()]
-        return Outcome("truncated", reason, said[-1] if said else "")
+        return Outcome("truncated", reason, self.cast.last_words)

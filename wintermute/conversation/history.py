@@ -10,6 +10,8 @@ from wintermute.text import shortened, untagged
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
 UNANSWERED = "[no answer was given]"
+CALL_DONE = "Call `done` with your complete answer."
+INTERRUPTED = "interrupted: outcome unknown"
 
 
 def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
@@ -78,7 +80,7 @@ def _result(observation: Observation | None, unrun: str) -> str:
     if observation is None:
         return f"not run: {unrun}"
     if not observation.completed:
-        return "interrupted: outcome unknown"
+        return INTERRUPTED
     text = as_text(observation.result)
     if observation.is_error:
         text = f"error: {text}"

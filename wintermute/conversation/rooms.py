@@ -94,7 +94,7 @@ class Rooms:
         self._wards = wards
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}
-        self._running: dict[str, tuple[int, Stop]] = {}
+        self._running: dict[str, tuple[str, Stop]] = {}  # event and switch, by conversation
         self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(AT_ONCE)
         )
@@ -140,22 +140,24 @@ class Rooms:
             ring.cancel()
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
+        """Answer `/stop`. One transaction with what it ends, so a kill cannot undo it (L-023)."""
         for row in await self._inbox.stops(conversation_id):
-            interrupted = await self._casts.running(conversation_id)
-            seq, stop = self._running.get(conversation_id, (0, None))
-            stopped = stop is not None and seq < row.seq
-            if stop is not None and stopped:
-                stop.press()
             async with self._database.transaction() as tx:
-                if stop is None and interrupted is not None:  # by an earlier end of the process
-                    await self._casts.end(tx, interrupted.id, "truncated", "stopped", "")
-                    await self._inbox.mark(tx, str(interrupted.event_id), "answered")
-                    stopped = True
-                given_up = await self._inbox.give_up_waiting(
-                    tx, conversation_id, row.seq, also_new=conversation_id not in self._bells
+                taken, stop = self._running.get(conversation_id, (None, None))
+                given_up = await self._inbox.give_up(
+                    tx,
+                    conversation_id,
+                    row.seq,
+                    taken=taken,
+                    also_new=conversation_id not in self._bells,
                 )
-                text = words.STOPPED if stopped or given_up else words.NOTHING_RUNNING
-                await self._reply(tx, row, text)
+                for event_id in given_up:
+                    cast = await self._casts.running(event_id)
+                    if cast is not None:
+                        await self._casts.end(tx, cast.id, "truncated", "stopped", cast.last_words)
+                if stop is not None and taken in given_up:
+                    stop.press()  # before anybody else may write: the cast takes no further step
+                await self._reply(tx, row, words.STOPPED if given_up else words.NOTHING_RUNNING)
             self._speaker.speak(row.room_id)
 
     async def _take(self, row: Waiting) -> None:
@@ -174,12 +176,14 @@ class Rooms:
 
     async def _cast(self, row: Waiting) -> None:
         stop = Stop()
-        self._running[row.conversation_id] = (row.seq, stop)
+        self._running[row.conversation_id] = (row.event_id, stop)
         self._speaker.attend(row.room_id, row.event_id)
         try:
             async with self._turnstiles[row.sender]:
-                conversation = await self._conversations.get(row.conversation_id)
                 cast = await self._opened(row)
+                if cast is None:
+                    return
+                conversation = await self._conversations.get(row.conversation_id)
                 caller = Caller(conversation.id, conversation.scope, cast.id, row.origin)
                 outcome = await self._loop.run(cast, caller, stop)
             await self._close(row, cast, outcome)
@@ -187,26 +191,30 @@ class Rooms:
             del self._running[row.conversation_id]
             self._speaker.rest(row.room_id)
 
-    async def _opened(self, row: Waiting) -> Cast:
-        """The cast for a row: a new one, or the one that a crash interrupted."""
+    async def _opened(self, row: Waiting) -> Cast | None:
+        """The cast for a row: a new one, or one that a crash interrupted; None: it was stopped."""
         if row.state == "casting":
-            interrupted = await self._casts.running(row.conversation_id)
-            if interrupted is not None and interrupted.event_id == row.event_id:
+            interrupted = await self._casts.running(row.event_id)
+            if interrupted is not None:
                 return interrupted
-        context = [] if row.direct else await self._inbox.context(row.conversation_id, row.seq)
         async with self._database.transaction() as tx:
+            if not await self._inbox.begin(tx, row.event_id):
+                return None
+            said: Sequence[Waiting] = ()
+            if not row.direct:
+                began = await self._conversations.began(tx, row.conversation_id)
+                said = await self._inbox.context(row.conversation_id, row.seq, began)
             branch = await self._conversations.current_branch(tx, row.conversation_id)
-            cast = await self._casts.start(
-                tx, branch, row.event_id, intent(row, context), row.origin, self._wards.record()
+            return await self._casts.start(
+                tx, branch, row.event_id, intent(row, said), row.origin, self._wards.record()
             )
-            await self._inbox.mark(tx, row.event_id, "casting")
-        return cast
 
     async def _close(self, row: Waiting, cast: Cast, outcome: Outcome) -> None:
         """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
         away = outcome.reason == "model_unavailable"
         async with self._database.transaction() as tx:
-            await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text)
+            if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
+                return  # stopped, and `/stop` has answered
             if away:
                 await self._inbox.mark(tx, row.event_id, "waiting", self._clock.now() + AGAIN)
             else:
@@ -244,7 +252,7 @@ class Rooms:
         await self._inbox.mark(tx, row.event_id, "answered")
 
     async def _broken(self, row: Waiting) -> None:
-        cast = await self._casts.running(row.conversation_id)
+        cast = await self._casts.running(row.event_id)
         async with self._database.transaction() as tx:
             if cast is not None:
                 await self._casts.end(tx, cast.id, "truncated", "internal_error", "")

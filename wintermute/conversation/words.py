@@ -22,7 +22,5 @@ def spoken(outcome: Outcome) -> str:
     if outcome.reason in LIMITS:
         said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
         return LIMITS[outcome.reason] + said
-    if outcome.reason == "stopped":  # the answer to /stop says it
-        return ""
     fixed = {"empty_reply": EMPTY, "context_too_large": TOO_LARGE, "internal_error": INTERNAL}
     return fixed.get(outcome.reason, outcome.text)

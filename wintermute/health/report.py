@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import Clock, stamp
+from wintermute.clock import Clock
 from wintermute.db import Database
 from wintermute.health.store import Health, HealthState
+from wintermute.ids import new_id
+from wintermute.llm.calls import ModelCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,12 @@ async def _malformed(database: Database) -> Fact:
 
 async def _usage(database: Database, clock: Clock, zone: ZoneInfo) -> list[Fact]:
     midnight = clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
-    rows = await database.rows(
-        "SELECT role, count(*) AS calls, sum(tokens_in + tokens_out) AS tokens, sum(usd) AS usd"
-        " FROM model_calls WHERE created_at >= ? GROUP BY role ORDER BY role",
-        (stamp(midnight),),
-    )
+    spent = await ModelCalls(database, clock, new_id).usage_since(midnight)
     return [
         Fact(
-            f"today, {row['role']}",
+            f"today, {role}",
             "ok",
-            f"{row['calls']} calls, {row['tokens']} tokens, {row['usd']:.4f} USD",
+            f"{used.calls} calls, {used.tokens_in + used.tokens_out} tokens, {used.usd:.4f} USD",
         )
-        for row in rows
+        for role, used in spent.items()
     ] or [Fact("today", "ok", "no model calls")]

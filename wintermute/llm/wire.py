@@ -12,6 +12,9 @@ from wintermute.text import clean
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of one answer on the wire. Streams spend some 250 bytes on a token."""
+MOST_TOKENS = 10**9
+"""A count beyond this is none."""
+LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
 ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 
@@ -107,14 +110,14 @@ class Gathering:
             raise Outage("garbage", "sent an answer without choices")
         calls = tuple(_finished(call, new_id) for call in self._calls if call.name.strip())
         text = _whole(self._text)
-        finish = clean(self._finish) or "stop"
+        finish = _name(self._finish) or "stop"
         if not text.strip() and not calls:
             raise Empty(
                 "empty",
                 f"answered with neither text nor calls (finish_reason {finish[:40]})",
                 usage=self._usage or NOTHING,
             )
-        return Answer(text, calls, finish, self._usage, clean(self._model)[:200])
+        return Answer(text, calls, finish, self._usage, _name(self._model))
 
     def _take_line(self, raw: bytes) -> None:
         line = raw.strip()
@@ -169,7 +172,7 @@ class Gathering:
 
 
 def _finished(call: _Call, new_id: NewId) -> Call:
-    name, arguments = _unaliased(clean(call.name).strip(), _arguments("".join(call.arguments)))
+    name, arguments = _unaliased(_name(call.name), _arguments("".join(call.arguments)))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
 
@@ -222,7 +225,11 @@ def _usage(reported: Any) -> Usage | None:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if type(value) is int and 0 < value <= MOST_TOKENS else 0
+
+
+def _name(given: str) -> str:
+    return clean(given[:LONGEST_NAME]).strip()
 
 
 def _string(value: Any) -> str:

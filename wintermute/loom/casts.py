@@ -61,13 +61,14 @@ class Casts:
 
     async def end(
         self, tx: Transaction, cast_id: str, state: CastState, reason: str, result: str
-    ) -> None:
-        """Record how a running cast ended."""
-        await tx.execute(
+    ) -> bool:
+        """Record how a running cast ended; False when it had an end before."""
+        ended = await tx.execute(
             "UPDATE casts SET state = ?, reason = ?, result = ?, ended_at = ?"
             " WHERE id = ? AND state = 'running'",
             (state, reason, result, stamp(self._clock.now()), cast_id),
         )
+        return ended == 1
 
     async def prompted(self, tx: Transaction, cast_id: str, prompt: str) -> None:
         """Record the system prompt of the newest request; each text is stored once."""
@@ -137,12 +138,10 @@ class Casts:
             (json.dumps(result), is_error, stamp(self._clock.now()), turn_id, n),
         )
 
-    async def running(self, conversation_id: str) -> Cast | None:
-        """The cast of this conversation that a stop of the process interrupted, if any."""
+    async def running(self, event_id: str) -> Cast | None:
+        """The cast for this event that has begun and not ended, if any."""
         rows = await self._database.rows(
-            "SELECT c.* FROM casts c JOIN branches b ON b.id = c.branch_id"
-            " WHERE c.state = 'running' AND b.conversation_id = ? ORDER BY c.seq LIMIT 1",
-            (conversation_id,),
+            "SELECT * FROM casts WHERE event_id = ? AND state = 'running'", (event_id,)
         )
         found = await self._with_turns(rows)
         return found[0] if found else None
@@ -162,11 +161,6 @@ class Casts:
             (branch_id,),
         )
         return row["id"] if row else None
-
-    async def count_running(self) -> int:
-        """How many casts are under way."""
-        row = await self._database.row("SELECT count(*) AS n FROM casts WHERE state = 'running'")
-        return int(row["n"]) if row else 0
 
     async def _with_turns(self, rows: Sequence[Row]) -> tuple[Cast, ...]:
         if not rows:

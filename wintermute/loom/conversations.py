@@ -1,10 +1,11 @@
 """Conversations and their branches. The newest branch of a conversation is the current one."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
-from wintermute.clock import Clock, stamp
-from wintermute.db import Database, Transaction
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
 from wintermute.ids import NewId
 
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
@@ -53,24 +54,41 @@ class Conversations:
         await self.branch(tx, conversation_id, "start")
         return conversation_id
 
-    async def branch(self, tx: Transaction, conversation_id: str, reason: BranchReason) -> str:
-        """Begin a new branch; it is the current one from now on."""
+    async def branch(
+        self,
+        tx: Transaction,
+        conversation_id: str,
+        reason: BranchReason,
+        asked_at: datetime | None = None,
+    ) -> str:
+        """Begin a new branch; it is the current one from now on.
+
+        `asked_at`: when a person asked for it, which may be a while ago.
+        """
         branch_id = self._new_id("branch")
         await tx.execute(
             "INSERT INTO branches (id, conversation_id, reason, created_at) VALUES (?, ?, ?, ?)",
-            (branch_id, conversation_id, reason, stamp(self._clock.now())),
+            (branch_id, conversation_id, reason, stamp(asked_at or self._clock.now())),
         )
         return branch_id
 
     async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
         """The branch that the next cast belongs to."""
+        return str((await self._current(tx, conversation_id))["id"])
+
+    async def began(self, tx: Transaction, conversation_id: str) -> datetime:
+        """When the current branch began: nothing from before is in view."""
+        return moment((await self._current(tx, conversation_id))["created_at"])
+
+    async def _current(self, tx: Transaction, conversation_id: str) -> Row:
         row = await tx.row(
-            "SELECT id FROM branches WHERE conversation_id = ? ORDER BY seq DESC LIMIT 1",
+            "SELECT id, created_at FROM branches WHERE conversation_id = ?"
+            " ORDER BY seq DESC LIMIT 1",
             (conversation_id,),
         )
         if row is None:
             raise LookupError(conversation_id)
-        return str(row["id"])
+        return row
 
     async def get(self, conversation_id: str) -> Conversation:
         """One conversation by its id."""

@@ -54,3 +54,9 @@ class Cast:
     reason: str | None
     result: str | None
     turns: tuple[Turn, ...] = field(default=())
+
+    @property
+    def last_words(self) -> str:
+        """What the model said last: all there is to show when the cast is cut short."""
+        said = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
+        return said[-1] if said else ""

@@ -28,6 +28,17 @@ class Waiting:
     direct: bool
     state: State
     not_before: datetime | None
+    received_at: datetime
+
+    @property
+    def word(self) -> str:
+        """The first word in lower case: the name of a command."""
+        return (self.body.split(maxsplit=1) or [""])[0].lower()
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether this does not wait in the queue (L-072)."""
+        return self.kind == "command" and self.word == "/stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +145,41 @@ class Inbox:
             for row in rows
         ]
 
-    async def give_up_waiting(
-        self, tx: Transaction, conversation_id: str, before: int, *, also_new: bool
-    ) -> int:
-        """Drop messages said before row `before` that wait for the model; how many.
+    async def give_up(
+        self,
+        tx: Transaction,
+        conversation_id: str,
+        before: int,
+        *,
+        taken: str | None,
+        also_new: bool,
+    ) -> list[str]:
+        """Drop what was said before row `before` and is at work or waits for the model.
 
-        With `also_new` those too that were not tried yet: nobody may be about to take one.
+        At work is also the event `taken`, whose cast has not begun. With `also_new` messages that
+        were not tried yet are dropped too. Returns the ids of the dropped events.
         """
-        return await tx.execute(
-            "UPDATE inbox SET state = 'answered' WHERE conversation_id = ? AND seq < ?"
-            " AND state = 'waiting' AND kind = 'message' AND (not_before IS NOT NULL OR ?)",
-            (conversation_id, before, also_new),
+        rows = await tx.rows(
+            "UPDATE inbox SET state = 'answered' WHERE conversation_id = :conversation"
+            " AND seq < :before AND (state = 'casting' OR state = 'waiting' AND (event_id = :taken"
+            "  OR kind = 'message' AND (not_before IS NOT NULL OR :also_new))) RETURNING event_id",
+            {
+                "conversation": conversation_id,
+                "before": before,
+                "taken": taken,
+                "also_new": also_new,
+            },
         )
+        return [row["event_id"] for row in rows]
+
+    async def begin(self, tx: Transaction, event_id: str) -> bool:
+        """A cast for this event begins; False when it was given up meanwhile."""
+        begun = await tx.execute(
+            "UPDATE inbox SET state = 'casting', not_before = NULL"
+            " WHERE event_id = ? AND state IN ('waiting', 'casting')",
+            (event_id,),
+        )
+        return begun == 1
 
     async def mark(
         self, tx: Transaction, event_id: str, state: State, not_before: datetime | None = None
@@ -157,22 +191,28 @@ class Inbox:
         )
 
     async def open_rows(self, conversation_id: str) -> list[Waiting]:
-        """What waits in one conversation, in order; without `/stop`, see `stops`."""
+        """What could be next in one conversation, in order; without `/stop`, see `stops`.
+
+        That is the first message, and what may pass it: untried first, should there be very many.
+        """
         rows = await self._database.rows(
-            "SELECT * FROM inbox WHERE conversation_id = ? AND state IN ('waiting', 'casting')"
-            " AND NOT (kind = 'command' AND lower(trim(body)) = '/stop') ORDER BY seq LIMIT 200",
-            (conversation_id,),
+            "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
+            " AND state IN ('waiting', 'casting') AND (kind <> 'message' OR seq ="
+            "  (SELECT min(seq) FROM inbox WHERE conversation_id = :conversation"
+            "   AND state IN ('waiting', 'casting') AND kind = 'message'))"
+            " ORDER BY not_before IS NOT NULL, seq LIMIT 200) ORDER BY seq",
+            {"conversation": conversation_id},
         )
-        return [_waiting(row) for row in rows]
+        return [row for row in map(_waiting, rows) if not row.is_stop]
 
     async def stops(self, conversation_id: str) -> list[Waiting]:
-        """Unanswered `/stop`s: they do not wait in the queue (L-072)."""
+        """Unanswered `/stop`s."""
         rows = await self._database.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
-            " AND kind = 'command' AND lower(trim(body)) = '/stop' ORDER BY seq",
+            " AND kind = 'command' ORDER BY seq",
             (conversation_id,),
         )
-        return [_waiting(row) for row in rows]
+        return [row for row in map(_waiting, rows) if row.is_stop]
 
     async def open_conversations(self) -> list[str]:
         """Conversations in which something waits."""
@@ -181,14 +221,24 @@ class Inbox:
         )
         return [row["conversation_id"] for row in rows]
 
-    async def context(self, conversation_id: str, before: int, limit: int = 20) -> list[Waiting]:
-        """Lines said in a group without addressing us, since we were last addressed (X-002)."""
+    async def context(
+        self, conversation_id: str, before: int, since: datetime, limit: int = 20
+    ) -> list[Waiting]:
+        """Lines said in a group without addressing us, since we were last addressed (X-002).
+
+        Only what came after `since`.
+        """
         rows = await self._database.rows(
             "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
             " AND kind = 'context' AND seq < :before AND seq > coalesce((SELECT max(seq) FROM inbox"
             "  WHERE conversation_id = :conversation AND kind = 'message' AND seq < :before), 0)"
-            " ORDER BY seq DESC LIMIT :limit) ORDER BY seq",
-            {"conversation": conversation_id, "before": before, "limit": limit},
+            " AND received_at > :since ORDER BY seq DESC LIMIT :limit) ORDER BY seq",
+            {
+                "conversation": conversation_id,
+                "before": before,
+                "since": stamp(since),
+                "limit": limit,
+            },
         )
         return [_waiting(row) for row in rows]
 
@@ -200,11 +250,6 @@ class Inbox:
             "  FROM inbox WHERE conversation_id = :c AND NOT by_bot AND kind <> 'locked'), 0)",
             {"c": conversation_id},
         )
-        return int(row["n"]) if row else 0
-
-    async def count(self, state: State) -> int:
-        """How many events are in a state."""
-        row = await self._database.row("SELECT count(*) AS n FROM inbox WHERE state = ?", (state,))
         return int(row["n"]) if row else 0
 
     async def token(self, account: str) -> str | None:
@@ -237,4 +282,5 @@ def _waiting(row: Row) -> Waiting:
         direct=bool(row["direct"]),
         state=row["state"],
         not_before=moment(not_before) if not_before else None,
+        received_at=moment(row["received_at"]),
     )

@@ -97,10 +97,6 @@ class Outbox:
             await self.say(tx, conversation_id, room_id, body, kind="notice")
         return bool(fresh)
 
-    async def forget_notice(self, tx: Transaction, prefix: str) -> None:
-        """Let notices whose key begins so be said again."""
-        await tx.execute("DELETE FROM notices WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
-
     async def rooms_waiting(self) -> list[str]:
         """Rooms in which something is to be said."""
         rows = await self._database.rows(

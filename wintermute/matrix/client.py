@@ -17,20 +17,25 @@ from nio import (
     AsyncClient,
     AsyncClientConfig,
     EncryptionError,
-    ErrorResponse,
     MegolmEvent,
-    ShareGroupSessionResponse,
     SyncResponse,
 )
-from nio.exceptions import LocalProtocolError, ProtocolError
-from nio.responses import Response
+from nio.exceptions import (
+    GroupEncryptionError,
+    LocalProtocolError,
+    OlmTrustError,
+    ProtocolError,
+)
+from peewee import PeeweeException
 
-from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.clock import Clock
+from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import call, path, refuse
+from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import Account, RoomView
-from wintermute.matrix.session import Session
+from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
 from wintermute.messages import Json
 
@@ -53,16 +58,15 @@ UNREADABLE = (
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
-    def __init__(self, nio: AsyncClient, account: Account, new_id: NewId) -> None:
+    def __init__(self, nio: AsyncClient, account: Account, keys: Keys) -> None:
         self._nio = nio
-        self._new_id = new_id
+        self._keys = keys
         self.account = account
-        self.dropped = 0
-        """To-device events that nio could not read."""
 
-    def drop_one(self) -> None:
-        """Count a to-device event that was passed over."""
-        self.dropped += 1
+    @property
+    def key_trouble(self) -> str:
+        """Why the homeserver refuses our keys; empty when it does not."""
+        return self._keys.trouble
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
@@ -80,9 +84,8 @@ class MatrixClient:
         response = SyncResponse.from_dict(batch.for_nio)
         if not isinstance(response, SyncResponse):
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
-        dropped = self.dropped
         await self._nio.receive_response(response)
-        return replace(batch, malformed=batch.malformed + self.dropped - dropped)
+        return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
 
     async def page(
         self, room_id: str, start: str, end: str | None
@@ -136,18 +139,8 @@ class MatrixClient:
 
     async def upkeep(self) -> None:
         """What encryption wants done after each sync: upload, query and claim keys, to-device."""
-        nio = self._nio
-        if nio.olm is None:
-            return
         with translated():
-            if nio.should_upload_keys:
-                _check(await nio.keys_upload())
-            if nio.should_query_keys:
-                _check(await nio.keys_query())
-            if nio.should_claim_keys:
-                _check(await nio.keys_claim(nio.get_users_for_key_claiming()))
-            for response in await nio.send_to_device_messages():
-                _check(response)
+            await self._keys.upkeep()
 
     async def send(self, room_id: str, content: Json, txn_id: str, *, encrypted: bool) -> str:
         """Send a message once per `txn_id`; the event id.
@@ -159,7 +152,7 @@ class MatrixClient:
         event_type, payload = "m.room.message", content
         if room is not None and room.encrypted and self._nio.olm is not None:
             with translated():
-                await self._share(room_id, room)
+                await self._keys.share(room_id)
                 event_type, payload = self._nio.encrypt(room_id, event_type, content)
         elif encrypted or (room is not None and room.encrypted):
             raise SendRefused(
@@ -168,31 +161,10 @@ class MatrixClient:
             )
         target = path("rooms", room_id, "send", event_type, txn_id)
         answer = await call(self._nio, "PUT", target, payload)
-        return str(answer.get("event_id", ""))
-
-    async def _share(self, room_id: str, room: Any) -> None:
-        """See that every device in the room has, or gets, the key of our next message.
-
-        nio's own sharing passes over a request that failed; then somebody could not read us.
-        """
-        nio = self._nio
-        if not room.members_synced:
-            _check(await nio.joined_members(room_id))
-        if nio.should_query_keys:
-            _check(await nio.keys_query())
-        if not nio.olm.should_share_group_session(room_id):
-            return
-        missing = nio.get_missing_sessions(room_id)
-        if missing:
-            _check(await nio.keys_claim(missing))
-        everyone = list(room.users)
-        for shared_with, messages in nio.olm.share_group_session_parallel(
-            room_id, everyone, ignore_unverified_devices=True
-        ):
-            target = path("sendToDevice", "m.room.encrypted", self._new_id("share"))
-            await call(nio, "PUT", target, messages)
-            nio.olm.handle_response(ShareGroupSessionResponse(room_id, shared_with))
-        nio.olm.outbound_group_sessions[room_id].shared = True
+        event_id = answer.get("event_id")
+        if not isinstance(event_id, str) or not event_id:
+            raise HomeserverUnavailable("the homeserver named no event")
+        return event_id
 
     async def join(self, room_id: str) -> None:
         """Go into a room."""
@@ -214,7 +186,13 @@ class MatrixClient:
 
 @contextlib.asynccontextmanager
 async def open_client(
-    homeserver: str, session: Session, folder: Path, new_id: NewId, *, encryption: bool
+    homeserver: str,
+    session: Session,
+    folder: Path,
+    new_id: NewId,
+    clock: Clock,
+    *,
+    encryption: bool,
 ) -> AsyncIterator[MatrixClient]:
     """A client for a login, its key store open; closed at the end.
 
@@ -230,20 +208,35 @@ async def open_client(
     )
     nio = AsyncClient(homeserver, session.user_id, session.device_id, str(folder), config)
     account = Account(session.user_id, session.device_id, display_name="")
-    client = MatrixClient(nio, account, new_id)
+    keys = Keys(nio, new_id, clock)
     try:
         if encryption:
-            await asyncio.to_thread(
-                nio.restore_login, session.user_id, session.device_id, session.access_token
-            )
-            install(nio, client.drop_one)
+            await asyncio.to_thread(_restore, nio, session, store_file(folder, session))
+            install(nio, keys.drop, clock)
+            keep_before_upload(nio.olm)
         else:
             nio.access_token = session.access_token
-        yield client
+        yield MatrixClient(nio, account, keys)
     finally:
         await nio.close()
         if nio.store is not None:
             nio.store.database.close()
+
+
+def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
+    """Open the key store; a new one when there is none. Raises: ConfigurationError."""
+    problem = store_problem(file, mode="rw") if file.exists() else None
+    if problem is None:
+        try:
+            nio.restore_login(session.user_id, session.device_id, session.access_token)
+        except (PeeweeException, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+    if problem is not None:
+        raise ConfigurationError(
+            f"the encryption keys in {file} cannot be read ({problem}): restore the Matrix folder "
+            "from a backup, or run `wintermute matrix reset-crypto`, which moves them aside for a "
+            "new device"
+        )
 
 
 @contextlib.contextmanager
@@ -253,12 +246,11 @@ def translated() -> Any:
         yield
     except (ClientError, TimeoutError, OSError) as error:
         raise HomeserverUnavailable(str(error) or type(error).__name__) from error
-    except (EncryptionError, LocalProtocolError, ProtocolError) as error:
+    except (
+        EncryptionError,
+        GroupEncryptionError,
+        LocalProtocolError,
+        OlmTrustError,
+        ProtocolError,
+    ) as error:
         raise HomeserverUnavailable(f"encryption: {error}") from error
-
-
-def _check(response: Response) -> None:
-    if isinstance(response, ErrorResponse):
-        status = getattr(response.transport_response, "status", 500)
-        refuse(status, {"errcode": response.status_code, "error": response.message})
-        raise HomeserverUnavailable(str(response))

@@ -6,25 +6,48 @@ from typing import Any
 
 from nio import AsyncClient
 
+from wintermute.clock import Clock
+
 log = logging.getLogger(__name__)
 
+QUIET_SECONDS = 60.0
 
-def install(client: AsyncClient, dropped: Callable[[], None]) -> None:
-    """Make one garbage event cost that event only (notes/matrix §6).
+
+class Bulkhead:
+    """Makes one garbage event cost that event only (notes/matrix §6).
 
     The event is handled inside one transaction of nio's store: nio commits an Olm session and the
     Megolm session it carried apart, and a kill between the two would lose the room key for good.
     """
-    inner = client.olm.handle_to_device_event
 
-    def guarded(event: Any) -> Any:
+    def __init__(self, client: AsyncClient, dropped: Callable[[], None], clock: Clock) -> None:
+        self._database = client.store.database
+        self._inner = client.olm.handle_to_device_event
+        self._dropped = dropped
+        self._clock = clock
+        self._untold = 0
+        self._told_at: float | None = None
+
+    def __call__(self, event: Any) -> Any:
+        """nio's answer to the event; None for garbage."""
         try:
-            with client.store.database.atomic():
-                return inner(event)
+            with self._database.atomic():
+                return self._inner(event)
         except Exception:  # bulkhead: see above
-            log.exception("to-device event dropped sender=%s", getattr(event, "sender", None))
-            dropped()
+            self._dropped()
+            self._untold += 1
+            now = self._clock.monotonic()
+            if self._told_at is None:
+                log.exception("to-device event dropped sender=%s", getattr(event, "sender", None))
+            elif now - self._told_at >= QUIET_SECONDS:
+                log.warning("to-device events dropped count=%s", self._untold)
+            else:
+                return None
+            self._untold, self._told_at = 0, now
             return None
 
-    client.olm.handle_to_device_event = guarded
+
+def install(client: AsyncClient, dropped: Callable[[], None], clock: Clock) -> None:
+    """Put the bulkhead between nio and what it reads."""
+    client.olm.handle_to_device_event = Bulkhead(client, dropped, clock)
     client.olm.handle_key_verification = lambda _event: None  # nio's own SAS asserts and raises

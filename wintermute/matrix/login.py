@@ -18,7 +18,14 @@ from wintermute.errors import (
 )
 from wintermute.health.report import Fact
 from wintermute.matrix.http import call, path
-from wintermute.matrix.session import Session, load, new_pickle_key, save, store_file
+from wintermute.matrix.session import (
+    Session,
+    load,
+    new_pickle_key,
+    save,
+    store_file,
+    store_problem,
+)
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +178,14 @@ def _probe_store(folder: Path, kept: Session | None) -> Fact:
             "encryption store",
             "fail",
             f"{file} is missing -> restore it from a backup; else the next start makes a new device",
+        )
+    problem = store_problem(file, mode="ro")
+    if problem is not None:
+        return Fact(
+            "encryption store",
+            "fail",
+            f"{file} cannot be read ({problem}) -> restore the Matrix folder from a backup, or run "
+            "`wintermute matrix reset-crypto`",
         )
     return Fact("encryption store", "ok", f"keys of device {kept.device_id}")
 

@@ -4,6 +4,9 @@ import json
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
+
+from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.errors import ConfigurationError
 
@@ -28,6 +31,28 @@ class Session:
 def store_file(folder: Path, session: Session) -> Path:
     """Where nio keeps the keys of this device."""
     return folder / f"{session.user_id}_{session.device_id}.db"
+
+
+def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
+    """What is wrong with the file of a key store; None when its pages can be read.
+
+    After a kill in the middle of a write the next `rw` completes or undoes it; `ro` cannot look.
+    """
+    database = SqliteDatabase(f"{file.resolve().as_uri()}?mode={mode}", uri=True)
+    try:
+        connection = database.connection()
+        try:
+            [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except connection.OperationalError as error:
+            unfinished = mode == "ro" and file.with_name(f"{file.name}-journal").exists()
+            return None if unfinished else str(error)
+        except connection.DatabaseError as error:
+            return str(error)
+        return None if verdict == "ok" else str(verdict)
+    except PeeweeException as error:
+        return str(error)
+    finally:
+        database.close()
 
 
 def load(folder: Path) -> Session | None:

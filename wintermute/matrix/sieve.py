@@ -59,7 +59,7 @@ def sift(raw: Json) -> SyncBatch | None:
         malformed=dropped + sum(bad for _, _, bad in joined),
         for_nio={
             "next_batch": next_batch,
-            "device_one_time_keys_count": _counts(raw.get("device_one_time_keys_count")),
+            "device_one_time_keys_count": counts(raw.get("device_one_time_keys_count")),
             "device_lists": _device_lists(raw.get("device_lists")),
             "to_device": {"events": to_device},
             "rooms": {"invite": {}, "leave": {}, "join": {b.room_id: n for b, n, _ in joined}},
@@ -72,6 +72,24 @@ def page(raw: Json) -> tuple[list[Json], str | None]:
     events, _ = well_formed(raw.get("chunk"))
     end = raw.get("end")
     return events[::-1], end if _is_id(end, most=100_000) else None
+
+
+def counts(value: object) -> dict[str, int]:
+    """How many one-time keys of ours the homeserver says it has, by kind."""
+    found = {"curve25519": 0, "signed_curve25519": 0}
+    return found | {
+        name: min(max(n, 0), MOST_KEYS) for name, n in _dict(value).items() if isinstance(n, int)
+    }
+
+
+def members(raw: Json) -> dict[str, str | None]:
+    """Who has joined a room, each with a name or None, from an answer to /joined_members."""
+    names = {
+        user: _dict(profile).get("display_name")
+        for user, profile in _dict(raw.get("joined")).items()
+        if _is_id(user)
+    }
+    return {user: name if isinstance(name, str) else None for user, name in names.items()}
 
 
 def megolm(event: Json) -> Json | None:
@@ -191,13 +209,6 @@ def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
     for room_id, room in _dict(rooms.get(kind)).items():
         if _is_id(room_id) and isinstance(room, dict):
             yield room_id, room
-
-
-def _counts(value: object) -> Json:
-    found = {"curve25519": 0, "signed_curve25519": 0}
-    return found | {
-        name: min(max(n, 0), MOST_KEYS) for name, n in _dict(value).items() if isinstance(n, int)
-    }
 
 
 def _device_lists(value: object) -> Json:

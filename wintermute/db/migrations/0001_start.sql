@@ -222,8 +222,7 @@ CREATE TABLE invitations (
 CREATE TABLE rooms (
     room_id   TEXT PRIMARY KEY,
     encrypted INTEGER NOT NULL DEFAULT 0,          -- once 1, for ever 1: nothing is sent in clear there
-    state     TEXT NOT NULL DEFAULT 'joined' CHECK (state IN ('joined', 'left')),
-    name      TEXT NOT NULL DEFAULT ''
+    state     TEXT NOT NULL DEFAULT 'joined' CHECK (state IN ('joined', 'left'))
 );
 
 CREATE TABLE notices (
@@ -258,7 +257,6 @@ CREATE TABLE outbox_parts (
     attempts  INTEGER NOT NULL DEFAULT 0,
     device_id TEXT,                                -- the device of the first attempt
     first_attempt_at TEXT,
-    problem   TEXT,
     PRIMARY KEY (outbox_id, n)
 ) WITHOUT ROWID;
 CREATE INDEX outbox_parts_by_event ON outbox_parts (event_id) WHERE event_id IS NOT NULL;

@@ -1,0 +1,441 @@
+"""Keys: nobody else's stop us, ours are kept before anybody has them, and a spoilt store is told."""
+
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nio import AsyncClient, AsyncClientConfig, KeysClaimResponse, KeysQueryResponse
+from nio.events import OlmEvent
+from nio.rooms import MatrixRoom
+from vodozemac import Account as OlmAccount
+
+from tests.test_malformed_events import WRONG, answered, wrong
+from tests.world.bot import Bot, meet, write_settings
+from tests.world.clock import FakeClock
+from tests.world.homeserver import Homeserver, Login
+from tests.world.model import ModelServer
+from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.user import CLIENT, MatrixUser
+from wintermute.errors import ConfigurationError, HomeserverUnavailable
+from wintermute.matrix.client import open_client
+from wintermute.matrix.devices import MOST_DEVICES, usable_devices, usable_one_time_keys
+from wintermute.matrix.guard import install
+from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.login import _probe_store
+from wintermute.matrix.session import Session, store_file
+
+Json = dict[str, Any]
+BOT, ANN, EVE = "@bot:test", "@ann:test", "@eve:test"
+ALGORITHM = "m.olm.v1.curve25519-aes-sha2"
+NO_POINT = "A" * 43  # a curve key by its form, with which nothing can be agreed on
+SESSION = Session(BOT, "BOTDEVICE", "token", "a pickle key")
+
+
+def named(prefix: str, numbers: Iterator[int] = itertools.count(1)) -> str:  # noqa: B008
+    return f"{prefix}_{next(numbers)}"
+
+
+class Device:
+    """A device of a person that signs whatever it is asked to."""
+
+    def __init__(self, user: str, name: str) -> None:
+        self.user, self.name = user, name
+        self._account = OlmAccount()
+
+    def signed(self, value: Json) -> Json:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        try:
+            signature = self._account.sign(text.encode()).to_base64()
+        except UnicodeEncodeError:
+            signature = self._account.sign(b"something else").to_base64()
+        return value | {"signatures": {self.user: {f"ed25519:{self.name}": signature}}}
+
+    def plain(self) -> Json:
+        keys = {
+            f"ed25519:{self.name}": self._account.ed25519_key.to_base64(),
+            f"curve25519:{self.name}": self._account.curve25519_key.to_base64(),
+        }
+        return {
+            "algorithms": [ALGORITHM, "m.megolm.v1.aes-sha2"],
+            "device_id": self.name,
+            "user_id": self.user,
+            "keys": keys,
+        }
+
+    def keys(self) -> Json:
+        return self.signed(self.plain()) | {"unsigned": {"device_display_name": "phone"}}
+
+    def one_time_key(self, key: object = None) -> Json:
+        self._account.generate_one_time_keys(1)
+        [(name, own)] = self._account.one_time_keys.items()
+        self._account.mark_keys_as_published()
+        return {f"signed_curve25519:{name}": self.signed({"key": key or own.to_base64()})}
+
+
+class Wire:
+    """Answers each request from a table, and remembers them."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.answers: dict[str, Any] = {}
+        self._proxy = proxy
+        proxy.before = self._answer
+
+    def _answer(self, request: Request) -> Action:
+        kind = "/".join(request.path.split("/")[4:6])
+        answer = self.answers.get(kind, {})
+        if callable(answer):
+            answer = answer(request)
+        return Answer(200, answer) if isinstance(answer, dict) else answer
+
+    def bodies(self, kind: str) -> list[Json]:
+        return [request.json for request in self._proxy.seen("POST", kind)]
+
+    @property
+    def url(self) -> str:
+        return self._proxy.url
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    async with Proxy("http://127.0.0.1:1") as proxy:
+        wire = Wire(proxy)
+        wire.answers["keys/upload"] = accepted
+        yield wire
+
+
+def accepted(request: Request) -> Json:
+    return {"one_time_key_counts": {"signed_curve25519": len(request.json["one_time_keys"])}}
+
+
+@asynccontextmanager
+async def machine(folder: Path, url: str = "http://127.0.0.1:1") -> AsyncIterator[AsyncClient]:
+    config = AsyncClientConfig(pickle_key=SESSION.pickle_key, store_sync_tokens=False)
+    nio = AsyncClient(url, BOT, SESSION.device_id, str(folder), config)
+    nio.restore_login(BOT, SESSION.device_id, "token")
+    try:
+        yield nio
+    finally:
+        await nio.close()
+        nio.store.database.close()
+
+
+@asynccontextmanager
+async def keys_of(folder: Path, wire: Wire, clock: FakeClock) -> AsyncIterator[tuple[Keys, Any]]:
+    async with machine(folder, wire.url) as nio:
+        keep_before_upload(nio.olm)
+        yield Keys(nio, named, clock), nio
+
+
+def known(nio: AsyncClient, user: str) -> list[str]:
+    return [device.id for device in nio.olm.device_store.active_user_devices(user)]
+
+
+def spoilt_devices(device: Device) -> list[object]:
+    """Spoilt before it was signed, and after."""
+    before = [device.signed(dict(changed)) for changed in wrong(device.plain())]  # type: ignore[call-overload]
+    return [*before, *wrong(device.keys()), *WRONG[1:]]
+
+
+async def test_no_devices_of_others_can_stop_a_query(tmp_path: Path) -> None:
+    """X-022: a corpus, through nio's own machine; a good device beside it is always learned."""
+    eve, ann = Device(EVE, "EVIL"), Device(ANN, "GOOD")
+    cases: list[object] = [
+        {ANN: {"GOOD": ann.keys()}, EVE: {"EVIL": x}} for x in spoilt_devices(eve)
+    ]
+    cases += [{ANN: {"GOOD": ann.keys()}, EVE: x} for x in WRONG[1:]]
+    for value in WRONG[1:]:
+        spoilt = Device(EVE, "EVIL")
+        spoilt_plain = spoilt.plain()
+        spoilt_plain["keys"]["curve25519:EVIL"] = value
+        cases.append({ANN: {"GOOD": ann.keys()}, EVE: {"EVIL": spoilt.signed(spoilt_plain)}})
+    assert len(cases) > 100
+    async with machine(tmp_path) as nio:
+        for case in cases:
+            found, _ = usable_devices({"device_keys": case}, [ANN, EVE])
+            await nio.receive_response(KeysQueryResponse(found, {}))
+            assert known(nio, ANN) == ["GOOD"]
+    for raw in [{}, *({"device_keys": value} for value in WRONG[1:])]:
+        assert usable_devices(raw, [ANN]) == ({}, 0)
+
+
+def test_a_good_device_is_kept_and_each_bad_one_counted() -> None:
+    """X-022."""
+    good, bad = Device(EVE, "GOOD"), Device(EVE, "BAD")
+    plain = bad.plain()
+    plain["keys"]["curve25519:BAD"] = "garbage"
+    raw = {"device_keys": {EVE: {"GOOD": good.keys(), "BAD": bad.signed(plain)}, ANN: {}}}
+    found, dropped = usable_devices(raw, [EVE, ANN])
+    assert dropped == 1
+    assert list(found[EVE]) == ["GOOD"]
+    assert found[ANN] == {}
+    assert found[EVE]["GOOD"].items() >= good.plain().items()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "two words", f"X\n{ANN} HERS matrix-ed25519 {NO_POINT}", "x\u2028y", "x" * 256]
+)
+def test_a_device_name_that_would_forge_a_line_of_a_trust_file_is_dropped(name: str) -> None:
+    raw = {"device_keys": {EVE: {name: Device(EVE, name).keys()}}}
+    assert usable_devices(raw, [EVE]) == ({EVE: {}}, 1)
+
+
+def test_the_devices_of_one_person_are_bounded() -> None:
+    """X-022."""
+    devices = [Device(EVE, f"D{number:04}") for number in range(MOST_DEVICES + 7)]
+    raw = {"device_keys": {EVE: {device.name: device.keys() for device in devices}}}
+    found, dropped = usable_devices(raw, [EVE])
+    assert (len(found[EVE]), dropped) == (MOST_DEVICES, 7)
+
+
+async def test_no_one_time_keys_of_others_can_stop_a_claim(tmp_path: Path) -> None:
+    """X-022: a corpus, through nio's own machine."""
+    eve = Device(EVE, "EVIL")
+    cases: list[object] = [*WRONG[1:], *wrong(eve.one_time_key())]
+    cases += [eve.one_time_key(value) for value in WRONG[1:] if value]
+    cases += [{f"signed_curve25519:{x}": eve.signed({"key": x})} for x in WRONG[1:]]
+    async with machine(tmp_path) as nio:
+        await nio.receive_response(KeysQueryResponse({EVE: {"EVIL": eve.keys()}}, {}))
+        for case in cases:
+            raw = {"one_time_keys": {EVE: {"EVIL": case}}}
+            usable, dropped = usable_one_time_keys(raw, {EVE: ["EVIL"]})
+            assert len(usable) + dropped == 1
+            for user, device, key in usable:
+                nio.olm.handle_response(KeysClaimResponse({user: {device: key}}, {}))
+    for value in WRONG[1:]:
+        asked = {EVE: ["EVIL"]}
+        assert usable_one_time_keys({"one_time_keys": value}, asked) == ([], 0)
+        assert usable_one_time_keys({"one_time_keys": {EVE: value}}, asked) == ([], 0)
+
+
+async def test_a_room_key_reaches_the_others_when_one_key_is_useless(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """X-022: a key that has the right form, and with which nio cannot make a session."""
+    ann, eve = Device(ANN, "GOOD"), Device(EVE, "EVIL")
+    wire.answers |= {
+        "keys/query": {"device_keys": {ANN: {"GOOD": ann.keys()}, EVE: {"EVIL": eve.keys()}}},
+        "keys/claim": {
+            "one_time_keys": {
+                EVE: {"EVIL": eve.one_time_key(NO_POINT)},
+                ANN: {"GOOD": ann.one_time_key()},
+            }
+        },
+        "rooms/!r": {"joined": {ANN: {"display_name": 7}, EVE: {}, BOT: {}}},
+    }
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        room = MatrixRoom("!r", BOT, encrypted=True)
+        nio.rooms["!r"] = room
+        await keys.share("!r")
+        nio.encrypt("!r", "m.room.message", {"body": "secret"})
+        assert nio.olm.outbound_group_sessions["!r"].users_shared_with == {(ANN, "GOOD")}
+        assert keys.take_dropped() == 1
+
+
+async def test_who_is_missing_in_an_answer_is_asked_for_once_a_minute(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Their homeserver may be away for days; nobody else waits for it."""
+    clock = FakeClock()
+    wire.answers["keys/query"] = {"device_keys": {}, "failures": {"test": {}}}
+    async with keys_of(tmp_path, wire, clock) as (keys, nio):
+        for _ in range(3):
+            nio.olm.users_for_key_query.add(ANN)
+            await keys.upkeep()
+        assert len(wire.bodies("/keys/query")) == 1
+        clock.advance(61)
+        wire.answers["keys/query"] = {"device_keys": {ANN: {"D": Device(ANN, "D").keys()}}}
+        await keys.upkeep()
+        assert known(nio, ANN) == ["D"]
+        clock.advance(61)
+        await keys.upkeep()
+        assert wire.bodies("/keys/query") == [{"device_keys": {ANN: []}}] * 2
+
+
+async def test_who_was_asked_for_in_vain_is_asked_for_again(wire: Wire, tmp_path: Path) -> None:
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        nio.olm.users_for_key_query.add(ANN)
+        wire.answers["keys/query"] = Answer(502)
+        with pytest.raises(HomeserverUnavailable):
+            await keys.upkeep()
+        wire.answers["keys/query"] = {"device_keys": {ANN: {}}}
+        await keys.upkeep()
+        assert wire.bodies("/keys/query") == [{"device_keys": {ANN: []}}] * 2
+
+
+async def test_the_keys_of_an_unanswered_upload_are_uploaded_again(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """X-016: in the same run and after a kill, the very same; and not one more each time."""
+    wire.answers["keys/upload"] = Cut()
+    for _ in range(2):
+        async with keys_of(tmp_path, wire, FakeClock()) as (keys, _nio):
+            for _ in range(2):
+                with pytest.raises(HomeserverUnavailable):
+                    await keys.upkeep()
+    first, *others = wire.bodies("/keys/upload")
+    assert len(first["one_time_keys"]) == 50
+    assert others == [first] * 3
+
+    wire.answers["keys/upload"] = accepted
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        await keys.upkeep()
+        nio.olm.uploaded_key_count = 48
+        await keys.upkeep()
+    *_, last, more = wire.bodies("/keys/upload")
+    assert last == first
+    assert len(more["one_time_keys"]) == 2
+    assert not more["one_time_keys"].keys() & first["one_time_keys"].keys()
+
+
+async def test_an_upload_that_is_refused_stops_nothing(wire: Wire, tmp_path: Path) -> None:
+    """A backup was restored: the homeserver has other keys of these names."""
+    clock = FakeClock()
+    refusal = Answer(400, {"errcode": "M_UNKNOWN", "error": "One time key already exists."})
+    wire.answers |= {"keys/upload": refusal, "keys/query": {"device_keys": {ANN: {}}}}
+    async with keys_of(tmp_path, wire, clock) as (keys, nio):
+        for _ in range(3):
+            nio.olm.users_for_key_query.add(ANN)
+            await keys.upkeep()
+        first, second = wire.bodies("/keys/upload")
+        assert not first["one_time_keys"].keys() & second["one_time_keys"].keys()
+        assert "already exists" in keys.trouble
+        assert len(wire.bodies("/keys/query")) == 3
+
+        wire.answers["keys/upload"] = accepted
+        clock.advance(3601)
+        await keys.upkeep()
+        assert keys.trouble == ""
+        assert wire.bodies("/keys/upload")[2] == second
+
+
+async def test_a_homeserver_that_counts_no_keys_is_not_given_ever_more(
+    wire: Wire, tmp_path: Path
+) -> None:
+    wire.answers["keys/upload"] = {}
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        with pytest.raises(HomeserverUnavailable):
+            await keys.upkeep()
+        assert not nio.olm.account.shared
+
+
+async def test_a_flood_of_garbage_is_told_in_few_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X-022: each one counted, one traceback, then at most a line a minute."""
+    clock, dropped = FakeClock(), list[int]()
+    async with machine(tmp_path) as nio:
+        install(nio, lambda: dropped.append(1), clock)
+        garbage = {nio.olm.account.identity_keys["curve25519"]: {"type": 0, "body": "AwogAAAA"}}
+        content = {"algorithm": ALGORITHM, "sender_key": NO_POINT, "ciphertext": garbage}
+        event = OlmEvent.from_dict({"sender": EVE, "type": "m.room.encrypted", "content": content})
+        for _ in range(30):
+            assert nio.olm.handle_to_device_event(event) is None
+            clock.advance(10)
+    records = [record for record in caplog.records if record.name == "wintermute.matrix.guard"]
+    assert len(dropped) == 30
+    assert [bool(record.exc_info) for record in records] == [True, False, False, False, False]
+    assert [record.getMessage().split("=")[1] for record in records[1:]] == ["6"] * 4
+
+
+async def test_a_key_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """Spoilt in many ways: a sentence with what to do, never a traceback; `check` sees most."""
+    file = store_file(tmp_path, SESSION)
+    async with machine(tmp_path):
+        pass
+    whole = file.read_bytes()
+    assert _probe_store(tmp_path, SESSION).state == "ok"
+    page = 4096
+    spoilt = [
+        b"garbage" * 5000,
+        whole[: len(whole) // 2],
+        whole[:page] + os.urandom(len(whole) - page),
+        whole[: 2 * page] + b"\0" * 3 * page + whole[5 * page :],
+    ]
+    for content in spoilt:
+        file.write_bytes(content)
+        fact = _probe_store(tmp_path, SESSION)
+        assert (fact.state, "reset-crypto" in fact.text) == ("fail", True)
+        await told(tmp_path, SESSION)
+    file.write_bytes(whole)
+    other = Session(BOT, SESSION.device_id, "token", "another pickle key")
+    await told(tmp_path, other)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(opened(tmp_path, SESSION))
+
+
+async def told(folder: Path, session: Session) -> None:
+    with pytest.raises(ConfigurationError, match=r"backup.*reset-crypto"):
+        async with opened(folder, session):
+            pass
+
+
+def opened(folder: Path, session: Session) -> Any:
+    return open_client("http://127.0.0.1:1", session, folder, named, FakeClock(), encryption=True)
+
+
+async def test_garbage_device_keys_of_a_stranger_stop_nothing(
+    homeserver: Homeserver,
+    fresh: Callable[[str], str],
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """X-022, X-015: also after a restart, and whoever else is in the room can still read us."""
+    login, eve = homeserver.user(fresh("bot")), garbage_person(homeserver, fresh("eve"))
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(Proxy(homeserver.url))
+        proxy.after = without(eve.user_id)
+        ann = MatrixUser(proxy.url, homeserver.user(fresh("ann")), tmp_path / "ann")
+        await stack.enter_async_context(ann)
+        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
+        bot = await stack.enter_async_context(Bot(config))
+        room = await meet(ann, login.user_id, encrypted=True)
+        await ann.send(room, "alone?")
+        await answered(ann, room, login.user_id, "alone?")
+        await ann.invite(room, eve.user_id)
+        homeserver.request("POST", f"{CLIENT}/rooms/{room}/join", {}, eve.access_token)
+        await ann.wait_joined(room, eve.user_id)
+        for question in ("still there?", "and after a restart?"):
+            pid = bot.pid
+            await ann.send(room, f"{login.user_id}: {question}")
+            await answered(ann, room, login.user_id, question)
+            assert (bot.running, bot.pid) == (True, pid)
+            await bot.restart()
+        assert all(message.encrypted for message in ann.messages(room, login.user_id))
+        [count] = bot.rows("SELECT value FROM counters WHERE name = 'malformed'")
+        assert count["value"] >= 3  # her devices without a usable key, at least once
+
+
+def garbage_person(homeserver: Homeserver, name: str) -> Login:
+    """Somebody whose devices have keys of no use, signed where a device's name says so."""
+    homeserver.user(name)
+    names = ("UNSIGNED", "SIGNED", "NOPOINT", "two words\nX Y Z")
+    logins = [homeserver.login(name, device) for device in names]
+    for login in logins:
+        device = Device(login.user_id, login.device_id)
+        keys = device.plain()
+        keys["keys"][f"curve25519:{login.device_id}"] = "garbage"
+        if login.device_id == "NOPOINT":
+            keys["keys"]["curve25519:NOPOINT"] = NO_POINT
+        if login.device_id == "UNSIGNED":
+            keys["keys"]["ed25519:UNSIGNED"] = "garbage"
+        body = {"device_keys": device.signed(keys), "one_time_keys": device.one_time_key(NO_POINT)}
+        homeserver.request("POST", f"{CLIENT}/keys/upload", body, login.access_token)
+    return logins[0]
+
+
+def without(user: str) -> Callable[[Request, int, bytes], Action]:
+    """Keeps a person's devices from a client that they would end."""
+
+    def hide(request: Request, status: int, body: bytes) -> Action:
+        if not request.path.endswith("/keys/query"):
+            return None
+        answer = json.loads(body)
+        answer["device_keys"].pop(user, None)
+        return Answer(status, answer)
+
+    return hide
