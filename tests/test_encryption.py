@@ -11,7 +11,7 @@ import pytest
 from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
-from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.user import MatrixUser
 
 Person = Callable[[str], MatrixUser]
@@ -72,6 +72,30 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
             await ann.until(lambda: len(sent_to(proxy, odd)) >= 2, what="something")
             assert bot.rows("SELECT encrypted FROM rooms WHERE room_id = ?", odd)[0]["encrypted"]
             assert all("/send/m.room.encrypted/" in r.path for r in sent_to(proxy, odd)[1:])
+
+
+async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
+    homeserver: Homeserver,
+    proxy: Proxy,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """X-012: the part of the homeserver that keeps keys is away at our start."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann:
+        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
+        proxy.before = lambda request: Answer(503) if "/keys/" in request.path else None
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id)
+            await ann.send(room, "hello")
+            await ann.wait_for(room, lambda m: m.body == "echo: hello")
+            sealed = await meet(ann, login.user_id, encrypted=True)
+            proxy.before = pass_before
+            await bot.restart()
+            await ann.send(sealed, "sealed")
+            await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
 
 
 async def test_encrypted_rooms_only_when_so_configured(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, SendRefused
-from wintermute.health.store import Health
+from wintermute.health.store import Health, HealthState
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient
@@ -47,7 +47,7 @@ class Sync:
         self._stored = stored
         self._clock = clock
         self.ready = asyncio.Event()
-        """Set after the first sync: rooms and members are known, our keys are uploaded."""
+        """Set after the first sync: rooms and members are known, our keys were offered."""
 
     async def run(self) -> None:
         """Sync until cancelled. Raises: LoginRefused when our token is gone."""
@@ -57,7 +57,7 @@ class Sync:
             try:
                 # After a failure without a long poll: upkeep must not wait for news.
                 token = await self._round(token, LONG_POLL_SECONDS if not wait else 0.0)
-                await self._client.upkeep()
+                await self._keep_keys()
             except (HomeserverUnavailable, SendRefused) as error:
                 asked = error.retry_after if isinstance(error, HomeserverUnavailable) else None
                 wait = asked or min(max(wait * 2, 0.5), LONGEST_WAIT)
@@ -66,8 +66,17 @@ class Sync:
                 await self._clock.sleep(wait)
             else:
                 wait = 0.0
-                self.ready.set()
                 await self._health.note("homeserver", "ok", "in sync")
+
+    async def _keep_keys(self) -> None:
+        """Upkeep of encryption. Its trouble delays nobody who can be talked to all the same."""
+        try:
+            await self._client.upkeep()
+        finally:
+            self.ready.set()
+        trouble = self._client.key_trouble
+        state: HealthState = "warn" if trouble else "ok"
+        await self._health.note("keys", state, trouble or "in order")
 
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
