@@ -346,6 +346,24 @@ async def test_a_bug_in_a_tool_ends_one_cast_and_nothing_else(
     assert results(model.requests[-1].messages) == ["interrupted: outcome unknown"]
 
 
+async def test_a_bug_after_the_answer_does_not_answer_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-031, L-073."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        house.speaker.rests_badly = True
+        await house.incoming("hello")
+
+        async def told() -> bool:
+            part = await house.health.part("casts")
+            return part is not None and part.state == "fail"
+
+        await house.until(told)
+        house.speaker.rests_badly = False
+        await house.incoming("again")
+        assert await house.said(2) == ["echo: hello", "echo: again"]
+
+
 async def test_long_results_are_whole_in_the_loom_only(tmp_path: Path, model: ModelServer) -> None:
     """L-026."""
     text = "a" * 30_000 + "b" * 30_000

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -235,7 +236,7 @@ async def test_a_stop_that_could_be_read_late_stops_nothing_newer(
             await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {})
         await house.incoming("later")
         await model.request_arrived(2)
-        (locked,) = await house.inbox.locked()
+        (locked,) = await house.inbox.locked(house.clock.now() - timedelta(days=1))
         now = house.clock.now()
         stop = Incoming("$locked", ROOM, ANN, "Ann", "owner", "command", "/stop", now, direct=True)
         async with house.database.transaction() as tx:

@@ -13,7 +13,7 @@ from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, State
 from wintermute.mailbox.outbox import Outbox
-from wintermute.mailbox.rooms import Invitation, KnownRooms
+from wintermute.mailbox.rooms import KnownRooms
 from wintermute.messages import Incoming, Kind
 
 ROOM = "!room:test"
@@ -22,6 +22,8 @@ EVER = NOON - HOUR
 MESSAGE = Incoming(
     "$1", ROOM, "@ann:test", "Ann", "owner", "message", "hello", NOON, direct=False, raw={"a": 1}
 )
+
+EVER = NOON - timedelta(days=3650)
 
 
 @dataclass
@@ -201,9 +203,9 @@ async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> Non
             await mailbox.inbox.store_locked(tx, mailbox.conversation, ROOM, f"${n}", {"n": n})
         await mailbox.inbox.store_locked(tx, mailbox.conversation, ROOM, "$1", {"n": 3})
     await mailbox.store()
-    first, second = await mailbox.inbox.locked()
+    first, second = await mailbox.inbox.locked(EVER)
     assert (first.raw, second.raw, first.received_at) == ({"n": 1}, {"n": 2}, NOON)
-    assert [row.raw for row in await mailbox.inbox.locked(limit=1)] == [{"n": 2}]
+    assert [row.raw for row in await mailbox.inbox.locked(EVER, limit=1)] == [{"n": 2}]
     async with mailbox.database.transaction() as tx:
         await mailbox.inbox.unlock(tx, first.seq, MESSAGE, "waiting")
         await mailbox.inbox.unlock(tx, first.seq, replace(MESSAGE, body="other"), "waiting")
@@ -211,7 +213,7 @@ async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> Non
         await mailbox.inbox.discard_locked(tx, second.seq)
     rows = await mailbox.inbox.open_rows(mailbox.conversation)
     assert [row.body for row in rows] == ["hello"]
-    assert await mailbox.inbox.locked() == []
+    assert await mailbox.inbox.locked(EVER) == []
 
 
 async def test_the_sync_token_belongs_to_an_account(mailbox: Mailbox) -> None:
@@ -319,10 +321,20 @@ async def test_an_invitation_is_kept_until_its_room_was_seen(mailbox: Mailbox) -
     """X-001: a kill between storing and joining does not lose it."""
     async with mailbox.database.transaction() as tx:
         await mailbox.rooms.invited(tx, ROOM, "@eve:test", welcome=False)
+    (old,) = await mailbox.rooms.invitations()
+    mailbox.clock.advance(1)
+    async with mailbox.database.transaction() as tx:
         await mailbox.rooms.invited(tx, ROOM, "@ann:test", welcome=True)
-    assert await mailbox.rooms.invitations() == [Invitation(ROOM, "@ann:test", True, "pending")]
-    await mailbox.rooms.joined(ROOM)
-    assert await mailbox.rooms.invitations() == [Invitation(ROOM, "@ann:test", True, "joined")]
+    await mailbox.rooms.declined(old)  # it took a while, and Ann has asked us meanwhile
+    (new,) = await mailbox.rooms.invitations()
+    assert (new.room_id, new.inviter, new.welcome, new.state) == (
+        ROOM,
+        "@ann:test",
+        True,
+        "pending",
+    )
+    await mailbox.rooms.joined(new)
+    assert [found.state for found in await mailbox.rooms.invitations()] == ["joined"]
     async with mailbox.database.transaction() as tx:
         await mailbox.rooms.settled(tx, ROOM)
     assert await mailbox.rooms.invitations() == []

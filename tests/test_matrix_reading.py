@@ -417,10 +417,18 @@ def test_a_message_is_seen_in_the_room_as_it_was_then(
 ) -> None:
     """X-002, X-031: who was there when it was said, not who is there now."""
     now = RoomView("!r", dict.fromkeys(now_members, "N"), frozenset(now_invited), encrypted=False)
-    before, at = views([{"type": "m.room.message"}, change], now, BOT)
+    before, at = views([{"type": "m.room.message", "sender": ANN}, change], now, BOT)
     assert at == now
     assert (set(before.members), set(before.invited)) == (then_members, then_invited)
     assert views([], now, BOT) == []
+
+
+def test_who_speaks_was_there_whatever_the_server_leaves_out() -> None:
+    """X-002: homeservers need not say what a membership was before."""
+    now = RoomView("!r", {ANN: "New", BOT: ""}, frozenset(), encrypted=False)
+    hello = {"type": "m.room.message", "sender": ANN}
+    (then, _) = views([hello, membership("join", ANN)], now, BOT)
+    assert then.members == {ANN: "New", BOT: ""}
 
 
 def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:

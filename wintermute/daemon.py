@@ -210,7 +210,7 @@ async def _built(
         config.matrix.encryption,
         clock,
     )
-    invitations = Invitations(client, stores.known)
+    invitations = Invitations(client, stores.known, clock)
 
     def stored() -> None:
         sender.wake()

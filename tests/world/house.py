@@ -97,9 +97,13 @@ class Gate:
 
 
 class SilentSpeaker:
-    """The way back into rooms where nobody listens; `stirred` is set by all that happens."""
+    """The way back into rooms where nobody listens; `stirred` is set by all that happens.
+
+    With `rests_badly` it is where a bug sits.
+    """
 
     def __init__(self) -> None:
+        self.rests_badly = False
         self.stirred = asyncio.Event()
         self.shown: list[tuple[str, str]] = []
 
@@ -108,6 +112,8 @@ class SilentSpeaker:
 
     def rest(self, room_id: str) -> None:
         self._note("rest", room_id)
+        if self.rests_badly:
+            raise KeyError(room_id)
 
     def speak(self, room_id: str) -> None:
         self._note("speak", room_id)

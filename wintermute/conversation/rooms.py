@@ -256,5 +256,6 @@ class Rooms:
         async with self._database.transaction() as tx:
             if cast is not None:
                 await self._casts.end(tx, cast.id, "truncated", "internal_error", "")
-            await self._reply(tx, row, words.INTERNAL, cast.id if cast else None)
+            if await self._inbox.begin(tx, row.event_id):  # else it has its answer
+                await self._reply(tx, row, words.INTERNAL, cast.id if cast else None)
             await self._health.note_in(tx, "casts", "fail", "internal error, see the log")

@@ -15,6 +15,7 @@ class Invitation:
     inviter: str
     welcome: bool
     state: Literal["pending", "joined"]
+    received_at: str
 
 
 class KnownRooms:
@@ -29,29 +30,41 @@ class KnownRooms:
         await tx.execute(
             "INSERT INTO invitations (room_id, inviter, welcome, state, received_at)"
             " VALUES (?, ?, ?, 'pending', ?) ON CONFLICT (room_id) DO UPDATE SET"
-            " inviter = excluded.inviter, welcome = excluded.welcome, state = 'pending'",
+            " inviter = excluded.inviter, welcome = excluded.welcome, state = 'pending',"
+            " received_at = excluded.received_at",
             (room_id, inviter, welcome, stamp(self._clock.now())),
         )
 
     async def invitations(self) -> list[Invitation]:
-        """Invitations not yet followed by the room's first sync."""
-        rows = await self._database.rows("SELECT * FROM invitations ORDER BY received_at")
+        """Invitations not yet followed by the room's first sync, those of strangers last."""
+        rows = await self._database.rows(
+            "SELECT * FROM invitations ORDER BY welcome DESC, received_at"
+        )
         return [
-            Invitation(row["room_id"], row["inviter"], bool(row["welcome"]), row["state"])
+            Invitation(
+                row["room_id"],
+                row["inviter"],
+                bool(row["welcome"]),
+                row["state"],
+                row["received_at"],
+            )
             for row in rows
         ]
 
-    async def joined(self, room_id: str) -> None:
+    async def joined(self, invitation: Invitation) -> None:
         """We went in; the invitation stays until the room's first messages are stored."""
         async with self._database.transaction() as tx:
             await tx.execute(
-                "UPDATE invitations SET state = 'joined' WHERE room_id = ?", (room_id,)
+                "UPDATE invitations SET state = 'joined' WHERE room_id = ?", (invitation.room_id,)
             )
 
-    async def declined(self, room_id: str) -> None:
-        """We said no, or the invitation is void."""
+    async def declined(self, invitation: Invitation) -> None:
+        """We said no, or the invitation is void; a newer one into the same room stays."""
         async with self._database.transaction() as tx:
-            await self.settled(tx, room_id)
+            await tx.execute(
+                "DELETE FROM invitations WHERE room_id = ? AND received_at = ?",
+                (invitation.room_id, invitation.received_at),
+            )
 
     async def settled(self, tx: Transaction, room_id: str) -> None:
         """An invitation is done with, in the transaction that stores its room's first messages."""

@@ -76,9 +76,9 @@ class MatrixClient:
         if full_state:
             query |= {"full_state": "true", "timeout": 0}
         target = f"{path('sync')}?{urlencode(query)}"
-        batch = sift(
-            await call(self._nio, "GET", target, seconds=60 if full_state else wait_s + 10)
-        )
+        # A long poll notices a silent network soon; a catch-up may take the homeserver its time.
+        seconds = wait_s + 10 if wait_s and not full_state else 60
+        batch = sift(await call(self._nio, "GET", target, seconds=seconds))
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         response = SyncResponse.from_dict(batch.for_nio)

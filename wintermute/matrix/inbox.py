@@ -238,8 +238,13 @@ def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
     found: list[RoomView] = []
     view = now
     for event in reversed(events):
+        is_change = string(event, "type") == "m.room.member"
+        sender = string(event, "sender")
+        if not is_change and sender not in view.members:  # who speaks is there
+            members = {**view.members, sender: now.members.get(sender, "")}
+            view = replace(view, members=members, invited=view.invited - {sender})
         found.append(view)
-        if string(event, "type") == "m.room.member" and string(event, "state_key") not in ("", us):
+        if is_change and string(event, "state_key") not in ("", us):
             view = before_change(view, event)
     return found[::-1]
 

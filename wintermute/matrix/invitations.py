@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.rooms import Invitation, KnownRooms
 from wintermute.matrix.client import MatrixClient
@@ -16,10 +17,12 @@ LONGEST_WAIT = 60.0
 class Invitations:
     """Answers stored invitations; a row stays until its room was seen, or it is declined."""
 
-    def __init__(self, client: MatrixClient, known: KnownRooms) -> None:
+    def __init__(self, client: MatrixClient, known: KnownRooms, clock: Clock) -> None:
         self._client = client
         self._known = known
+        self._clock = clock
         self._bell = asyncio.Event()
+        self._waits: dict[str, tuple[float, float]] = {}  # of each room: seconds, and until when
 
     def wake(self) -> None:
         """There may be a new one."""
@@ -27,37 +30,37 @@ class Invitations:
 
     async def run(self) -> None:
         """Answer until cancelled. A room that cannot be reached now is tried again later."""
-        again = FIRST_WAIT
         while True:
             self._bell.clear()
-            failed = False
             for invitation in await self._known.invitations():
-                if invitation.state == "pending":
-                    failed |= not await self._answer(invitation)
-            again = min(again * 2, LONGEST_WAIT) if failed else FIRST_WAIT
-            await self._wait(again if failed else None)
+                _, until = self._waits.get(invitation.room_id, (0.0, 0.0))
+                if invitation.state == "pending" and self._clock.monotonic() >= until:
+                    await self._answer(invitation)
+            next_try = min((until for _, until in self._waits.values()), default=None)
+            await self._wait(None if next_try is None else next_try - self._clock.monotonic())
 
-    async def _answer(self, invitation: Invitation) -> bool:
+    async def _answer(self, invitation: Invitation) -> None:
         room_id = invitation.room_id
+        seconds, _ = self._waits.pop(room_id, (FIRST_WAIT, 0.0))
         try:
             if invitation.welcome:
                 await self._client.join(room_id)
-                await self._known.joined(room_id)
+                await self._known.joined(invitation)
                 log.info("joined room=%s inviter=%s", room_id, invitation.inviter)
             else:
                 await self._client.leave(room_id)
-                await self._known.declined(room_id)
+                await self._known.declined(invitation)
         except SendRefused as error:  # withdrawn, or the room is gone
             log.warning("invitation void room=%s reason=%s", room_id, error.code)
-            await self._known.declined(room_id)
+            await self._known.declined(invitation)
         except HomeserverUnavailable as error:
-            log.warning("invitation waits room=%s reason=%s", room_id, error)
-            return False
-        return True
+            seconds = error.retry_after or min(seconds * 2, LONGEST_WAIT)
+            self._waits[room_id] = (seconds, self._clock.monotonic() + seconds)
+            log.warning("invitation waits room=%s seconds=%s reason=%s", room_id, seconds, error)
 
     async def _wait(self, seconds: float | None) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds and max(seconds, 0.0)):
                 await self._bell.wait()
         except TimeoutError:
             return

@@ -91,6 +91,8 @@ class Keys:
             if missing:
                 await self._claim(missing)
         everyone = list(room.users)
+        if (missing or self._unanswered & set(everyone)) and not self._reaches_anybody(everyone):
+            raise HomeserverUnavailable("nobody in the room can be given our key yet")
         for shared_with, messages in nio.olm.share_group_session_parallel(
             room_id, everyone, ignore_unverified_devices=True
         ):
@@ -98,6 +100,15 @@ class Keys:
             await call(nio, "PUT", target, messages)
             await nio.receive_response(ShareGroupSessionResponse(room_id, shared_with))
         nio.olm.outbound_group_sessions[room_id].shared = True
+
+    def _reaches_anybody(self, users: Collection[str]) -> bool:
+        """Whether one of the others has a device that we can send a key to."""
+        olm = self._nio.olm
+        return any(
+            olm.session_store.get(device.curve25519)
+            for user in set(users) - {self._nio.user_id}
+            for device in olm.device_store.active_user_devices(user)
+        )
 
     async def _upload(self) -> None:
         """Give the homeserver our keys; a refusal leaves us as able to talk as we were."""

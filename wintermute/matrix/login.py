@@ -78,10 +78,13 @@ async def _by_password(matrix: Matrix) -> Session:
                 f"the homeserver refuses the login of {matrix.user_id} ({error.code}): check "
                 "matrix.user_id and matrix.password"
             ) from error
-    if answer.get("user_id") != matrix.user_id:  # else each start would make another device
-        raise LoginRefused(
-            f"the homeserver calls this account {answer.get('user_id')}: write it so in matrix.user_id"
-        )
+        if answer.get("user_id") != matrix.user_id:  # else each start would make another device
+            nio.access_token = str(answer.get("access_token"))
+            await call(nio, "POST", path("logout"), {})
+            raise LoginRefused(
+                f"the homeserver calls this account {answer.get('user_id')}: write it so in "
+                "matrix.user_id"
+            )
     return Session(
         matrix.user_id,
         str(answer["device_id"]),

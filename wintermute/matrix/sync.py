@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from wintermute.clock import Clock
-from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.errors import HomeserverUnavailable, SendRefused, WintermuteError
 from wintermute.health.store import Health, HealthState
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.rooms import KnownRooms
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 LONG_POLL_SECONDS = 30.0
 LONGEST_WAIT = 5.0
+MOST_REFUSALS = 20  # of one room's history: then its gap stays, and everybody else is heard again
 OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
 MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
 """Events after which a message that was refused may be let through."""
@@ -46,6 +48,8 @@ class Sync:
         self._wake = wake
         self._stored = stored
         self._clock = clock
+        self._keys_wait = self._keys_again = 0.0
+        self._refused: Counter[str] = Counter()
         self.ready = asyncio.Event()
         """Set after the first sync: rooms and members are known, our keys were offered."""
 
@@ -55,26 +59,32 @@ class Sync:
         wait = 0.0
         while True:
             try:
-                # After a failure without a long poll: upkeep must not wait for news.
-                token = await self._round(token, LONG_POLL_SECONDS if not wait else 0.0)
-                await self._keep_keys()
+                poll_s = min(self._keys_wait or LONG_POLL_SECONDS, LONG_POLL_SECONDS)
+                token = await self._round(token, 0.0 if wait else poll_s)
             except (HomeserverUnavailable, SendRefused) as error:
-                asked = error.retry_after if isinstance(error, HomeserverUnavailable) else None
-                wait = asked or min(max(wait * 2, 0.5), LONGEST_WAIT)
+                wait = next_wait(wait, error, LONGEST_WAIT)
                 log.warning("sync failed seconds=%s reason=%s", wait, error)
                 await self._health.note("homeserver", "fail", str(error))
                 await self._clock.sleep(wait)
             else:
                 wait = 0.0
                 await self._health.note("homeserver", "ok", "in sync")
+                await self._keep_keys()
 
     async def _keep_keys(self) -> None:
-        """Upkeep of encryption. Its trouble delays nobody who can be talked to all the same."""
+        """Upkeep of encryption; its trouble delays nobody who can be talked to all the same."""
+        if self._clock.monotonic() < self._keys_again:
+            return
         try:
             await self._client.upkeep()
-        finally:
-            self.ready.set()
-        trouble = self._client.key_trouble
+        except (HomeserverUnavailable, SendRefused) as error:
+            self._keys_wait = next_wait(self._keys_wait, error, LONG_POLL_SECONDS)
+            trouble = str(error)
+        else:
+            self._keys_wait = 0.0
+            trouble = self._client.key_trouble
+        self._keys_again = self._clock.monotonic() + self._keys_wait
+        self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")
 
@@ -83,41 +93,51 @@ class Sync:
         batch = await self._client.sync(token, full_state=first, wait_s=wait_s)
         invited = {invitation.room_id for invitation in await self._known.invitations()}
         rooms = [
-            RoomEvents(
-                room.room_id,
-                # Before the very first sync nobody asked us anything (notes/matrix §3).
-                await self._events(room, token, invited)
-                if token or room.room_id in invited
-                else (),
-                room.encryption,
-                room.room_id in invited,
-                first or any(event["type"] in MAY_ALLOW for event in room.events),
-            )
-            for room in batch.joined
+            await self._room(room, token, room.room_id in invited, first) for room in batch.joined
         ]
         woken = await self._intake.store(batch, rooms)
-        for conversation_id in woken | await self._intake.unlock():
+        woken |= await self._intake.unlock(new_keys=first or batch.to_device > 0)
+        for conversation_id in woken:
             self._wake(conversation_id)
         self._stored()
         return batch.next_batch
 
-    async def _events(
-        self, room: RoomBatch, since: str | None, invited: set[str]
-    ) -> tuple[Json, ...]:
+    async def _room(
+        self, room: RoomBatch, since: str | None, invited: bool, first: bool
+    ) -> RoomEvents:
+        events: tuple[Json, ...] = ()
+        if (
+            since or invited
+        ):  # before the very first sync nobody asked us anything (notes/matrix §3)
+            events = await self._events(room, None if invited else since)
+        changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
+        return RoomEvents(
+            room.room_id, events, room.encryption, invited, first or invited or changed
+        )
+
+    async def _events(self, room: RoomBatch, end: str | None) -> tuple[Json, ...]:
         """What is new in a room, gaps filled, never from before our invitation (X-005, X-006)."""
         events = list(room.events)
         us = self._client.account.user_id
-        end = None if room.room_id in invited else since
         start = room.prev_batch if room.limited else None
         while start and not invited_in(events, us):
             try:
                 older, start = await self._client.page(room.room_id, start, end)
             except SendRefused as error:
-                if error.code not in OUT_OF_THE_ROOM:  # the gap is there: try again, do not skip it
-                    raise
+                self._refused[room.room_id] += 1
+                patient = self._refused[room.room_id] < MOST_REFUSALS
+                if patient and error.code not in OUT_OF_THE_ROOM:
+                    raise  # the gap is there: try again before it is skipped
                 log.warning("gap not filled room=%s reason=%s", room.room_id, error.code)
                 break
             events = older + events
             if not older:
                 break
+        self._refused.pop(room.room_id, None)
         return tuple(since_invitation(events, us))
+
+
+def next_wait(last: float, error: WintermuteError, most: float) -> float:
+    """Seconds until the next attempt: as the homeserver asked, else doubled each time."""
+    asked = error.retry_after if isinstance(error, HomeserverUnavailable) else None
+    return asked or min(max(last * 2, 0.5), most)
