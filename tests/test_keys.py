@@ -236,6 +236,28 @@ async def test_a_room_key_reaches_the_others_when_one_key_is_useless(
         assert keys.take_dropped() == 1
 
 
+@pytest.mark.parametrize("away", ["devices", "one-time keys"])
+async def test_what_nobody_could_read_is_not_sent_yet(
+    away: str, wire: Wire, tmp_path: Path
+) -> None:
+    """L-073: the homeserver of the only other person is away; the answer waits for it."""
+    ann = Device(ANN, "GOOD")
+    there = {"keys/query": {"device_keys": {ANN: {"GOOD": ann.keys()}}}}
+    given = {"keys/claim": {"one_time_keys": {ANN: {"GOOD": ann.one_time_key()}}}}
+    joined: Json = {"rooms/!r": {"joined": {ANN: {}, BOT: {}}}}
+    missing = {"keys/query": {"device_keys": {}}} if away == "devices" else there
+    wire.answers |= joined | missing | {"keys/claim": {"one_time_keys": {}}}
+    clock = FakeClock()
+    async with keys_of(tmp_path, wire, clock) as (keys, nio):
+        nio.rooms["!r"] = MatrixRoom("!r", BOT, encrypted=True)
+        with pytest.raises(HomeserverUnavailable, match="nobody"):
+            await keys.share("!r")
+        wire.answers |= there | given
+        clock.advance(61)
+        await keys.share("!r")
+        assert nio.olm.outbound_group_sessions["!r"].users_shared_with == {(ANN, "GOOD")}
+
+
 async def test_who_is_missing_in_an_answer_is_asked_for_once_a_minute(
     wire: Wire, tmp_path: Path
 ) -> None:
