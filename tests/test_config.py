@@ -418,7 +418,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 def sections(shape: Any) -> st.SearchStrategy[Any]:
     """Some of the section's keys, and sometimes one that it does not have."""
     fields = {
-        field.name: st.deferred(lambda kind=field.type: values(kind) | LEAVES)  # type: ignore[misc]
+        field.name: st.deferred(lambda kind=field.type: values(kind) | LEAVES)  # type: ignore[misc]  # the default fixes the type
         for field in dataclasses.fields(shape)
     }
     return st.fixed_dictionaries({}, optional={**fields, "naem": LEAVES})

@@ -137,7 +137,7 @@ def known(nio: AsyncClient, user: str) -> list[str]:
 
 def spoilt_devices(device: Device) -> list[object]:
     """Spoilt before it was signed, and after."""
-    before = [device.signed(dict(changed)) for changed in wrong(device.plain())]  # type: ignore[call-overload]
+    before = [device.signed(dict(changed)) for changed in wrong(device.plain())]  # type: ignore[call-overload]  # wrong() gives objects
     return [*before, *wrong(device.keys()), *WRONG[1:]]
 
 

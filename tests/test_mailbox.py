@@ -23,8 +23,6 @@ MESSAGE = Incoming(
     "$1", ROOM, "@ann:test", "Ann", "owner", "message", "hello", NOON, direct=False, raw={"a": 1}
 )
 
-EVER = NOON - timedelta(days=3650)
-
 
 @dataclass
 class Mailbox:
@@ -203,9 +201,9 @@ async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> Non
             await mailbox.inbox.store_locked(tx, mailbox.conversation, ROOM, f"${n}", {"n": n})
         await mailbox.inbox.store_locked(tx, mailbox.conversation, ROOM, "$1", {"n": 3})
     await mailbox.store()
-    first, second = await mailbox.inbox.locked(EVER)
+    first, second = await mailbox.inbox.locked()
     assert (first.raw, second.raw, first.received_at) == ({"n": 1}, {"n": 2}, NOON)
-    assert [row.raw for row in await mailbox.inbox.locked(EVER, limit=1)] == [{"n": 2}]
+    assert [row.raw for row in await mailbox.inbox.locked(limit=1)] == [{"n": 2}]
     async with mailbox.database.transaction() as tx:
         await mailbox.inbox.unlock(tx, first.seq, MESSAGE, "waiting")
         await mailbox.inbox.unlock(tx, first.seq, replace(MESSAGE, body="other"), "waiting")
@@ -213,7 +211,7 @@ async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> Non
         await mailbox.inbox.discard_locked(tx, second.seq)
     rows = await mailbox.inbox.open_rows(mailbox.conversation)
     assert [row.body for row in rows] == ["hello"]
-    assert await mailbox.inbox.locked(EVER) == []
+    assert await mailbox.inbox.locked() == []
 
 
 async def test_the_sync_token_belongs_to_an_account(mailbox: Mailbox) -> None:

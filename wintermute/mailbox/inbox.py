@@ -127,12 +127,12 @@ class Inbox:
             (seq,),
         )
 
-    async def locked(self, since: datetime, limit: int = 200) -> list[Locked]:
-        """The newest undecrypted events that came after `since`, oldest of them first."""
+    async def locked(self, limit: int = 200) -> list[Locked]:
+        """The newest undecrypted events, oldest of them first."""
         rows = await self._database.rows(
             "SELECT * FROM (SELECT seq, conversation_id, room_id, raw, received_at FROM inbox"
-            " WHERE state = 'locked' AND received_at > ? ORDER BY seq DESC LIMIT ?) ORDER BY seq",
-            (stamp(since), limit),
+            " WHERE state = 'locked' ORDER BY seq DESC LIMIT ?) ORDER BY seq",
+            (limit,),
         )
         return [
             Locked(

@@ -27,7 +27,6 @@ from wintermute.messages import Incoming, Json
 MOST_BOT_EXCHANGES = 3  # X-004
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-KEYS_PATIENCE = timedelta(days=7)  # a key that did not come by then is lost
 KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
 
 ONLY_ENCRYPTED = (
@@ -187,7 +186,7 @@ class Intake:
         Without new keys only the person is told, when it is time.
         """
         woken: set[str] = set()
-        for row in await self._inbox.locked(self._clock.now() - KEYS_PATIENCE):
+        for row in await self._inbox.locked():
             clear = self._client.decrypted(row.room_id, row.raw) if new_keys else None
             if clear is None:
                 await self._complain(row)

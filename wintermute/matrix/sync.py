@@ -106,9 +106,8 @@ class Sync:
         self, room: RoomBatch, since: str | None, invited: bool, first: bool
     ) -> RoomEvents:
         events: tuple[Json, ...] = ()
-        if (
-            since or invited
-        ):  # before the very first sync nobody asked us anything (notes/matrix §3)
+        # Before the very first sync nobody asked us anything (notes/matrix §3).
+        if since or invited:
             events = await self._events(room, None if invited else since)
         changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
         return RoomEvents(
