@@ -7,6 +7,8 @@ WintermuteError
 │   └── LoginRefused            the homeserver does not accept our token or password
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 ├── SendRefused                 the homeserver will never accept this event as it is
+├── MemoryUnavailable           memories cannot be searched now; the prompt does without
+├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
@@ -52,6 +54,14 @@ class SendRefused(WintermuteError):
         super().__init__(message)
         self.code = code
         """The Matrix error code, such as `M_FORBIDDEN`."""
+
+
+class MemoryUnavailable(WintermuteError):
+    """A search in memory failed (P-014)."""
+
+
+class MemoryFileUnusable(WintermuteError):
+    """Not text, not a plain file, not permitted: the facts themselves are in the database."""
 
 
 class ToolFailed(WintermuteError):

@@ -3,7 +3,11 @@
 import re
 import unicodedata
 
-TAG = re.compile(r"<(?=/?(?:event|memory|cathedral|room_context)\b)", re.IGNORECASE)
+TAG = re.compile(
+    r"<(?=/?(?:event|memory|cathedral|room_context|raw_input|related_memories|new_contents"
+    r"|current_core_markdown|candidate_new_memories)\b)",
+    re.IGNORECASE,
+)
 KEPT_CONTROLS = {"\n", "\t"}
 BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
@@ -35,6 +39,18 @@ def display_name(name: str, most: int = 40) -> str:
     )
     line = " ".join(visible.split())
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def one_line(text: str) -> str:
+    """Text as one line: line ends become spaces, controls and direction overrides are dropped."""
+    if not text.isprintable():
+        text = "".join(
+            mark
+            for mark in text
+            if mark.isspace()
+            or not (mark in BIDI_CONTROLS or unicodedata.category(mark) in {"Cc", "Cs"})
+        )
+    return " ".join(text.split())
 
 
 def untagged(text: str) -> str:

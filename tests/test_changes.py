@@ -1,0 +1,214 @@
+"""Changes with their way back: three states are compared, and a later edit is never lost."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.world.clock import FakeClock
+from wintermute.changes.merge import Merged, without
+from wintermute.changes.records import Change, Reason
+from wintermute.changes.store import KEPT, ChangeSets
+from wintermute.commands.stores import Stores
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.messages import Json
+from wintermute.night.expiry import Expiry
+
+ANN = "person:@ann:test"
+BEN = "person:@ben:test"
+WHY = Reason("tool", ANN)
+
+TEXT = "one\ntwo\nthree\nfour\nfive\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "now", "merged"),
+    [
+        (None, {"a": 1}, {"a": 1}, Merged(None)),
+        ({"a": 1}, None, None, Merged({"a": 1})),
+        ({"a": 1}, {"a": 2}, {"a": 2}, Merged({"a": 1})),
+        ({"a": 1}, {"a": 2}, {"a": 1}, Merged({"a": 1})),
+        (None, {"a": 1}, {"a": 3}, Merged({"a": 3}, ("all of it",))),
+        (None, {"a": 1}, None, Merged(None)),
+        ({"a": 1}, None, {"a": 3}, Merged({"a": 3}, ("all of it",))),
+        ({"a": 1}, {"a": 2}, None, Merged(None, ("all of it",))),
+        ({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 2, "b": 3}, Merged({"a": 1, "b": 3})),
+        ({"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 3, "b": 2}, Merged({"a": 3, "b": 1}, ("a",))),
+        (
+            {"text": TEXT},
+            {"text": TEXT.replace("two", "TWO")},
+            {"text": TEXT.replace("two", "TWO").replace("five", "FIVE")},
+            Merged({"text": TEXT.replace("five", "FIVE")}),
+        ),
+        (
+            {"text": TEXT},
+            {"text": TEXT.replace("two", "TWO")},
+            {"text": TEXT.replace("two", "zwei")},
+            Merged({"text": TEXT.replace("two", "zwei")}, ("text",)),
+        ),
+        (
+            {"text": TEXT},
+            {"text": f"{TEXT}six\n"},
+            {"text": f"{TEXT}six\nseven\n"},
+            Merged({"text": f"{TEXT}six\nseven\n"}, ("text",)),
+        ),
+        (
+            {"text": "one\ntwo\n"},
+            {"text": "one\n"},
+            {"text": "zero\none\n"},
+            Merged({"text": "zero\none\ntwo\n"}),
+        ),
+    ],
+)
+def test_a_change_is_taken_out_of_what_is_there_now(
+    before: Json | None, after: Json | None, now: Json | None, merged: Merged
+) -> None:
+    """M-065, issue: undo of one item is three-way."""
+    assert without(before, after, now) == merged
+
+
+lines = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6).map(
+    lambda words: "".join(f"{word}\n" for word in words)
+)
+states = st.one_of(st.none(), st.fixed_dictionaries({"text": lines, "priority": st.integers(1, 3)}))
+
+
+@given(states, states)
+def test_without_a_later_edit_an_undo_gives_back_what_was(
+    before: Json | None, after: Json | None
+) -> None:
+    """M-065."""
+    assert without(before, after, after) == Merged(before)
+
+
+@given(states, states, states)
+def test_a_later_edit_stays_or_is_named(
+    before: Json | None, after: Json | None, now: Json | None
+) -> None:
+    """The result is what was there before, or holds each value that somebody set since."""
+    merged = without(before, after, now)
+    if now in (after, before):
+        return
+    if merged.kept == ("all of it",):
+        assert merged.state == now
+        return
+    assert merged.state is not None
+    assert now is not None
+    assert after is not None
+    if now["priority"] != after["priority"]:
+        assert merged.state["priority"] == now["priority"]
+    added = [line for line in set(now["text"]) if line not in after["text"]]
+    assert all(line in merged.state["text"] for line in added)
+    for name in merged.kept:
+        assert merged.state[name] == now[name]
+
+
+async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:
+    """M-065: with cause, time and both states; an extended set is one."""
+    clock = FakeClock()
+    async with open_database(tmp_path / "db") as database:
+        sets = ChangeSets(database, clock, new_id)
+        async with database.transaction() as tx:
+            first = await sets.record(tx, WHY, [Change("fact", "f1", None, {"text": "ü"}, ("$1",))])
+            other = await sets.record(
+                tx, Reason("import", BEN), [Change("fact", "f2", None, {"text": "b"})]
+            )
+        clock.advance(60)
+        async with database.transaction() as tx:
+            await sets.extend(tx, first, [Change("task", "t1", {"a": 1}, None)])
+        found = await sets.history(("fact",))
+        assert [one.id for one in found] == [other, first]
+        assert [one.id for one in await sets.history(("fact",), ANN)] == [first]
+        assert [one.id for one in await sets.history(("task",))] == [first]
+        whole = await sets.get(first)
+        assert whole is not None
+        assert whole.changes == (
+            Change("fact", "f1", None, {"text": "ü"}, ("$1",)),
+            Change("task", "t1", {"a": 1}, None),
+        )
+        assert (whole.cause, whole.scope, whole.undoes) == ("tool", ANN, None)
+
+
+async def test_undoing_step_by_step_goes_back_in_time_and_each_undo_can_be_undone(
+    tmp_path: Path,
+) -> None:
+    """M-065: `newest` skips what is undone, and undos."""
+    async with _stores(tmp_path) as stores:
+        async with stores.database.transaction() as tx:
+            task = await stores.tasks.add(tx, WHY, "first", scope=ANN)
+        for words in ("second", "third"):
+            async with stores.database.transaction() as tx:
+                await stores.tasks.change(tx, WHY, task.id, ANN, content=words)
+
+        async def content() -> str:
+            return (await stores.tasks.get(task.id, ANN)).content
+
+        undos = []
+        for words in ("second", "first"):
+            newest = await stores.changes.newest(("task",), ANN)
+            assert newest is not None
+            undos.append((await stores.undo.run(newest)).set_id)
+            assert await content() == words
+        last = await stores.changes.get(undos[-1] or "")
+        assert last is not None
+        assert (last.cause, last.undoes is not None) == ("undo", True)
+        await stores.undo.run(last)
+        assert await content() == "second"
+
+
+async def test_one_item_of_a_set_can_be_undone_alone(tmp_path: Path) -> None:
+    """Issue, change sets: item by item; a second time there is nothing to do."""
+    async with _stores(tmp_path) as stores:
+        async with stores.database.transaction() as tx:
+            done = await stores.facts.replace(
+                tx, WHY, ANN, [], [("Ann likes tea", "harvest"), ("Ann likes jazz", "harvest")]
+            )
+        found = await stores.changes.get(done.set_id or "")
+        assert found is not None
+        tea, jazz = (fact.id for fact in done.facts)
+        undone = await stores.undo.run(found, {tea})
+        assert [change.item for change in undone.back] == [tea]
+        assert [fact.id for fact in await stores.facts.live(ANN)] == [jazz]
+        again = await stores.changes.get(found.id)
+        assert again is not None
+        assert again.undone == {tea}
+        assert (await stores.undo.run(again, {tea})).back == ()
+        newest = await stores.changes.newest(("fact",), ANN)
+        assert newest is not None
+        assert newest.id == found.id  # the other item is not undone yet
+
+
+async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
+    """M-065, T-007: after 30 days retired facts and old changes go, live ones stay."""
+    clock = FakeClock()
+    async with _stores(tmp_path, clock) as stores:
+        async with stores.database.transaction() as tx:
+            gone, _ = await stores.facts.add(tx, WHY, "Ann likes tea", "harvest", scope=ANN)
+            kept, _ = await stores.facts.add(tx, WHY, "Ann likes jazz", "harvest", scope=ANN)
+            await stores.facts.retire(tx, WHY, [gone.id])
+        await stores.memories.text(ANN)
+        expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+        clock.advance((KEPT - timedelta(minutes=1)).total_seconds())
+        await expiry.purge()
+        assert await stores.facts.get(gone.id) is not None
+        assert len(await stores.changes.history(("fact",))) == 3
+        clock.advance(120)
+        await expiry.purge()
+        assert await stores.facts.get(gone.id) is None
+        assert await stores.facts.get(kept.id) is not None
+        assert await stores.changes.history(("fact",)) == ()
+        rows = await stores.database.rows(
+            "SELECT 1 FROM change_sets UNION ALL SELECT 1 FROM changes"
+        )
+        assert rows == []
+
+
+@asynccontextmanager
+async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
+    async with open_database(folder / "wintermute.db") as database:
+        yield Stores(database, folder, "@ann:test", clock or FakeClock(), new_id)

@@ -1,0 +1,1 @@
+"""What was changed, item by item, with the way back."""

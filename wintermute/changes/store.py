@@ -1,0 +1,189 @@
+"""The record of changes, written in the transaction that makes them."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+from wintermute.changes.records import Change, ChangeSet, Kind, Reason
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.ids import NewId
+from wintermute.messages import Json
+
+KEPT = timedelta(days=30)
+"""How long a change can be undone (M-065, T-007)."""
+
+
+class ChangeSets:
+    """The store of change sets and their changes."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def record(
+        self, tx: Transaction, why: Reason, changes: Sequence[Change], undoes: str | None = None
+    ) -> str:
+        """Keep what is changed in this transaction; the id of the new change set."""
+        set_id = self._new_id("set")
+        await tx.execute(
+            "INSERT INTO change_sets (id, cause, scope, cast_id, undoes, summary, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                set_id,
+                why.cause,
+                why.scope,
+                why.cast_id,
+                undoes,
+                why.summary,
+                stamp(self._clock.now()),
+            ),
+        )
+        await self.extend(tx, set_id, changes)
+        return set_id
+
+    async def extend(self, tx: Transaction, set_id: str, changes: Sequence[Change]) -> None:
+        """Add to a change set whose work takes several transactions, such as an import."""
+        row = await tx.row(
+            "SELECT coalesce(max(n) + 1, 0) AS n FROM changes WHERE change_set_id = ?", (set_id,)
+        )
+        first = int(row["n"]) if row else 0
+        for n, change in enumerate(changes, first):
+            await tx.execute(
+                "INSERT INTO changes (change_set_id, n, kind, item, before, after, evidence)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    set_id,
+                    n,
+                    change.kind,
+                    change.item,
+                    _json(change.before),
+                    _json(change.after),
+                    json.dumps(change.evidence),
+                ),
+            )
+
+    async def get(self, set_id: str) -> ChangeSet | None:
+        """One change set, while it can be undone."""
+        rows = await self._database.rows(
+            "SELECT * FROM change_sets WHERE id = ? AND created_at > ?", (set_id, self._oldest())
+        )
+        found = await self._whole(rows)
+        return found[0] if found else None
+
+    async def history(
+        self, kinds: Sequence[Kind], scope: str | None = None, limit: int = 20
+    ) -> tuple[ChangeSet, ...]:
+        """The newest change sets that touch such items, newest first; of one scope or of all."""
+        rows = await self._database.rows(
+            "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
+            " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
+            "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds)))"
+            " ORDER BY seq DESC LIMIT :limit",
+            {
+                "scope": scope,
+                "oldest": self._oldest(),
+                "kinds": json.dumps(list(kinds)),
+                "limit": limit,
+            },
+        )
+        return await self._whole(rows)
+
+    async def newest(
+        self, kinds: Sequence[Kind], scope: str | None = None, item: str | None = None
+    ) -> ChangeSet | None:
+        """The newest change set that is neither an undo nor undone: the next one to undo.
+
+        With `item`, of that item.
+        """
+        rows = await self._database.rows(
+            "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
+            " AND cause <> 'undo' AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
+            "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
+            "  AND (:item IS NULL OR c.item = :item)"
+            "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"
+            "   WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item))"
+            " ORDER BY seq DESC LIMIT 1",
+            {
+                "scope": scope,
+                "oldest": self._oldest(),
+                "kinds": json.dumps(list(kinds)),
+                "item": item,
+            },
+        )
+        found = await self._whole(rows)
+        return found[0] if found else None
+
+    async def forget(self, tx: Transaction, kind: Kind, items: Sequence[str]) -> None:
+        """Remove every trace of these items: they were asked to be forgotten (M-030)."""
+        await tx.execute(
+            "DELETE FROM changes WHERE kind = ? AND item IN (SELECT value FROM json_each(?))",
+            (kind, json.dumps(list(items))),
+        )
+
+    async def expire(self, tx: Transaction) -> int:
+        """Remove what can no longer be undone; how many changes that were."""
+        gone = await tx.execute(
+            "DELETE FROM changes WHERE change_set_id IN"
+            " (SELECT id FROM change_sets WHERE created_at <= ?)",
+            (self._oldest(),),
+        )
+        await tx.execute(
+            "UPDATE change_sets SET undoes = NULL WHERE undoes IN"
+            " (SELECT id FROM change_sets WHERE created_at <= ?)",
+            (self._oldest(),),
+        )
+        await tx.execute("DELETE FROM change_sets WHERE created_at <= ?", (self._oldest(),))
+        return gone
+
+    def _oldest(self) -> str:
+        return stamp(self._clock.now() - KEPT)
+
+    async def _whole(self, rows: Sequence[Row]) -> tuple[ChangeSet, ...]:
+        ids = json.dumps([row["id"] for row in rows])
+        changes = await self._database.rows(
+            "SELECT * FROM changes WHERE change_set_id IN (SELECT value FROM json_each(?))"
+            " ORDER BY change_set_id, n",
+            (ids,),
+        )
+        undone = await self._database.rows(
+            "SELECT DISTINCT s.undoes, c.item FROM change_sets s"
+            " JOIN changes c ON c.change_set_id = s.id"
+            " WHERE s.undoes IN (SELECT value FROM json_each(?))",
+            (ids,),
+        )
+        parts: dict[str, list[Change]] = {row["id"]: [] for row in rows}
+        for row in changes:
+            parts[row["change_set_id"]].append(_change(row))
+        back: dict[str, set[str]] = {row["id"]: set() for row in rows}
+        for row in undone:
+            back[row["undoes"]].add(row["item"])
+        return tuple(_set(row, parts[row["id"]], back[row["id"]]) for row in rows)
+
+
+def _json(state: Json | None) -> str | None:
+    return None if state is None else json.dumps(state, ensure_ascii=False, sort_keys=True)
+
+
+def _change(row: Row) -> Change:
+    return Change(
+        kind=row["kind"],
+        item=row["item"],
+        before=json.loads(row["before"]) if row["before"] else None,
+        after=json.loads(row["after"]) if row["after"] else None,
+        evidence=tuple(json.loads(row["evidence"])),
+    )
+
+
+def _set(row: Row, changes: Sequence[Change], undone: set[str]) -> ChangeSet:
+    return ChangeSet(
+        id=row["id"],
+        cause=row["cause"],
+        scope=row["scope"],
+        undoes=row["undoes"],
+        summary=row["summary"],
+        created_at=moment(row["created_at"]),
+        changes=tuple(changes),
+        undone=frozenset(undone),
+    )
