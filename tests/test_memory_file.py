@@ -1,0 +1,420 @@
+"""MEMORIES.txt: what a person writes is remembered, what is remembered can be read."""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.world.clock import FakeClock
+from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
+from wintermute.db import IntegrityError
+from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.memory.core import Core
+from wintermute.memory.entry import key
+from wintermute.memory.files import replace_text
+from wintermute.memory.flat import FlatFile
+from wintermute.memory.lines import Plan, lines_of, plan
+from wintermute.memory.records import Row
+
+
+@pytest.fixture
+async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
+    async with memory_in(tmp_path) as memory:
+        yield memory
+
+
+def row(text: str, *, live: bool = True, exported: bool = True) -> Row:
+    return Row(f"id of {text}", key(text), text, live, exported)
+
+
+TEA, DOG, NEW = row("likes tea"), row("has a dog"), row("is new", exported=False)
+GONE = row("is gone", live=False)
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows", "expected"),
+    [
+        # no file yet, or no more
+        (None, [], Plan(())),
+        (None, [TEA, NEW, GONE], Plan(("likes tea", "is new"))),
+        # nothing to do
+        (["has a dog", "likes tea"], [TEA, DOG], Plan(("has a dog", "likes tea"))),
+        (["likes tea", "", "has a dog"], [TEA, DOG], Plan(("likes tea", "", "has a dog"))),
+        # the store changed
+        (["likes tea"], [TEA, NEW], Plan(("likes tea", "is new"))),
+        (["is gone", "likes tea"], [TEA, GONE], Plan(("likes tea",))),
+        (["is new"], [NEW, row("is new", live=False)], Plan(("is new",))),
+        (["Is New"], [NEW], Plan(("is new",))),
+        # the person did
+        (["own words"], [], Plan(("own words",), added=("own words",))),
+        (["# own", "> own words"], [], Plan(("own", "own words"), added=("own", "own words"))),
+        (["likes tea"], [TEA, DOG], Plan(("likes tea",), removed=(DOG.id,))),
+        (["Likes Tea"], [TEA], Plan(("Likes Tea",), reworded=((TEA.id, "Likes Tea"),))),
+        (["likes tea", "Likes tea", "x"], [TEA], Plan(("likes tea",), dropped=1)),
+        ([], [TEA, NEW], Plan(("is new",), removed=(TEA.id,))),
+        # both at once
+        (
+            ["is gone", "", "own words"],
+            [TEA, NEW, GONE],
+            Plan(("", "own words", "is new"), added=("own words",), removed=(TEA.id,)),
+        ),
+    ],
+)
+def test_file_and_facts_are_brought_together(
+    lines: list[str] | None, rows: list[Row], expected: Plan
+) -> None:
+    """M-015."""
+    assert plan(lines, rows) == expected
+
+
+@pytest.mark.parametrize("text", ["a b\n\nc d\n \n", "a b\r\n\r\nc d", "a b\r\rc d\r"])
+def test_lines_end_in_any_manner(text: str) -> None:
+    assert lines_of(text) == ("a b", "", "c d")
+
+
+async def test_lines_written_by_hand_become_facts_and_removed_ones_are_retired(
+    memory: Memory,
+) -> None:
+    """M-015: in one change set that can be undone (M-065)."""
+    for text in ("likes tea", "has a dog"):
+        await memory.add(text, "harvest")
+    assert await memory.flat.text(ANN) == "likes tea\nhas a dog\n"
+    memory.file.write_text("# Born in 1980\nLikes tea\n", "utf-8")
+    assert await memory.flat.text(ANN) == "Born in 1980\nLikes tea\n"
+    facts = {fact.text: fact.source for fact in await memory.facts.live(ANN)}
+    assert facts == {"Likes tea": "harvest", "Born in 1980": "user_explicit"}
+    (edit, *_) = await memory.changes.history(["fact"])
+    assert (edit.cause, edit.summary) == ("edit", "1 lines added by hand, 1 removed")
+    assert len(edit.changes) == 3
+    await memory.take_back()
+    assert await memory.flat.text(ANN) == "likes tea\nhas a dog\n"
+
+
+async def test_a_missing_file_is_written_again(memory: Memory) -> None:
+    """M-015: nothing is retired."""
+    await memory.add("likes tea")
+    await memory.flat.text(ANN)
+    memory.file.unlink()
+    assert await memory.flat.text(ANN) == "likes tea\n"
+    assert memory.file_lines() == await memory.texts() == ["likes tea"]
+
+
+async def test_a_scope_without_facts_gets_no_file(memory: Memory) -> None:
+    assert await memory.flat.text(ROOM) == ""
+    assert not memory.places.memories(ROOM).parent.exists()
+    await memory.add("of the room", scope=ROOM)
+    assert await memory.flat.text(ROOM) == "of the room\n"
+    path = memory.places.memories(ROOM)
+    modes = [oct(p.stat().st_mode & 0o777) for p in (path, path.parent, path.parent.parent)]
+    assert modes == ["0o600", "0o700", "0o700"]
+    assert await memory.flat.text(ANN) == ""
+
+
+async def test_a_file_that_needs_nothing_is_not_touched(memory: Memory) -> None:
+    """Not even for another kind of line end: an editor may have it open."""
+    memory.file.write_bytes(b"\xef\xbb\xbflikes tea\r\n\r\nhas a dog\r\n\r\n")
+    before = memory.file.stat()
+    for _ in range(2):
+        assert await memory.flat.text(ANN) == "likes tea\n\nhas a dog\n"
+    assert memory.file.stat() == before
+    assert await memory.texts() == ["likes tea", "has a dog"]
+
+
+async def test_an_emptied_file_is_an_edit_that_is_told(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lesson 17: with the way back in the log."""
+    for n in range(5):
+        await memory.add(f"fact {n}")
+    before = await memory.flat.text(ANN)
+    memory.file.write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert await memory.flat.text(ANN) == ""
+    assert await memory.texts() == []
+    (edit,) = await memory.changes.history(["fact"], limit=1)
+    assert f"wintermute memory undo {edit.id}" in caplog.text
+    await memory.take_back()
+    assert await memory.flat.text(ANN) == before
+
+
+@pytest.mark.parametrize("obstacle", ["bytes", "zeros", "folder", "link", "fifo parent"])
+async def test_a_file_that_cannot_be_read_retires_nothing(
+    memory: Memory, obstacle: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The prompt is made from the facts; what stands there is not touched."""
+    await memory.add("likes tea", scope=ROOM)
+    path = memory.places.memories(ROOM)
+    assert await memory.flat.text(ROOM) == "likes tea\n"
+    path.unlink()
+    match obstacle:
+        case "bytes":
+            path.write_bytes(b"caf\xe9\n")
+        case "zeros":
+            path.write_bytes(bytes(100))
+        case "folder":
+            path.mkdir()
+        case "link":
+            (tmp_path / "elsewhere").write_text("secret line\n")
+            path.symlink_to(tmp_path / "elsewhere")
+        case _:
+            path.parent.rmdir()
+            path.parent.write_text("a file in the folder's place")
+    await memory.add("has a dog", scope=ROOM)
+    assert await memory.flat.text(ROOM) == "likes tea\nhas a dog\n"
+    assert "memories file left out" in caplog.text
+    assert await memory.texts(ROOM) == ["likes tea", "has a dog"]
+    with pytest.raises(ToolFailed, match="nothing was changed"):
+        await memory.flat.replace(ROOM, "likes tea\nhas a dog", because(), memory.clock.now())
+    with pytest.raises(MemoryFileUnusable):
+        await memory.flat.forget(ROOM, ["x"])
+
+
+async def test_a_file_that_cannot_be_written_is_still_read(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    await memory.add("likes tea")
+    await memory.flat.text(ANN)
+    part = memory.file.with_name(".MEMORIES.txt.part")
+    part.mkdir()
+    memory.file.write_text("own words\n")
+    await memory.add("is new")
+    for _ in range(2):
+        assert await memory.flat.text(ANN) == "own words\nis new\n"
+    assert "memories file not written" in caplog.text
+    assert await memory.texts() == ["is new", "own words"]
+    part.rmdir()
+    assert await memory.flat.text(ANN) == "own words\nis new\n"
+    assert memory.file_lines() == ["own words", "is new"]
+
+
+def test_an_edit_saved_meanwhile_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "MEMORIES.txt"
+    assert replace_text(path, "one\n", None)
+    assert not replace_text(path, "two\n", None)
+    assert not replace_text(path, "two\n", b"other\n")
+    assert path.read_text() == "one\n"
+    assert replace_text(path, "two\n", b"one\n")
+    assert [found.name for found in tmp_path.iterdir()] == ["MEMORIES.txt"]
+
+
+class SavingClock(FakeClock):
+    """Somebody saves the file at the very moment it is brought together with the facts."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.saves = ["first\nsecond\n", "first\nsecond\nthird\n"]
+
+    def now(self) -> datetime:
+        if self.saves and self.file.exists():
+            self.file.write_text(self.saves.pop(0))
+        return super().now()
+
+
+async def test_what_is_saved_during_the_work_is_seen(tmp_path: Path) -> None:
+    """M-015: and nothing is learnt twice."""
+    file = tmp_path / "MEMORIES.txt"
+    async with memory_in(tmp_path, SavingClock(file)) as memory:
+        file.write_text("# first\n")
+        assert await memory.flat.text(ANN) == "first\nsecond\nthird\n"
+        assert await memory.texts() == ["first", "second", "third"]
+        assert len(await memory.changes.history(["fact"])) == 1
+
+
+async def test_a_crash_between_file_and_database_changes_nothing(memory: Memory) -> None:
+    """The file is ahead of the rows: the next look finds it as it should be."""
+    for text in ("likes tea", "has a dog", "owns a boat"):
+        await memory.add(text)
+    await memory.flat.text(ANN)
+    await memory.retire("likes tea")
+    await memory.add("is new")
+    memory.file.write_text("likes tea\nHas a dog\nown words\n")
+    async with memory.database.transaction() as tx:
+        await tx.execute(
+            "CREATE TEMP TRIGGER stop BEFORE UPDATE OF exported ON facts"
+            " BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    with pytest.raises(IntegrityError):
+        await memory.flat.text(ANN)
+    assert memory.file_lines() == ["Has a dog", "own words", "is new"]
+    assert await memory.texts() == ["has a dog", "owns a boat", "is new"]
+    async with memory.database.transaction() as tx:
+        await tx.execute("DROP TRIGGER stop")
+    assert await memory.flat.text(ANN) == "Has a dog\nown words\nis new\n"
+    assert await memory.texts() == ["Has a dog", "is new", "own words"]
+
+
+async def test_daemon_and_command_line_share_the_file(memory: Memory, tmp_path: Path) -> None:
+    """Two programs at once: each fact has its line, once."""
+    async with memory_in(tmp_path) as other, asyncio.TaskGroup() as group:
+        for n in range(10):
+            for who in (memory, other):
+                group.create_task(who.add(f"fact {n} {id(who)}"))
+                group.create_task(who.flat.text(ANN))
+    lines = (await memory.flat.text(ANN)).splitlines()
+    assert len(lines) == 20
+    assert sorted(lines) == sorted(await memory.texts()) == sorted(memory.file_lines())
+
+
+async def test_forgetting_removes_line_row_and_recorded_change(memory: Memory) -> None:
+    """M-066: for good, and nothing else."""
+    fact, _ = await memory.add("a canary")
+    await memory.add("likes tea")
+    await memory.flat.text(ANN)
+    await memory.retire("a canary")
+    await memory.add("A canary", "harvest")
+    (_, second) = await memory.facts.live(ANN)
+    await memory.flat.text(ANN)
+    assert await memory.flat.forget(ANN, [fact.id, second.id, "unknown"]) == 2
+    assert await memory.flat.text(ANN) == "likes tea\n"
+    assert await memory.facts.get(fact.id) is None
+    for folder_file in memory.file.parent.glob("*.txt"):
+        assert "canary" not in folder_file.read_text()
+    rows = await memory.database.rows(
+        "SELECT * FROM changes WHERE before LIKE '%anary%' OR after LIKE '%anary%'"
+    )
+    assert rows == []
+
+
+async def test_a_list_rewritten_by_a_model_keeps_what_it_must(memory: Memory) -> None:
+    """P-049, M-062: in its order, as one change set, and with the way back."""
+    await memory.add("has a dog named Rex")
+    for text in ("likes green tea", "likes black tea", "works at night"):
+        await memory.add(text, "harvest")
+    before = await memory.flat.text(ANN)
+    memory.clock.advance(1)
+    begun = memory.clock.now()
+    await memory.add("said meanwhile", "harvest")
+    memory.file.write_text(f"{before}written by hand\n")
+    text = "- works at night\n# Rex is the dog's name\nlikes green and black tea\n"
+    done = await memory.flat.replace(ANN, text, because(), begun)
+    assert done.outcomes == ("known", "stored", "stored")
+    assert [fact.source for fact in done.facts] == ["harvest", "user_explicit", "dreaming_merge"]
+    assert len(done.retired) == 3
+    expected = ["works at night", "Rex is the dog's name", "likes green and black tea"]
+    expected += ["said meanwhile", "written by hand"]
+    assert memory.file_lines() == expected
+    assert await memory.flat.text(ANN) == "\n".join([*expected, ""])
+    await memory.take_back()
+    after = (await memory.flat.text(ANN)).splitlines()
+    assert sorted(after) == sorted([*before.splitlines(), *expected[-2:]])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("fact 0\nfact 1\nown 7", "40 %"),
+        ("fact 0\nfact 1\nfact 2\nfact 3", 'own words.*"own 7"'),
+        ("own 7\nfact 1\nfact 2\n...", "left out"),
+    ],
+)
+async def test_a_list_that_loses_something_is_refused(
+    memory: Memory, text: str, reason: str
+) -> None:
+    """M-062: and nothing is changed."""
+    for n in range(5):
+        await memory.add(f"fact {n}", "harvest")
+    await memory.add("own 7")
+    before = await memory.flat.text(ANN)
+    memory.clock.advance(1)
+    with pytest.raises(ToolFailed, match=reason):
+        await memory.flat.replace(ANN, text, because(), memory.clock.now())
+    assert await memory.flat.text(ANN) == memory.file.read_text() == before
+
+
+async def test_ten_thousand_facts_cost_little_when_nothing_changed(memory: Memory) -> None:
+    """The figure of the issue: the whole prompt in 20 ms; here with room for a busy machine."""
+    memory.file.write_text("".join(f"fact number {n} about something\n" for n in range(10_000)))
+    text = await memory.flat.text(ANN)
+    loop = asyncio.get_running_loop()
+    took = []
+    for _ in range(10):
+        begun = loop.time()
+        assert await memory.flat.text(ANN) == text
+        took.append(loop.time() - begun)
+    assert min(took) < 0.02
+
+
+async def test_core_memory_is_read_as_it_is(tmp_path: Path, memory: Memory) -> None:
+    """P-009, M-053: a missing or broken file is an empty one."""
+    core = Core(memory.places)
+    assert core.text(ANN) == core.text(ROOM) == ""
+    (tmp_path / "core.md").write_text("# USER\n- Ann\n")
+    assert core.text(f"person:{OWNER}") == "# USER\n- Ann\n"
+    (tmp_path / "core.md").write_bytes(b"\xff\xfe")
+    assert core.text(ANN) == ""
+
+
+WORDS = st.sampled_from(
+    ["tea time", "Tea Time", "# coffee", "coffee", "rex 1", "x", "", "a\u2028b"]
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["hand add", "hand remove", "add", "retire", "undo", "sync", "lose"]),
+        WORDS,
+        st.integers(0, 5),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=80)
+@given(STEPS)
+def test_whatever_happens_lines_and_facts_are_the_same(steps: list[tuple[str, str, int]]) -> None:
+    """M-015: and nothing that was added is lost unless it was removed."""
+    asyncio.run(_live_with(steps))
+
+
+async def _live_with(steps: list[tuple[str, str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with memory_in(Path(folder)) as memory:
+            wanted: set[str] = set()
+            for what, word, place in steps:
+                await _step(memory, what, word, place, wanted)
+            text = await memory.flat.text(ANN)
+            lines = [line for line in text.splitlines() if line]
+            assert sorted(lines) == sorted(await memory.texts())
+            assert not memory.file.exists() or lines == memory.file_lines()
+            assert wanted <= {key(line) for line in lines}
+            assert not await memory.facts.is_unwritten(ANN)
+            again = FlatFile(memory.database, memory.facts, memory.places, memory.changes)
+            assert await again.text(ANN) == text
+
+
+async def _step(memory: Memory, what: str, word: str, place: int, wanted: set[str]) -> None:
+    lines = lines_of(memory.file.read_text("utf-8")) if memory.file.exists() else ()
+    match what:
+        case "hand add" if word != "x" and word:
+            await memory.flat.text(ANN)  # else it may be the line of a fact just retired
+            lines = lines_of(memory.file.read_text("utf-8")) if memory.file.exists() else ()
+            new = [*lines[:place], word, *lines[place:]]
+            memory.file.write_text("".join(f"{line}\n" for line in new), "utf-8")
+            wanted.add(key(word.lstrip("# ")))
+        case "hand remove" if place < len(lines):
+            memory.file.write_text(
+                "".join(f"{li}\n" for li in lines if li != lines[place]), "utf-8"
+            )
+            wanted.discard(key(lines[place].lstrip("# ")))
+        case "add" if len(word) > 1:
+            fact, _ = await memory.add(word)
+            wanted.add(key(fact.text))
+        case "retire":
+            await memory.retire(word)
+            wanted.discard(key(word))
+        case "undo" if await memory.changes.newest(["fact"]):
+            wanted.clear()
+            await memory.take_back()
+        case "lose":
+            await memory.flat.text(ANN)
+            memory.file.unlink(missing_ok=True)
+        case "sync":
+            await memory.flat.text(ANN)
+        case _:
+            pass

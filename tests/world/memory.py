@@ -1,0 +1,84 @@
+"""A memory on a real database and real files, with a clock that stands still."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.world.clock import FakeClock
+from wintermute.changes.records import Cause, Reason
+from wintermute.changes.store import ChangeSets
+from wintermute.changes.undo import Undo, Undone
+from wintermute.db import Database, open_database
+from wintermute.ids import new_id
+from wintermute.memory.facts import Facts
+from wintermute.memory.flat import FlatFile
+from wintermute.memory.places import Places
+from wintermute.memory.records import Fact, Outcome, Source
+
+OWNER = "@ann:test"
+ANN = "person:@ann:test"
+ROOM = "room:!abc:test"
+
+
+def because(cause: Cause = "tool", scope: str = ANN) -> Reason:
+    """Some reason."""
+    return Reason(cause, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All that remembers."""
+
+    database: Database
+    clock: FakeClock
+    changes: ChangeSets
+    facts: Facts
+    places: Places
+    flat: FlatFile
+    undo: Undo
+
+    @property
+    def file(self) -> Path:
+        """The owner's memories file."""
+        return self.places.memories(ANN)
+
+    def file_lines(self) -> list[str]:
+        """What stands in the owner's file."""
+        return [line for line in self.file.read_text("utf-8").splitlines() if line.strip()]
+
+    async def add(
+        self, text: str, source: Source = "user_explicit", scope: str = ANN
+    ) -> tuple[Fact, Outcome]:
+        """Store one fact in a transaction of its own."""
+        async with self.database.transaction() as tx:
+            return await self.facts.add(tx, because(scope=scope), text, source, scope=scope)
+
+    async def retire(self, *texts: str, scope: str = ANN) -> None:
+        """Retire facts by their text."""
+        ids = [fact.id for fact in await self.facts.live(scope) if fact.text in texts]
+        async with self.database.transaction() as tx:
+            await self.facts.retire(tx, because(scope=scope), ids)
+
+    async def texts(self, scope: str = ANN) -> list[str]:
+        """What is live."""
+        return [fact.text for fact in await self.facts.live(scope)]
+
+    async def take_back(self) -> Undone:
+        """Undo the newest change set."""
+        newest = await self.changes.newest(["fact"])
+        assert newest is not None
+        return await self.undo.run(newest)
+
+
+@asynccontextmanager
+async def memory_in(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Memory]:
+    """A memory whose database and files lie in a folder."""
+    clock = clock or FakeClock()
+    async with open_database(folder / "test.db") as database:
+        changes = ChangeSets(database, clock, new_id)
+        facts = Facts(database, changes, clock, new_id)
+        places = Places(folder, OWNER)
+        flat = FlatFile(database, facts, places, changes)
+        undo = Undo(database, changes, {"fact": facts}, {})
+        yield Memory(database, clock, changes, facts, places, flat, undo)

@@ -1,0 +1,87 @@
+"""What the lines of a memories file and the facts make of each other. Pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wintermute.memory.entry import entries, key
+from wintermute.memory.records import Row
+
+LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do so that file and facts are the same."""
+
+    lines: tuple[str, ...]
+    """What the file should hold: in the person's order, with their blank lines."""
+    added: tuple[str, ...] = ()
+    """Lines that a person wrote."""
+    reworded: tuple[tuple[str, str], ...] = ()
+    """Facts (id, text) whose case or spacing a person changed."""
+    removed: tuple[str, ...] = ()
+    """Facts (id) whose line a person removed."""
+    dropped: int = 0
+    """Lines that say nothing and go."""
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """The lines of a file without the blank ones at its end."""
+    return _trimmed(LINE_END.split(text))
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Lines as the text of a file."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def plan(lines: Sequence[str] | None, rows: Sequence[Row]) -> Plan:
+    """Bring a file and the rows of `Facts.for_file` together. None: there is no file."""
+    live = {row.key: row for row in rows if row.live}
+    left_over = {row.key for row in rows if not row.live}
+    texts, dropped = _facts_in(lines or (), live.values())
+    kept: list[str] = []
+    added: list[str] = []
+    reworded: list[tuple[str, str]] = []
+    for name, text in texts:
+        row = live.get(name)
+        if row and not row.exported:
+            kept.append(row.text)  # what the store reworded since is not the person's edit
+        elif name not in left_over or row:
+            kept.append(text)
+        if row and row.exported and row.text != text:
+            reworded.append((row.id, text))
+        elif name and not row and name not in left_over:
+            added.append(text)
+    names = {name for name, _ in texts}
+    missing = [row for name, row in live.items() if name not in names]
+    removed = [row.id for row in missing if row.exported and lines is not None]
+    kept += [row.text for row in missing if not row.exported or lines is None]
+    return Plan(_trimmed(kept), tuple(added), tuple(reworded), tuple(removed), dropped)
+
+
+def _facts_in(lines: Sequence[str], live: Iterable[Row]) -> tuple[list[tuple[str, str]], int]:
+    """Key and text of each line, equal ones once, blank ones as they are; and how many say nothing."""
+    keys = {row.text: row.key for row in live}  # most lines are as we wrote them
+    found: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    dropped = 0
+    for line in lines:
+        if not line.strip():
+            found.append(("", ""))
+            continue
+        texts = [line] if line in keys else entries(line)
+        dropped += not texts
+        for text in texts:
+            name = keys.get(text) or key(text)
+            if name not in seen:
+                seen.add(name)
+                found.append((name, text))
+    return found, dropped
+
+
+def _trimmed(lines: list[str]) -> tuple[str, ...]:
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(lines)

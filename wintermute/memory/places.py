@@ -1,0 +1,45 @@
+"""Where the memory files of each person and room lie (M-013)."""
+
+import hashlib
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+MEMORIES = "MEMORIES.txt"
+CORE = "core.md"
+MOST_BYTES = 200
+
+
+class Places:
+    """The owner's files lie in the data folder itself, all others in a folder per scope."""
+
+    def __init__(self, data_dir: Path, owner: str) -> None:
+        self._data_dir = data_dir
+        self._owner = f"person:{owner}"
+
+    def memories(self, scope: str) -> Path:
+        """The file of facts, one per line."""
+        return self._data_dir / self._below(scope) / MEMORIES
+
+    def core(self, scope: str) -> Path:
+        """The core memory."""
+        return self._data_dir / self._below(scope) / CORE
+
+    def shown_memories(self, scope: str) -> str:
+        """What prompt and tools call the file of facts, wherever the data folder is."""
+        return str("data" / self._below(scope) / MEMORIES)
+
+    def _below(self, scope: str) -> PurePosixPath:
+        if scope == self._owner:
+            return PurePosixPath()
+        return PurePosixPath("scopes", folder_name(scope))
+
+
+def folder_name(scope: str) -> str:
+    """A scope as exactly one part of a path, different for different scopes."""
+    name = quote(scope, safe=":@!")
+    if not name.strip("."):
+        name = "%2E" * len(name)
+    if len(name) <= MOST_BYTES:
+        return name
+    digest = hashlib.sha256(scope.encode()).hexdigest()[:32]
+    return f"{name[: MOST_BYTES - len(digest) - 1]}-{digest}"
