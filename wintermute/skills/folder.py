@@ -1,0 +1,145 @@
+"""The folder of skills: plain files are read, replaced in one step and removed; no link is followed."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wintermute.errors import ToolFailed
+from wintermute.ids import new_id
+from wintermute.skills.records import Skill
+from wintermute.text import one_line
+
+ENDING = ".md"
+HEAD = 4_096  # characters in which the first line is looked for
+MOST_SHOWN = 200
+MOST_BYTES = 1_000_000
+
+# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+Stamp = tuple[int, int, int]
+Seen = dict[str, tuple[Stamp, Skill | None]]
+"""What each file was when it was looked at, and the skill that was found in it."""
+
+
+def look(folder: Path, seen: Seen) -> Seen:
+    """The files of the folder by name; only those that changed since `seen` are opened."""
+    now: Seen = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not is_file_name(entry.name):
+                continue
+            with suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    mark = (found.st_mtime_ns, found.st_size, found.st_ino)
+                    known = seen.get(entry.name)
+                    fresh = known if known and known[0] == mark else (mark, _skill(entry))
+                    now[entry.name] = fresh
+    return now
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file of this name may be a skill: one clean line, and nothing hidden."""
+    return (
+        name.endswith(ENDING)
+        and not name.startswith(".")
+        and name.isprintable()
+        and one_line(name) == name
+        and "/" not in name
+    )
+
+
+def _skill(entry: "os.DirEntry[str]") -> Skill | None:
+    """None for a file without text (P-036)."""
+    with (
+        suppress(UnicodeDecodeError),
+        open(entry.path, encoding="utf-8-sig", opener=_unfollowed) as file,
+    ):
+        for line in file.read(HEAD).splitlines():
+            if summary := one_line(line.strip().lstrip("#")):
+                fits = len(summary) <= MOST_SHOWN
+                summary = summary if fits else f"{summary[: MOST_SHOWN - 1]}…"
+                return Skill(entry.name.removesuffix(ENDING), summary)
+    return None
+
+
+def _unfollowed(path: str, _flags: int) -> int:
+    return os.open(path, READ)
+
+
+def text_of(folder: Path, name: str) -> str | None:
+    """The whole text of a skill; None: there is none.
+
+    Raises: ToolFailed for what is not a plain text file.
+    """
+    try:
+        with open(folder / f"{name}{ENDING}", "rb", opener=_unfollowed) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ToolFailed(f"{shown(name)} is not a plain file")
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ToolFailed(f"{shown(name)} has more than {MOST_BYTES} bytes")
+        return content.decode()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ToolFailed(f"{shown(name)} cannot be opened: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
+
+
+def prepare(folder: Path, name: str, text: str) -> Path:
+    """The new text of a skill, safe on the disk beside the old one. Raises: ToolFailed."""
+    part = folder / f".{new_id('part')}"
+    with _told(name):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with os.fdopen(os.open(part, CREATE, 0o666), "wb") as file:
+                with suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), (folder / f"{name}{ENDING}").lstat().st_mode & 0o777)
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+    return part
+
+
+def place(folder: Path, name: str, part: Path) -> None:
+    """Old or new text, whole, whenever the power fails. Raises: ToolFailed."""
+    with _told(name):
+        part.replace(folder / f"{name}{ENDING}")
+        _settle(folder)
+
+
+def remove(folder: Path, name: str) -> None:
+    """No file of that name any more. Raises: ToolFailed."""
+    with _told(name):
+        (folder / f"{name}{ENDING}").unlink(missing_ok=True)
+        _settle(folder)
+
+
+def shown(name: str) -> str:
+    """What the prompt calls the file (P-035)."""
+    return f"data/skills/{name}{ENDING}"
+
+
+def _settle(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ToolFailed(f"{shown(name)} cannot be written: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Goals and promises: what must happen, as rows of the database."""

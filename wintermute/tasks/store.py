@@ -1,0 +1,311 @@
+"""The table of tasks. Every change of a task is kept with its way back."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Literal
+
+from wintermute.changes.records import Change, Reason
+from wintermute.changes.store import KEPT, ChangeSets
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.errors import ToolFailed
+from wintermute.ids import NewId
+from wintermute.messages import Json
+from wintermute.tasks.records import EVERYWHERE, Status, Task
+from wintermute.tasks.rules import MOVES, checked_priority, checked_text
+from wintermute.text import one_line
+
+VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
+"""The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
+
+COLUMNS = "id, scope, content, priority, status, created_at, reason"
+ORDER = "ORDER BY priority, seq"
+ID_LENGTH = len("task_") + 8
+"""Short enough to be typed; a name that was given before is not given again."""
+CLOSE = 0.7
+"""How alike two ids are when one is taken for a slip of the other."""
+
+
+class Tasks:
+    """The store of tasks.
+
+    A task that its `scope` may not see is as unknown as one that does not exist. A global task is
+    seen everywhere and changed by the owner alone: in the owner's own scope, or `by_owner`.
+    """
+
+    def __init__(
+        self, database: Database, changes: ChangeSets, clock: Clock, new_id: NewId, owner: str
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self._clock = clock
+        self._new_id = new_id
+        self.owner_scope = f"person:{owner}"
+
+    async def add(
+        self,
+        tx: Transaction,
+        why: Reason,
+        content: str,
+        *,
+        scope: str,
+        priority: int = 5,
+        conversation_id: str | None = None,
+        origins: Sequence[str] = (),
+    ) -> Task:
+        """A new active task (T-002). Who may make a global one is for the caller to say."""
+        task = Task(
+            id=await self._fresh_id(tx),
+            scope=scope,
+            content=checked_text(content, "content"),
+            priority=checked_priority(priority),
+            status="active",
+            created_at=self._clock.now(),
+        )
+        now = stamp(task.created_at)
+        await tx.execute(
+            "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, origins,"
+            " created_at, changed_at) VALUES (?, ?, ?, ?, ?, 'active', ?, ?, ?)",
+            (
+                task.id,
+                scope,
+                conversation_id,
+                task.content,
+                task.priority,
+                json.dumps(list(origins)),
+                now,
+                now,
+            ),
+        )
+        await self._record(tx, why, task, None)
+        return task
+
+    async def change(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        content: str | None = None,
+        priority: int | None = None,
+        by_owner: bool = False,
+    ) -> Task:
+        """Another wording, another priority, or both (T-004)."""
+        if content is None and priority is None:
+            raise ToolFailed("an update needs a new content or a new priority")
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        if task.status not in ("active", "paused"):
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
+        changed = replace(
+            task,
+            content=task.content if content is None else checked_text(content, "content"),
+            priority=task.priority if priority is None else checked_priority(priority),
+        )
+        return await self._become(tx, why, task, changed)
+
+    async def complete(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        reason: str,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Done, or no longer needed; the reason says which (T-005)."""
+        words = checked_text(reason, "the reason of a completed task")
+        return await self._move(tx, why, "complete", task_id, scope, by_owner, words)
+
+    async def pause(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Out of the prompt until it is resumed (T-006)."""
+        return await self._move(tx, why, "pause", task_id, scope, by_owner)
+
+    async def resume(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Active again, after a pause or a completion that came too early (T-006)."""
+        return await self._move(tx, why, "resume", task_id, scope, by_owner)
+
+    async def delete(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Gone from prompt and list; the row stays, so that it can come back (T-007)."""
+        return await self._move(tx, why, "delete", task_id, scope, by_owner)
+
+    async def restore(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """A deleted task as it was, within 30 days (T-007)."""
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        if task.status != "deleted":
+            raise ToolFailed(f"{task.id} is {task.status}, not deleted; nothing was changed")
+        row = await tx.row("SELECT status_before, changed_at FROM tasks WHERE id = ?", (task.id,))
+        if row is None or moment(row["changed_at"]) <= self._clock.now() - KEPT:
+            raise ToolFailed(f"{task.id} was deleted more than {KEPT.days} days ago")
+        return await self._become(tx, why, task, replace(task, status=row["status_before"]))
+
+    async def active(self, scope: str) -> tuple[Task, ...]:
+        """What the prompt shows of a scope: by priority, then creation (P-019, P-020)."""
+        return await self.listed(scope)
+
+    async def listed(
+        self, scope: str | None, status: Status | Literal["all"] = "active"
+    ) -> tuple[Task, ...]:
+        """The tasks with one status, or all of them with those that were deleted (T-008)."""
+        only = "" if status == "all" else " AND status = :status"
+        rows = await self._database.rows(
+            f"SELECT {COLUMNS} FROM tasks WHERE {VISIBLE}{only} {ORDER}",
+            {"scope": scope, "status": status},
+        )
+        return tuple(_task(row) for row in rows)
+
+    async def get(self, task_id: str, scope: str | None) -> Task:
+        """One task, whatever its status.
+
+        Raises: ToolFailed for an id that this scope does not see (T-009, T-015).
+        """
+        return await self._find(self._database, task_id, scope)
+
+    async def state(self, tx: Transaction, item: str) -> Json | None:
+        """What a change set holds of a task; a deleted one is as none."""
+        row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
+        return _state(_task(row)) if row else None
+
+    async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
+        """The way back of an undo. False for a task that was purged."""
+        row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
+        if row is None:
+            return False
+        fields = {"status": "deleted"} if state is None else state
+        await self._write(tx, replace(_task(row), **fields))
+        return True
+
+    async def _move(
+        self,
+        tx: Transaction,
+        why: Reason,
+        action: str,
+        task_id: str,
+        scope: str | None,
+        by_owner: bool,
+        reason: str = "",
+    ) -> Task:
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        starts, status = MOVES[action]
+        if task.status not in starts:
+            already = " already" if task.status == status else ""
+            raise ToolFailed(f"{task.id} is {task.status}{already}; nothing was changed")
+        reason = task.reason if status == "deleted" else reason
+        return await self._become(tx, why, task, replace(task, status=status, reason=reason))
+
+    async def _changeable(
+        self, tx: Transaction, task_id: str, scope: str | None, by_owner: bool
+    ) -> Task:
+        task = await self._find(tx, task_id, scope)
+        if task.scope == EVERYWHERE and not by_owner and scope not in (None, self.owner_scope):
+            raise ToolFailed(f"{task.id} is shown in every room; only the owner may change it")
+        return task
+
+    async def _find(self, source: Transaction | Database, task_id: str, scope: str | None) -> Task:
+        """One task; the prompt shows ids with a `#` in front, so that is taken along."""
+        wanted = one_line(task_id).removeprefix("#")
+        row = await source.row(
+            f"SELECT {COLUMNS} FROM tasks WHERE id = :id AND {VISIBLE}",
+            {"id": wanted, "scope": scope},
+        )
+        if row is not None:
+            return _task(row)
+        rows = await source.rows(f"SELECT id FROM tasks WHERE {VISIBLE}", {"scope": scope})
+        numbers = [str(row["id"]).removeprefix("task_") for row in rows]
+        near = get_close_matches(wanted.removeprefix("task_")[:100], numbers, 1, CLOSE)
+        hint = f"; did you mean task_{near[0]}?" if near else ""
+        raise ToolFailed(f"no task {wanted[:100]}{hint}")
+
+    async def _fresh_id(self, tx: Transaction) -> str:
+        while True:
+            task_id = self._new_id("task")[:ID_LENGTH]
+            if await tx.row("SELECT 1 FROM tasks WHERE id = ?", (task_id,)) is None:
+                return task_id
+
+    async def _become(self, tx: Transaction, why: Reason, before: Task, after: Task) -> Task:
+        if after != before:
+            await self._write(tx, after)
+            await self._record(tx, why, after, _state(before))
+        return after
+
+    async def _write(self, tx: Transaction, task: Task) -> None:
+        await tx.execute(
+            "UPDATE tasks SET content = :content, priority = :priority, reason = :reason,"
+            " status_before = CASE WHEN :status = 'deleted'"
+            " THEN coalesce(status_before, status) END, status = :status,"
+            " changed_at = :now WHERE id = :id",
+            {
+                "id": task.id,
+                "content": task.content,
+                "priority": task.priority,
+                "reason": task.reason,
+                "status": task.status,
+                "now": stamp(self._clock.now()),
+            },
+        )
+
+    async def _record(self, tx: Transaction, why: Reason, task: Task, before: Json | None) -> None:
+        """What is changed everywhere stands in the owner's history, for nobody else to undo."""
+        if task.scope == EVERYWHERE:
+            why = replace(why, scope=self.owner_scope)
+        change = Change("task", task.id, before, _state(task), why.evidence)
+        await self._changes.record(tx, why, [change])
+
+
+def _state(task: Task) -> Json | None:
+    if task.status == "deleted":
+        return None
+    return {
+        "content": task.content,
+        "priority": task.priority,
+        "status": task.status,
+        "reason": task.reason,
+        "scope": task.scope,
+    }
+
+
+def _task(row: Row) -> Task:
+    return Task(
+        id=row["id"],
+        scope=row["scope"],
+        content=row["content"],
+        priority=row["priority"],
+        status=row["status"],
+        created_at=moment(row["created_at"]),
+        reason=row["reason"],
+    )
