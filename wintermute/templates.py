@@ -1,11 +1,14 @@
 """Prompt files: the shipped ones, reading one, and filling its placeholders."""
 
+import logging
 import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 
 def shipped_prompts() -> dict[str, str]:
@@ -40,6 +43,29 @@ def read_template(folder: Path, name: str) -> str:
             "restores the shipped one"
         )
     return text
+
+
+class Template:
+    """One prompt file, as it is whenever it is used; its last good text when it got lost.
+
+    Raises: ConfigurationError at once when there is no first good text (P-066).
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._text = read_template(folder, name)
+        self._told = ""
+
+    def text(self) -> str:
+        """The newest good text."""
+        try:
+            self._text, self._told = read_template(self._folder, self._name), ""
+        except ConfigurationError as error:
+            if self._told != str(error):
+                log.error("prompt file unusable, last text stays in use reason=%s", error)  # noqa: TRY400
+                self._told = str(error)
+        return self._text
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

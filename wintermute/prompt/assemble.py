@@ -1,0 +1,54 @@
+"""The system prompt, put together from its parts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+DIVIDER = "\n\n---\n\n"
+INSTRUCTIONS = "Core Instructions"
+MEMORIES = "User Memories"
+RANKED = f"{MEMORIES} (relevance-ranked)"
+HEADINGS = (
+    *(INSTRUCTIONS, "Current Time", "Core Memory", MEMORIES),
+    *("Memory Wiki", "Active Tasks", "Conversation Summary", "Skills"),
+)
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The content of each part, in their order, data as rendered by `parts.py`; empty: no part."""
+
+    instructions: str
+    now: str
+    core: str = ""
+    memories: str = ""
+    ranked: bool = False
+    """The memories are those found for a query (P-011)."""
+    wiki: str = ""
+    tasks: str = ""
+    summary: str = ""
+    skills: str = ""
+
+
+def assemble(parts: Parts) -> str:
+    """The prompt: heading and content of each part that has some (P-002, P-004)."""
+    headings = (RANKED if each == MEMORIES and parts.ranked else each for each in HEADINGS)
+    contents = (
+        *(parts.instructions, parts.now, parts.core, parts.memories),
+        *(parts.wiki, parts.tasks, parts.summary, parts.skills),
+    )
+    return joined(zip(headings, contents, strict=True))
+
+
+def joined(parts: Iterable[tuple[str, str]]) -> str:
+    """Headings and contents with dividers between them, without what has no content (P-003)."""
+    return DIVIDER.join(f"# {heading}\n{content}" for heading, content in parts if content)
+
+
+def current_time(now: datetime, timezone: str) -> str:
+    """Day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007)."""
+    # strftime would name the day in the language of the machine.
+    local = now.astimezone(ZoneInfo(timezone))
+    return f"{DAYS[local.weekday()]}, {local:%Y-%m-%d %H:%M} {local.tzname()}"

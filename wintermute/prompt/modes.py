@@ -1,0 +1,83 @@
+"""What a sub-session reads and may use, by the mode of its prompt."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from wintermute.errors import ToolFailed
+from wintermute.prompt.assemble import DIVIDER, INSTRUCTIONS, Parts, assemble, joined
+from wintermute.prompt.parts import WORKER_HEADINGS, inert
+
+Mode = Literal["minimal", "full", "base_only", "none"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+START = "Start."
+WORKING = frozenset({"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "done"})
+PERSONAL = frozenset(
+    {"append_memory", "task", "add_skill", "recall", "search_memory", "send_message", "send_file"}
+)
+DELEGATING = frozenset({"spawn_sub_session", "call_agent", "call_agent_batch"})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrompt:
+    """What a sub-session is told at its start. `system` None: no system message at all."""
+
+    system: str | None
+    first_user: str
+
+
+def mode_of(text: str | None) -> Mode:
+    """The mode of this name; none given: `minimal` (P-041).
+
+    Raises: ToolFailed when there is no such mode (P-046).
+    """
+    for mode in MODES:
+        if mode == (text if text is not None else "minimal"):
+            return mode
+    raise ToolFailed(f"there is no prompt mode '{text}': use one of {', '.join(MODES)}")
+
+
+def worker_prompt(
+    mode: Mode,
+    *,
+    minimal: str,
+    instructions: str,
+    parts: Parts | None,
+    objective: str,
+    context: str,
+) -> WorkerPrompt:
+    """The prompt of a sub-session (P-041..P-045).
+
+    `minimal` is the text of the light instructions, `instructions` the sections chosen for the
+    worker's tools, `parts` what its parent's scope has (needed by `full` alone).
+    """
+    tail = joined(zip(WORKER_HEADINGS, (inert(context), inert(objective)), strict=True))
+    if mode == "none":
+        return WorkerPrompt(None, tail)
+    if mode == "minimal":
+        head = minimal.strip()
+    elif mode == "base_only":
+        head = joined([(INSTRUCTIONS, instructions)])
+    elif parts is not None:
+        head = assemble(replace(parts, instructions=instructions, summary=""))
+    else:
+        raise ValueError("mode full needs the parts of the parent's scope")
+    return WorkerPrompt(DIVIDER.join(filter(None, (head, tail))), START)
+
+
+def default_tools(mode: Mode, depth_left: int) -> tuple[str, ...]:
+    """The tools of a sub-session for which none were named, sorted (P-047)."""
+    if mode != "full":
+        return tuple(sorted(WORKING))
+    return tuple(sorted(WORKING | PERSONAL | (DELEGATING if depth_left > 0 else frozenset())))
+
+
+def tools_for(
+    mode: Mode, depth_left: int, asked: Sequence[str] | None, parent: Collection[str]
+) -> tuple[str, ...]:
+    """The tools of a sub-session, sorted: those asked for, never one its parent lacks (P-047)."""
+    wanted = set(default_tools(mode, depth_left) if asked is None else asked)
+    if depth_left <= 0:
+        wanted -= DELEGATING
+    return tuple(sorted(wanted.intersection(parent)))
