@@ -143,7 +143,7 @@ def test_a_view_is_fitted_as_far_as_it_goes() -> None:
 
 
 def cast(*turns: Turn, event_id: str | None = "$1", state: Any = "terminated") -> Cast:
-    return Cast("c", "b", event_id, "e", "hello", "owner", {}, state, None, None, turns)
+    return Cast("c", "b", event_id, "e", "hello", "owner", {}, state, None, None, NOON, turns)
 
 
 def turn(text: str = "", *calls: Call, error: str | None = None) -> Turn:

@@ -274,7 +274,7 @@ class World:
 def behave(seen: Seen) -> Step:
     """Write a file first, then echo: one gate with an effect in every cast."""
     if seen.messages[-1]["role"] == "user":
-        arguments = {"path": "data/skills/note.md", "content": seen.last_user}
+        arguments = {"path": "note.md", "content": seen.last_user}
         return Calls((Use("write_file", arguments),))
     return Text(f"echo: {seen.last_user}")
 
@@ -301,8 +301,14 @@ async def world(
             "model": await stack.enter_async_context(Proxy(model.url.removesuffix("/v1"))),
         }
         model_url = f"{proxies['model'].url}/v1"
+        (folder / "notes").mkdir()
         config = write_settings(
-            folder / "bot", proxies["matrix"].url, login, model_url, ann.user_id
+            folder / "bot",
+            proxies["matrix"].url,
+            login,
+            model_url,
+            ann.user_id,
+            tools={"files": {"roots": [str(folder / "notes")]}},
         )
         bot = await stack.enter_async_context(Bot(config))
         here = World(ann, bot, login.user_id, proxies, request.param)

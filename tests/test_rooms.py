@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.world.house import Gate, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from wintermute.conversation import words
 from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.messages import Json
@@ -201,7 +202,7 @@ async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
         await begun.wait()
         await house.incoming("new", scope="room:!room:test")
         go_on.set()
-        assert await house.said(2) == ["echo: old", "echo: new"]
+        assert await house.said(2) == [words.JOINED, "echo: new"]
         casts = await house.rows("SELECT branch_id FROM casts ORDER BY seq")
     assert casts[0] != casts[1]
     assert [m["content"] for m in model.requests[2].messages[1:]] == ["new"]

@@ -9,16 +9,21 @@ import stat
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from tests.world.clock import NOON
+from wintermute.changes.records import Reason
 from wintermute.conversation.toolbox import Caller, Rejected, Toolbox
-from wintermute.errors import ToolFailed
-from wintermute.messages import Call, Origin
+from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.messages import Call, Json, Origin
 from wintermute.tools.done import Done
 from wintermute.tools.files import MOST_BYTES, MOST_CHARACTERS, ReadFile, WriteFile
 from wintermute.tools.roots import Roots
+
+ANN, BEN = "person:@ann:test", "person:@ben:test"
 
 
 class House:
@@ -48,8 +53,28 @@ class House:
         return {str(path.relative_to(self.notes)) for path in self.notes.rglob("*")}
 
 
-def caller(origin: Origin) -> Caller:
-    return Caller(conversation_id="conv_1", scope="owner", cast_id="cast_1", origin=origin)
+def caller(origin: Origin, scope: str = ANN) -> Caller:
+    return Caller("conv_1", scope, "cast_1", origin, "$event", NOON)
+
+
+class Memories:
+    """The facts of each scope as a text; `replaced` has what was asked for."""
+
+    def __init__(self) -> None:
+        self.texts = {ANN: "Ann likes tea.\nAnn has a cat.\n", BEN: "Ben likes jazz.\n"}
+        self.replaced: list[tuple[str, str, Reason, datetime]] = []
+
+    def shown(self, scope: str) -> str:
+        return "data/MEMORIES.txt" if scope == ANN else f"data/scopes/{scope}/MEMORIES.txt"
+
+    async def text(self, scope: str) -> str:
+        if scope not in self.texts:
+            raise MemoryFileUnusable("MEMORIES.txt is not UTF-8")
+        return self.texts[scope]
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
+        self.replaced.append((scope, text, why, begun))
+        return {"kept": 1}
 
 
 @pytest.fixture
@@ -104,10 +129,10 @@ async def test_a_path_outside_the_allowed_folders_is_refused_naming_them(
 ) -> None:
     """L-075."""
     path = path.format(notes=house.notes, outside=house.outside, data=house.data)
-    with pytest.raises(ToolFailed, match=f"data/skills, {house.notes}"):
+    with pytest.raises(ToolFailed, match=f"allowed folders: data/skills, {house.notes}"):
         await house.read(path)
     if not path.startswith("x/"):  # as a thing to write that is only a deep folder
-        with pytest.raises(ToolFailed, match=f"data/skills, {house.notes}"):
+        with pytest.raises(ToolFailed, match=f"allowed folders: {house.notes}|only data/skills"):
             await house.write(path, "mine")
         assert house.names() == set()
     assert (house.outside / "diary.txt").read_text() == "secret"
@@ -226,7 +251,7 @@ async def test_other_people_may_read_skills_and_nothing_else(house: House) -> No
         with pytest.raises(ToolFailed, match=r"allowed folders: data/skills$"):
             await house.read(path, "other")
     for path in ("a.txt", "data/skills/tea.md"):
-        with pytest.raises(ToolFailed, match="only the owner"):
+        with pytest.raises(ToolFailed, match=r"only the owner .*allowed folders: none\)$"):
             await house.write(path, "mine", "other")
     assert (house.notes / "a.txt").read_text() == "a"
     assert await house.read("a.txt", "timer") == "a"
@@ -283,12 +308,61 @@ async def test_a_new_file_is_written_with_its_folders(house: House) -> None:
     assert house.names() == {"trips", "trips/2026", "trips/2026/lyon.md"}
 
 
-async def test_a_skill_can_be_written_before_the_first_one_exists(house: House) -> None:
-    (house.data / "skills" / "tea.md").unlink()
-    (house.data / "skills").rmdir()
-    receipt = await house.write("data/skills/new.md", "New\n")
-    assert receipt == {"path": "data/skills/new.md", "bytes": 4, "created": True}
-    assert (house.data / "skills" / "new.md").read_text() == "New\n"
+@pytest.mark.parametrize(
+    "path",
+    ["data/skills/tea.md", "data/skills/new.md", "{data}/skills/tea.md", "skills/tea.md", "tea.md"],
+)
+async def test_a_skill_is_written_with_its_own_tool_only(house: House, path: str) -> None:
+    """P-049: by whatever way; the former text would not be kept."""
+    house.roots = Roots(house.data, [house.data, house.data / "skills"])
+    if path == "tea.md":
+        house.roots = Roots(house.data, [house.data / "skills"])
+    with pytest.raises(ToolFailed, match="skills are written with add_skill"):
+        await house.write(path.format(data=house.data), "mine")
+    assert [file.name for file in (house.data / "skills").iterdir()] == ["tea.md"]
+    assert await house.read("data/skills/tea.md") == "Making tea\n\nBoil water.\n"
+
+
+@pytest.mark.parametrize(
+    ("scope", "origin"), [(ANN, "owner"), (ANN, "system"), (BEN, "other"), (BEN, "timer")]
+)
+async def test_the_memories_of_a_scope_are_one_more_file_for_whoever_talks_there(
+    house: House, scope: str, origin: Origin
+) -> None:
+    """P-049, M-011: and those of others stay out of reach."""
+    memories = Memories()
+    read, write = ReadFile(house.roots, memories), WriteFile(house.roots, memories)
+    who = caller(origin, scope)
+    mine = memories.shown(scope)
+    assert await read.run(who, {"path": mine}) == memories.texts[scope]
+    receipt = await write.run(who, {"path": f"./{mine}", "content": "One thing.\n"})
+    assert receipt == {"kept": 1}
+    why = Reason("tool", scope, "cast_1", ("$event",))
+    assert memories.replaced == [(scope, "One thing.\n", why, NOON)]
+    theirs = memories.shown(BEN if scope == ANN else ANN)
+    for path in (theirs, str(house.data / mine.removeprefix("data/")), "/etc/passwd"):
+        with pytest.raises(ToolFailed, match=f"file (is )?{re.escape(mine)}"):
+            await read.run(who, {"path": path})
+        with pytest.raises(ToolFailed, match=f"file (is )?{re.escape(mine)}"):
+            await write.run(who, {"path": path, "content": "mine"})
+    assert len(memories.replaced) == 1
+
+
+async def test_memories_come_in_pages_and_fail_in_words(house: House) -> None:
+    """L-075, P-049."""
+    memories = Memories()
+    read, write = ReadFile(house.roots, memories), WriteFile(house.roots, memories)
+    path = "data/MEMORIES.txt"
+    page = await read.run(caller("owner"), {"path": path, "limit": 1})
+    assert page == f"Ann likes tea.\n\n[lines 1-1 of {path}; next offset: 2]"
+    second = await read.run(caller("owner"), {"path": path, "offset": 2})
+    assert second == "Ann has a cat.\n"
+    nobody = caller("other", "nobody")
+    with pytest.raises(ToolFailed, match="not UTF-8"):
+        await read.run(nobody, {"path": memories.shown("nobody")})
+    with pytest.raises(ToolFailed, match="broken character"):
+        await write.run(caller("owner"), {"path": path, "content": "a\ud800"})
+    assert memories.replaced == []
 
 
 async def test_a_replaced_file_keeps_its_mode_and_readers_keep_the_old_text(house: House) -> None:

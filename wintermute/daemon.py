@@ -6,27 +6,22 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.chat import NAMES, ChatCommands
+from wintermute.commands.stores import Stores
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.rooms import Rooms
+from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.conversation.wards import Wards
-from wintermute.db import Database, open_database
+from wintermute.db import open_database
 from wintermute.errors import HomeserverUnavailable, WintermuteError
-from wintermute.health.store import Health
 from wintermute.ids import NewId, new_id
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
-from wintermute.loom.casts import Casts
-from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.inbox import Inbox
-from wintermute.mailbox.outbox import Outbox
-from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.intake import Intake
@@ -36,10 +31,18 @@ from wintermute.matrix.outbox import Sender
 from wintermute.matrix.session import Session, save
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Sync
-from wintermute.prompt.plain import system_prompt
+from wintermute.night.expiry import Expiry
+from wintermute.prompt.gather import Gather
+from wintermute.prompt.instructions import Instructions
+from wintermute.prompt.oversize import Oversize
+from wintermute.prompt.seeds import seed_template
+from wintermute.templates import Template, read_template, shipped_prompts
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
+from wintermute.tools.memory import AppendMemory, MemoriesView
 from wintermute.tools.roots import Roots
+from wintermute.tools.skill import AddSkill
+from wintermute.tools.task import TaskTool
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,24 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """The prompt files that are read whenever they are used."""
+
+    instructions: Instructions
+    seed: Template | None
+
+
+def read_texts(config: Config) -> Texts:
+    """Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066)."""
+    folder = config.data_dir / "prompts"
+    for name in shipped_prompts():
+        if not name.startswith("SEED_"):
+            read_template(folder, name)
+    seed = seed_template(folder, config.seed.language)
+    return Texts(Instructions(folder), seed if config.seed.enabled else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Wintermute:
     """The running parts."""
 
@@ -64,6 +85,7 @@ class Wintermute:
     rooms: Rooms
     sender: Sender
     speaker: MatrixSpeaker
+    expiry: Expiry
     intake: Intake
     session: Session
     config: Config
@@ -76,6 +98,7 @@ class Wintermute:
                 group.create_task(self.invitations.run()),
                 group.create_task(self.rooms.run()),
                 group.create_task(self.speaker.run()),
+                group.create_task(self.expiry.run()),
                 group.create_task(self._send()),
             ]
             await stopping.wait()
@@ -107,9 +130,10 @@ async def run_daemon(config: Config, outside: Outside | None = None) -> None:
     problems: list[Exception] = []
     with hold(config.data_dir):
         try:
+            texts = read_texts(config)  # what is wrong with a file is told first
             session = await _session(config, outside.clock, stopping)
             if session is not None:
-                async with open_wintermute(config, session, outside) as wintermute:
+                async with open_wintermute(config, session, texts, outside) as wintermute:
                     await wintermute.run(stopping)
         except* WintermuteError as group:
             problems += group.exceptions
@@ -144,12 +168,10 @@ async def _login(config: Config, clock: Clock) -> Session:
 
 @asynccontextmanager
 async def open_wintermute(
-    config: Config, session: Session, outside: Outside
+    config: Config, session: Session, texts: Texts, outside: Outside
 ) -> AsyncIterator[Wintermute]:
     """Build everything; close it in reverse."""
     clock, ids = outside.clock, outside.new_id
-    system = partial(_prompt, config, clock)
-    system()  # a missing prompt file is told now, not at the first message
     async with (
         open_database(config.data_dir / "wintermute.db") as database,
         open_client(
@@ -163,41 +185,25 @@ async def open_wintermute(
     ):
         models = Models(config.llm, ModelCalls(database, clock, ids), clock, ids)
         try:
-            stores = _Stores(database, clock, ids)
-            yield await _built(config, session, clock, stores, client, models)
+            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
+            yield await _built(config, session, clock, stores, client, models, texts)
         finally:
             await models.aclose()
-
-
-def _prompt(config: Config, clock: Clock) -> str:
-    return system_prompt(config.data_dir / "prompts", clock.now(), config.timezone)
-
-
-class _Stores:
-    """All stores over one database."""
-
-    def __init__(self, database: Database, clock: Clock, ids: NewId) -> None:
-        self.database = database
-        self.health = Health(database, clock)
-        self.inbox = Inbox(database, clock)
-        self.outbox = Outbox(database, clock, ids)
-        self.known = KnownRooms(database, clock)
-        self.conversations = Conversations(database, clock, ids)
-        self.casts = Casts(database, clock, ids)
 
 
 async def _built(
     config: Config,
     session: Session,
     clock: Clock,
-    stores: _Stores,
+    stores: Stores,
     client: MatrixClient,
     models: Models,
+    texts: Texts,
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
     sender = Sender(client, stores.outbox, stores.known, clock)
     speaker = MatrixSpeaker(client, sender)
-    rooms = _rooms(config, clock, stores, models, speaker)
+    rooms = _rooms(config, clock, stores, models, speaker, texts)
     intake = Intake(
         stores.database,
         client,
@@ -219,27 +225,60 @@ async def _built(
     sync = Sync(
         client, stores.inbox, stores.known, intake, stores.health, rooms.wake, stored, clock
     )
-    return Wintermute(sync, invitations, rooms, sender, speaker, intake, session, config)
+    expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+    return Wintermute(sync, invitations, rooms, sender, speaker, expiry, intake, session, config)
 
 
 def _rooms(
-    config: Config, clock: Clock, stores: _Stores, models: Models, speaker: MatrixSpeaker
+    config: Config,
+    clock: Clock,
+    stores: Stores,
+    models: Models,
+    speaker: MatrixSpeaker,
+    texts: Texts,
 ) -> Rooms:
-    roots = Roots(config.data_dir, config.tools.files.roots)
-    toolbox = Toolbox([Done(), ReadFile(roots), WriteFile(roots)])
-    prompt = partial(_prompt, config, clock)
+    gather = Gather(
+        texts.instructions,
+        stores.core,
+        stores.memories.text,
+        None,
+        stores.tasks,
+        stores.skills,
+        stores.health,
+        clock,
+        config.timezone,
+    )
+    seeding = Seeding(texts.seed, stores.inbox, stores.casts)
+    limits = config.context.component_size_limits
     return Rooms(
         stores.database,
         stores.inbox,
         stores.outbox,
         stores.conversations,
         stores.casts,
-        Loop(stores.database, stores.casts, models, toolbox, prompt, clock),
-        ChatCommands(stores.database, stores.conversations, clock, config.timezone),
+        Loop(stores.database, stores.casts, models, _toolbox(config, stores), gather, clock),
+        ChatCommands(stores, seeding, clock, config.timezone),
         speaker,
         stores.health,
         clock,
         Wards.of(config.loop),
+        seeding,
+        Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock),
+    )
+
+
+def _toolbox(config: Config, stores: Stores) -> Toolbox:
+    roots = Roots(config.data_dir, config.tools.files.roots)
+    view = MemoriesView(stores.memories, stores.places)
+    return Toolbox(
+        [
+            Done(),
+            ReadFile(roots, view),
+            WriteFile(roots, view),
+            AppendMemory(stores.facts),
+            TaskTool(stores.tasks),
+            AddSkill(stores.skills, stores.owner_scope),
+        ]
     )
 
 

@@ -47,6 +47,7 @@ def write_settings(
             "roles": {"base": ["scripted"]},
             "max_retries": 1,
         },
+        "seed": {"enabled": False},  # what is asked is what is answered
         "log": {"level": "debug"},
     }
     for name, change in changes.items():

@@ -9,7 +9,7 @@ Nothing here waits for time: whoever waits is woken by what the rooms do.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,12 @@ from typing import Any
 from tests.world.clock import FakeClock
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.chat import ChatCommands
-from wintermute.config.schema import Backend, Llm, Roles
-from wintermute.conversation.cast import Loop
+from wintermute.commands.stores import Stores
+from wintermute.config.schema import Backend, ComponentSizeLimits, Llm, Roles
+from wintermute.conversation.cast import Loop, Prompt
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.toolbox import Caller, Tool, Toolbox
+from wintermute.conversation.seeding import Seeding
+from wintermute.conversation.toolbox import AnyTool, Caller, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
 from wintermute.health.store import Health
@@ -33,13 +35,25 @@ from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, State
 from wintermute.mailbox.outbox import Outbox
 from wintermute.messages import Incoming, Json, Kind, Origin
+from wintermute.prompt.gather import Gather
+from wintermute.prompt.instructions import Instructions
+from wintermute.prompt.oversize import Oversize
+from wintermute.prompt.seeds import seed_template
+from wintermute.templates import Template
 from wintermute.tools.done import Done
+from wintermute.tools.files import ReadFile, WriteFile
+from wintermute.tools.memory import AppendMemory, MemoriesView
+from wintermute.tools.roots import Roots
+from wintermute.tools.skill import AddSkill
+from wintermute.tools.task import TaskTool
 
 ROOM = "!room:test"
 ANN = "@ann:test"
 WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=False)
 WITHIN = 10.0
 SYSTEM = "Be kind."
+LIMITS = ComponentSizeLimits()
+PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 SEQUENCE = itertools.count(1)
 
 
@@ -127,16 +141,36 @@ class SilentSpeaker:
 class House:
     """All parts between a door's inbox row and its outbox row."""
 
-    database: Database
+    stores: Stores
     clock: Clock
-    inbox: Inbox
-    outbox: Outbox
-    conversations: Conversations
-    casts: Casts
-    health: Health
     loop: Loop
     rooms: Rooms
     speaker: SilentSpeaker
+    gather: Gather
+
+    @property
+    def database(self) -> Database:
+        return self.stores.database
+
+    @property
+    def inbox(self) -> Inbox:
+        return self.stores.inbox
+
+    @property
+    def outbox(self) -> Outbox:
+        return self.stores.outbox
+
+    @property
+    def conversations(self) -> Conversations:
+        return self.stores.conversations
+
+    @property
+    def casts(self) -> Casts:
+        return self.stores.casts
+
+    @property
+    def health(self) -> Health:
+        return self.stores.health
 
     async def incoming(
         self,
@@ -222,49 +256,94 @@ class House:
         return row
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """A prompt that is the same for all."""
+
+    text: Callable[[], str]
+
+    async def system(self, scope: str, tools: Collection[str], query: str | None) -> str:
+        return self.text()
+
+
 @asynccontextmanager
 async def open_house(
     folder: Path,
     model: str | None,
     *,
-    gates: Sequence[Tool] = (),
+    gates: Sequence[AnyTool] = (),
     done: bool = True,
     wards: Wards = WARDS,
     clock: Clock | None = None,
     retries: int = 0,
-    prompt: Callable[[], str] = lambda: SYSTEM,
+    prompt: Callable[[], str] | Prompt = lambda: SYSTEM,
+    prompts: Path | None = None,
+    language: str | None = None,
+    limits: ComponentSizeLimits = LIMITS,
     inbox_type: type[Inbox] = Inbox,
+    owner: str = ANN,
     **backend: Any,
 ) -> AsyncIterator[House]:
-    """Build it all on the database in `folder`, as the daemon does."""
+    """Build it all on the database in `folder`, as the daemon does.
+
+    With `prompts`, a folder of prompt files, there are the real prompt and the tools of memory,
+    tasks and skills; with a `language` conversations open with its seed.
+    """
     clock = clock or SystemClock()
-    tools = [Done(), *gates] if done else gates
     backends = {"scripted": Backend(base_url=model, model="scripted", **backend)} if model else {}
     llm = Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=retries)
     async with open_database(folder / "wintermute.db") as database:
         models = Models(llm, ModelCalls(database, clock, new_id), clock, new_id, lambda: 0.0)
-        inbox, outbox = inbox_type(database, clock), Outbox(database, clock, new_id)
-        conversations = Conversations(database, clock, new_id)
-        casts, health = Casts(database, clock, new_id), Health(database, clock)
-        loop = Loop(database, casts, models, Toolbox(tools), prompt, clock)
+        stores = Stores(database, folder, owner, clock, new_id)
+        stores.inbox = inbox_type(database, clock)
+        gather = _gather(stores, prompts or PROMPTS, clock)
+        tools: list[AnyTool] = [
+            *gates,
+            *([Done()] if done else []),
+            *(_tools(stores, folder) if prompts else []),
+        ]
+        fixed = Fixed(prompt) if callable(prompt) else prompt
+        spoken = gather if prompts else fixed
+        loop = Loop(database, stores.casts, models, Toolbox(tools), spoken, clock)
         speaker = SilentSpeaker()
-        commands = ChatCommands(database, conversations, clock, "UTC")
+        seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
+        oversize = Oversize(gather, limits, prompts or PROMPTS, stores.places, clock)
         rooms = Rooms(
-            database,
-            inbox,
-            outbox,
-            conversations,
-            casts,
-            loop,
-            commands,
-            speaker,
-            health,
-            clock,
-            wards,
+            *(database, stores.inbox, stores.outbox, stores.conversations, stores.casts, loop),
+            ChatCommands(stores, seeding, clock, "UTC"),
+            *(speaker, stores.health, clock, wards, seeding, oversize),
         )
         try:
-            yield House(
-                database, clock, inbox, outbox, conversations, casts, health, loop, rooms, speaker
-            )
+            yield House(stores, clock, loop, rooms, speaker, gather)
         finally:
             await models.aclose()
+
+
+def _seed(prompts: Path | None, language: str | None) -> Template | None:
+    return seed_template(prompts or PROMPTS, language) if language else None
+
+
+def _gather(stores: Stores, prompts: Path, clock: Clock) -> Gather:
+    return Gather(
+        Instructions(prompts),
+        stores.core,
+        stores.memories.text,
+        None,
+        stores.tasks,
+        stores.skills,
+        stores.health,
+        clock,
+        "Europe/Berlin",
+    )
+
+
+def _tools(stores: Stores, folder: Path) -> list[AnyTool]:
+    roots = Roots(folder, ())
+    view = MemoriesView(stores.memories, stores.places)
+    return [
+        ReadFile(roots, view),
+        WriteFile(roots, view),
+        AppendMemory(stores.facts),
+        TaskTool(stores.tasks),
+        AddSkill(stores.skills, stores.owner_scope),
+    ]

@@ -9,7 +9,9 @@ the default, which echoes the last user message. Leaving the block fails if any 
 """
 
 import asyncio
+import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from wintermute.messages import Json, Usage
 USUAL = Usage(100, 10, 0)
 VIOLATION = "RULE BROKEN"
 PIECE = 24
+CANARY = re.compile(r"canary[0-9a-f]{12}")
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
@@ -435,7 +438,7 @@ def _usage(usage: Usage) -> Json:
 
 
 def broken_rules(body: Json) -> list[str]:
-    """The rules of L-006 and L-017 that a chat request breaks; none for the probe of `check`."""
+    """The rules of L-006, L-017 and M-010 that a chat request breaks; none for `check`'s probe."""
     messages = body.get("messages") or []
     if messages == list(QUESTION.messages):
         return []
@@ -448,7 +451,15 @@ def broken_rules(body: Json) -> list[str]:
         broken.append(f"the first message after the system prompt is not the user's: {others[:3]}")
     if not body.get("tools"):
         broken.append("no tools")
+    scopes = sorted(set(CANARY.findall(json.dumps(body))))
+    if len(scopes) > 1:
+        broken.append(f"words of several scopes in one request: {scopes}")
     return broken + _unpaired(messages)
+
+
+def canary(scope: str) -> str:
+    """A word that belongs to one scope; no request may hold those of two (M-010)."""
+    return f"canary{hashlib.sha256(scope.encode()).hexdigest()[:12]}"
 
 
 def _unpaired(messages: list[Any]) -> list[str]:

@@ -39,7 +39,7 @@ async def _probe(config: Config) -> list[Fact]:
         probes.data_folder(config.data_dir),
         probes.disk(config.data_dir),
         await probes.database(config.data_dir / "wintermute.db"),
-        probes.templates(config.data_dir / "prompts"),
+        probes.templates(config.data_dir / "prompts", config.seed.language),
         probes.time_zone(config.timezone, SystemClock()),
         *models,
         *await _homeserver(config),

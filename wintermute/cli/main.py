@@ -15,6 +15,9 @@ VERBS = {
     "run": "Run the daemon until it is told to stop.",
     "check": "Try every part and say what to do.",
     "status": "Show what works and what does not.",
+    "memory": "What is remembered: show, change, forget.",
+    "task": "What is to be done: show and change it.",
+    "skill": "How something is done: procedures.",
     "matrix": "Log out, or start again with encryption.",
 }
 """Each stands in the module of its name; the line is repeated here so that help loads none."""

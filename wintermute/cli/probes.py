@@ -10,6 +10,9 @@ from wintermute.clock import Clock
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.health.report import Fact
+from wintermute.prompt.instructions import Instructions
+from wintermute.prompt.sections import unknown_tools
+from wintermute.prompt.seeds import FALLBACK
 from wintermute.templates import read_template, shipped_prompts
 
 MB = 1024 * 1024
@@ -63,13 +66,23 @@ async def database(path: Path) -> Fact:
         return Fact("database", "fail", str(error))
 
 
-def templates(folder: Path) -> Fact:
-    """Every shipped prompt file, with something in it."""
+def templates(folder: Path, language: str) -> Fact:
+    """Every prompt file that is needed, with something in it that can be understood."""
+    part = "prompts"
+    needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
     try:
-        names = [name for name in shipped_prompts() if read_template(folder, name)]
+        for name in (*needed, FALLBACK):
+            read_template(folder, name)
+        unknown = unknown_tools(Instructions(folder).sections())
     except ConfigurationError as error:
-        return Fact("prompts", "fail", str(error))
-    return Fact("prompts", "ok", f"{len(names)} in {folder}")
+        return Fact(part, "fail", str(error))
+    if unknown:
+        lines = "; ".join(f"BASE_PROMPT.txt:{line}: unknown tool {tool}" for line, tool in unknown)
+        return Fact(part, "warn", f"{lines} -> correct the name; the section is left out")
+    if not (folder / f"SEED_{language}.txt").is_file():
+        text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"
+        return Fact(part, "warn", text)
+    return Fact(part, "ok", f"{len(needed) + 1} in {folder}")
 
 
 def time_zone(name: str, clock: Clock) -> Fact:

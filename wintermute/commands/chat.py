@@ -1,36 +1,52 @@
-"""The commands of a chat."""
+"""The commands of a chat. None of them needs a model."""
 
+import re
 from collections.abc import Awaitable, Callable
 
+from wintermute.changes.records import Change
 from wintermute.clock import Clock
-from wintermute.db import Database, Transaction
+from wintermute.commands.stores import Stores
+from wintermute.conversation.seeding import Seeding
+from wintermute.db import Transaction
 from wintermute.health.report import gather
-from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Waiting
+from wintermute.tasks.records import Task
 
 NAMES = {
     "/new": "start afresh: what was said so far is no longer in view",
     "/stop": "stop what I am doing in this room",
+    "/memory": "what I remember here; `/memory WORDS` finds some of it",
+    "/tasks": "what is to be done here",
+    "/undo": "take back the last change of a memory or a task here",
     "/status": "what works and what does not",
     "/help": "this list",
 }
+MOST_FACTS = 50
+# What would format in the middle of a line, or make a block of it at its beginning.
+MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
 
 
 class ChatCommands:
     """Answers commands. `/stop` is not among them: it does not wait for its turn."""
 
-    def __init__(
-        self, database: Database, conversations: Conversations, clock: Clock, timezone: str
-    ) -> None:
-        self._database = database
-        self._conversations = conversations
+    def __init__(self, stores: Stores, seeding: Seeding, clock: Clock, timezone: str) -> None:
+        self._stores = stores
+        self._seeding = seeding
         self._clock = clock
         self._timezone = timezone
         self._answers: dict[str, Callable[[Transaction, Waiting], Awaitable[str]]] = {
             "/new": self._new,
+            "/memory": self._memory,
+            "/tasks": self._tasks,
+            "/undo": self._undo,
             "/status": self._status,
             "/help": self._help,
         }
+
+    async def prepare(self, row: Waiting) -> None:
+        """Let edits of the memories file count, which takes a transaction of its own."""
+        if row.word in ("/memory", "/undo"):
+            await self._stores.memories.text(await self._scope(row))
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do what the line asks, within the transaction that stores the answer."""
@@ -40,14 +56,71 @@ class ChatCommands:
         return await known(tx, row)
 
     async def _new(self, tx: Transaction, row: Waiting) -> str:
-        await self._conversations.branch(tx, row.conversation_id, "new", row.received_at)
+        branch = await self._stores.conversations.branch(
+            tx, row.conversation_id, "new", row.received_at
+        )
+        await self._seeding.sow(tx, row, branch)
         return "A fresh start: I no longer look at what was said before."
 
+    async def _memory(self, tx: Transaction, row: Waiting) -> str:
+        scope = await self._scope(row)
+        facts = await self._stores.facts.live(scope, tx)
+        words = row.body.lower().split()[1:]
+        found = [fact for fact in facts if all(word in fact.text.lower() for word in words)]
+        if not found:
+            return "I remember nothing of that." if facts else "I remember nothing here yet."
+        lines = [f"- {plain(fact.text)} (`{fact.id}`)" for fact in found[-MOST_FACTS:]]
+        more = len(found) - len(lines)
+        return "\n".join(lines + ([f"\nand {more} older ones"] if more else []))
+
+    async def _tasks(self, _tx: Transaction, row: Waiting) -> str:
+        tasks = await self._stores.tasks.listed(await self._scope(row), "all")
+        lines = [
+            f"- {_task(task)}"
+            for status in ("active", "paused")
+            for task in tasks
+            if task.status == status
+        ]
+        return "\n".join(lines) or "There is nothing to be done here."
+
+    async def _undo(self, tx: Transaction, row: Waiting) -> str:
+        last = await self._stores.changes.newest(("fact", "task"), await self._scope(row))
+        if last is None:
+            return "There is nothing to undo here."
+        undone = await self._stores.undo.within(tx, last)
+        lines = [f"- {_taken_back(change)}" for change in undone.back]
+        lines += [f"- changed again since, so it stays: `{change.item}`" for change in undone.kept]
+        return "\n".join(lines) or "There is nothing to undo: all of it is as it was before."
+
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
-        facts = await gather(self._database, self._clock, self._timezone)
+        facts = await gather(self._stores.database, self._clock, self._timezone)
         if row.origin != "owner":  # details may name other people's rooms
             return "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
         return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)
 
     async def _help(self, _tx: Transaction, _row: Waiting) -> str:
         return "\n".join(f"- `{name}`: {text}" for name, text in NAMES.items())
+
+    async def _scope(self, row: Waiting) -> str:
+        return (await self._stores.conversations.get(row.conversation_id)).scope
+
+
+def _task(task: Task) -> str:
+    when = f", {task.schedule}" if task.schedule else ""
+    paused = ", paused" if task.status == "paused" else ""
+    return f"{plain(task.content)} (`{task.id}`, P{task.priority}{when}{paused})"
+
+
+def _taken_back(change: Change) -> str:
+    """What an undo did to one item; `before` is what it found, `after` what it left."""
+    thing = {"fact": "memory"}.get(change.kind, change.kind)
+    named = change.after or change.before or {}
+    text = plain(str(named.get("text") or named.get("content") or change.item))
+    if change.after is None:
+        return f"{thing} taken out again: {text}"
+    return f"{thing} {'back' if change.before is None else 'as it was before'}: {text}"
+
+
+def plain(text: str) -> str:
+    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
+    return MARK.sub(r"\\\g<0>", text)

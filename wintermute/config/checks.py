@@ -9,6 +9,7 @@ from wintermute.config.schema import Backend
 
 BACKENDS = "llm.backends"
 BASE = "llm.roles.base"
+MEMORY = "memory.backend"
 SECRET = "{env: NAME} or {file: PATH}"
 
 
@@ -25,6 +26,7 @@ class Found:
 def check_all(found: Mapping[str, Found], reported: set[str]) -> list[Problem]:
     """What does not fit together, except below the keys that were reported before."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
+    problems += _memory(found)
     return [problem for problem in problems if not reported & set(_upwards(problem.key))]
 
 
@@ -79,6 +81,13 @@ def _crowded(backend: Backend) -> bool:
     sizes: tuple[int | None, int | None] = backend.max_output_tokens, backend.context_tokens
     longest, window = sizes  # None while a value is wrong
     return longest is not None and window is not None and longest >= window
+
+
+def _memory(found: Mapping[str, Found]) -> Iterator[Problem]:
+    """Better no start than another backend than the one that was asked for (M-021)."""
+    backend = _value(found, MEMORY)
+    if backend is not None and backend != "flat_file":
+        yield _problem(found, MEMORY, f"{backend} is not built yet: write flat_file")
 
 
 def _references(found: Mapping[str, Found]) -> Iterator[Problem]:

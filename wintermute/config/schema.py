@@ -174,31 +174,39 @@ class Qdrant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
-        "How memories are found.", "local_vector"
+        "How memories are kept; flat_file: all in every prompt, editable as MEMORIES.txt.",
+        "flat_file",
     )
-    top_k: int = key("Memories shown for one message.", 10, least=1)
-    working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1)
-    merge_top_k: int = key("Related facts considered for a merge.", 3, least=1)
-    merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0)
-    embeddings: Embeddings = key("Embeddings.", Embeddings)
-    qdrant: Qdrant = key("For backend: qdrant.", Qdrant)
+    top_k: int = key("Memories shown for one message.", 10, least=1, later=True)
+    working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1, later=True)
+    merge_top_k: int = key("Related facts considered for a merge.", 3, least=1, later=True)
+    merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0, later=True)
+    embeddings: Embeddings = key("Embeddings.", Embeddings, later=True)
+    qdrant: Qdrant = key("For backend: qdrant.", Qdrant, later=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentSizeLimits:
     """Characters (P-048, P-053)."""
 
-    memories: int = key("Memories part.", 10000, least=1)
-    tasks: int = key("Tasks part.", 5000, least=1)
-    skills_total: int = key("Skills part.", 2000, least=1)
+    memories: int = key("The memories.", 10000, least=1)
+    tasks: int = key("The active tasks.", 5000, least=1)
+    skills_total: int = key("The list of skills.", 2000, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    component_size_limits: ComponentSizeLimits = key("In characters.", ComponentSizeLimits)
-    fold_at: float = key("Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0)
-    trigger_after_turns: int | None = key("Summarise after so many turns as well.", None, least=1)
-    keep_recent: int = key("Messages that stay as they are.", 10, least=1)
+    component_size_limits: ComponentSizeLimits = key(
+        "Characters of a prompt part; above, the assistant is asked to shorten it.",
+        ComponentSizeLimits,
+    )
+    fold_at: float = key(
+        "Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0, later=True
+    )
+    trigger_after_turns: int | None = key(
+        "Summarise after so many turns as well.", None, least=1, later=True
+    )
+    keep_recent: int = key("Messages that stay as they are.", 10, least=1, later=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +219,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
+    enabled: bool = key("Open each new conversation with a greeting.", True)
     language: str = key(
-        "Language of the first greeting.",
+        "Its language: that of a file prompts/SEED_LANGUAGE.txt.",
         "en",
         pattern=r"[a-z]{2,3}(-[A-Za-z]{2,4})?",
         example="en",
@@ -309,10 +318,10 @@ class Config:
     timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC", zone=True)
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("The models that think.")
-    memory: Memory = key("Long-term memory.", Memory, later=True)
-    context: Context = key("What fits into one prompt.", Context, later=True)
+    memory: Memory = key("Long-term memory.", Memory)
+    context: Context = key("What fits into one prompt.", Context)
     loop: Loop = key("Limits for one message.", Loop)
-    seed: Seed = key("The first greeting.", Seed, later=True)
+    seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
     memory_harvest: MemoryHarvest = key("Picking memories.", MemoryHarvest, later=True)
     sub_sessions: SubSessions = key("Delegation.", SubSessions, later=True)

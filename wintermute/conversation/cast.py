@@ -10,15 +10,22 @@ does only what has no stored result yet.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from wintermute.clock import Clock
-from wintermute.conversation.history import CALL_DONE, INTERRUPTED, as_text, messages
+from wintermute.conversation.history import CALL_DONE, INTERRUPTED, as_text, messages, query
 from wintermute.conversation.shrink import fitted, smaller
 from wintermute.conversation.stop import Stop
-from wintermute.conversation.toolbox import DONE, Accepted, Caller, Rejected, Toolbox
+from wintermute.conversation.toolbox import (
+    DONE,
+    Accepted,
+    Caller,
+    Rejected,
+    StoreTool,
+    Toolbox,
+)
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database
 from wintermute.errors import (
@@ -54,6 +61,17 @@ class Outcome:
     text: str
 
 
+class Prompt(Protocol):
+    """Where instructions come from: read anew for every question (P-001)."""
+
+    async def system(self, scope: str, tools: Collection[str], query: str | None) -> str:
+        """The system prompt for this scope and these tools; `query` is what memory may rank by.
+
+        Raises: ConfigurationError when there are no instructions (L-005).
+        """
+        ...
+
+
 class Loop:
     """Runs casts. One for all: rooms, due tasks, sub-sessions and nights (DESIGN A-1)."""
 
@@ -63,7 +81,7 @@ class Loop:
         casts: Casts,
         models: Models,
         toolbox: Toolbox,
-        prompt: Callable[[], str],
+        prompt: Prompt,
         clock: Clock,
     ) -> None:
         self._database = database
@@ -110,7 +128,9 @@ class Loop:
             if breached:
                 return running.truncated(breached)
             try:
-                prompt = self._prompt()
+                prompt = await self._prompt.system(
+                    running.caller.scope, self._toolbox.names, query(running.cast, earlier)
+                )
             except ConfigurationError as error:  # no instructions (L-005)
                 return Outcome("truncated", "refused", str(error))
             try:
@@ -188,22 +208,37 @@ class Loop:
         if before is None:
             async with self._database.transaction() as tx:
                 await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)
-            result, is_error = await self._effect(verdict, running.caller)
-        elif isinstance(verdict, Accepted) and not verdict.tool.durable:
-            result, is_error = INTERRUPTED, True
-        else:
-            result, is_error = await self._effect(verdict, running.caller)
-        async with self._database.transaction() as tx:
-            await self._casts.complete_observation(tx, turn.id, n, result, is_error)
+        elif isinstance(verdict, Accepted) and not _repeatable(verdict):
+            verdict = Rejected(INTERRUPTED, verdict.args)
+        result, is_error = await self._effect(verdict, running.caller, turn.id, n)
         return Observation(n, call.name, verdict.args, result, is_error, call.id, completed=True)
 
-    async def _effect(self, verdict: Accepted | Rejected, caller: Caller) -> tuple[object, bool]:
-        if isinstance(verdict, Rejected):
-            return verdict.reason, True
+    async def _effect(
+        self, verdict: Accepted | Rejected, caller: Caller, turn_id: str, n: int
+    ) -> tuple[object, bool]:
+        """Run a gate and store what it gave; what changes our own stores, in one transaction."""
+        result: object
+        is_error = False
         try:
-            return await verdict.tool.run(caller, verdict.args), False
+            if isinstance(verdict, Rejected):
+                result, is_error = verdict.reason, True
+            elif isinstance(verdict.tool, StoreTool):
+                async with self._database.transaction() as tx:
+                    result = await verdict.tool.change(tx, caller, verdict.args)
+                    await self._casts.complete_observation(tx, turn_id, n, result, is_error)
+                return result, is_error
+            else:
+                result = await verdict.tool.run(caller, verdict.args)
         except ToolFailed as error:
-            return str(error), True
+            result, is_error = str(error), True
+        async with self._database.transaction() as tx:
+            await self._casts.complete_observation(tx, turn_id, n, result, is_error)
+        return result, is_error
+
+
+def _repeatable(accepted: Accepted) -> bool:
+    """Whether a gate that a crash interrupted may run again (L-051)."""
+    return isinstance(accepted.tool, StoreTool) or accepted.tool.durable
 
 
 class _Running:

@@ -9,6 +9,8 @@ from wintermute.messages import Json
 from wintermute.text import shortened, untagged
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
+MOST_REPLY_CHARACTERS = 500  # of the last reply, as part of what memory is asked (P-012)
+ERASED = "[this message was erased]"  # a redaction or `forget`; many servers refuse empty messages
 UNANSWERED = "[no answer was given]"
 CALL_DONE = "Call `done` with your complete answer."
 INTERRUPTED = "interrupted: outcome unknown"
@@ -26,12 +28,20 @@ def messages(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
         if cast.event_id is None or cast.event_id != previous:
             if found[-1]["role"] == "user":  # chat templates of many models want turns to alternate
                 found.append({"role": "assistant", "content": UNANSWERED})
-            found.append({"role": "user", "content": cast.intent})
+            found.append({"role": "user", "content": cast.intent or ERASED})
         previous = cast.event_id
         for turn in cast.turns:
             if turn.error is None and (turn.utterance or turn.calls):
                 found += _turn(turn, "the cast had ended" if cast.state != "running" else "")
     return tuple(found)
+
+
+def query(cast: Cast, earlier: Sequence[Cast]) -> str | None:
+    """What memory may rank by: a person's words and the last reply; None for other work (P-013)."""
+    if cast.origin not in ("owner", "other"):
+        return None
+    said = next((found.result for found in reversed(earlier) if found.result), "")
+    return f"{cast.intent}\n{said[:MOST_REPLY_CHARACTERS]}".strip()
 
 
 def _turn(turn: Turn, unrun: str) -> Iterable[Json]:

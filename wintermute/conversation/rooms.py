@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.intent import intent
+from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.wards import Wards
@@ -21,6 +22,9 @@ from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.mailbox.outbox import Outbox
+from wintermute.prompt.events import event
+from wintermute.prompt.limits import Component
+from wintermute.prompt.oversize import Oversize
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,10 @@ class Speaker(Protocol):
 class Commands(Protocol):
     """What answers a line that starts with `/`."""
 
+    async def prepare(self, row: Waiting) -> None:
+        """What must be done before, outside of a transaction."""
+        ...
+
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do it within the transaction that also stores the answer; the answer, as Markdown."""
         ...
@@ -56,8 +64,10 @@ class Commands(Protocol):
 def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, datetime | None]:
     """Which row is next, and if none is, until when to wait.
 
-    Strict order, but commands and events pass a head that waits for the model (L-072).
+    Strict order, but a seed goes first, and commands and events pass a head that waits for the
+    model (L-072).
     """
+    rows = sorted(rows, key=lambda row: not row.is_seed)
     free = [row for row in rows if row is rows[0] or row.kind in ("command", "event")]
     later = [row.not_before for row in free if row.not_before and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
@@ -80,6 +90,8 @@ class Rooms:
         health: Health,
         clock: Clock,
         wards: Wards,
+        seeding: Seeding,
+        oversize: Oversize,
     ) -> None:
         self._database = database
         self._inbox = inbox
@@ -92,6 +104,8 @@ class Rooms:
         self._health = health
         self._clock = clock
         self._wards = wards
+        self._seeding = seeding
+        self._oversize = oversize
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}
         self._running: dict[str, tuple[str, Stop]] = {}  # event and switch, by conversation
@@ -163,6 +177,7 @@ class Rooms:
     async def _take(self, row: Waiting) -> None:
         try:
             if row.kind == "command":
+                await self._commands.prepare(row)
                 async with self._database.transaction() as tx:
                     await self._reply(tx, row, await self._commands.answer(tx, row))
             else:
@@ -183,48 +198,84 @@ class Rooms:
                 cast = await self._opened(row)
                 if cast is None:
                     return
-                conversation = await self._conversations.get(row.conversation_id)
-                caller = Caller(conversation.id, conversation.scope, cast.id, row.origin)
+                scope = (await self._conversations.get(row.conversation_id)).scope
+                caller = Caller(
+                    row.conversation_id, scope, cast.id, row.origin, row.event_id, cast.started_at
+                )
                 outcome = await self._loop.run(cast, caller, stop)
-            await self._close(row, cast, outcome)
+            await self._close(row, cast, outcome, scope)
         finally:
             del self._running[row.conversation_id]
             self._speaker.rest(row.room_id)
 
     async def _opened(self, row: Waiting) -> Cast | None:
-        """The cast for a row: a new one, or one that a crash interrupted; None: it was stopped."""
+        """The cast for a row: a new one, or one that a crash interrupted.
+
+        None: it was stopped, or a seed goes first and the row comes again after it.
+        """
         if row.state == "casting":
             interrupted = await self._casts.running(row.event_id)
             if interrupted is not None:
                 return interrupted
         async with self._database.transaction() as tx:
+            branch = await self._conversations.current_branch(tx, row.conversation_id)
+            if row.kind == "message" and await self._seeding.sow(tx, row, branch):
+                return None
             if not await self._inbox.begin(tx, row.event_id):
                 return None
             said: Sequence[Waiting] = ()
             if not row.direct:
                 began = await self._conversations.began(tx, row.conversation_id)
                 said = await self._inbox.context(row.conversation_id, row.seq, began)
-            branch = await self._conversations.current_branch(tx, row.conversation_id)
             return await self._casts.start(
                 tx, branch, row.event_id, intent(row, said), row.origin, self._wards.record()
             )
 
-    async def _close(self, row: Waiting, cast: Cast, outcome: Outcome) -> None:
+    async def _close(self, row: Waiting, cast: Cast, outcome: Outcome, scope: str) -> None:
         """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
-        away = outcome.reason == "model_unavailable"
+        sizes = await self._sizes(row, scope)
         async with self._database.transaction() as tx:
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
                 return  # stopped, and `/stop` has answered
-            if away:
-                await self._inbox.mark(tx, row.event_id, "waiting", self._clock.now() + AGAIN)
-            else:
-                await self._reply(tx, row, words.spoken(outcome), cast.id)
+            now = await self._conversations.get(row.conversation_id)
+            if scope != now.scope and not scope.startswith("room:"):
+                outcome = Outcome("truncated", "joined", words.JOINED)  # they must not hear it
+            away = await self._settle(tx, row, cast, outcome)
+            await self._ask_for_less(tx, row, cast, scope, sizes)
         if away:
             await self._outage(row, outcome.text)
         elif outcome.reason == "model_refused":
             await self._health.note("model", "fail", outcome.text)
         elif outcome.reason in ANSWERED:
             await self._health.note("model", "ok", "answers")
+
+    async def _settle(self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome) -> bool:
+        """Answer the row, or keep it for a model that is away: True then."""
+        if row.is_seed and outcome.reason not in ANSWERED:  # the message itself will tell (P-061)
+            await self._inbox.mark(tx, row.event_id, "answered")
+        elif outcome.reason == "model_unavailable":
+            await self._inbox.mark(tx, row.event_id, "waiting", self._clock.now() + AGAIN)
+            return True
+        else:
+            await self._reply(tx, row, words.spoken(outcome), cast.id)
+        return False
+
+    async def _ask_for_less(
+        self, tx: Transaction, row: Waiting, cast: Cast, scope: str, sizes: Mapping[Component, int]
+    ) -> None:
+        """Queue an event for each part of the prompt that is too long (P-048)."""
+        for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
+            event_id = f"oversize_{cast.id}_{n}"
+            body = event("component_oversize", event_id, text)
+            await self._inbox.store_event(tx, row, event_id, body)
+
+    async def _sizes(self, row: Waiting, scope: str) -> Mapping[Component, int]:
+        """What may be told to be too long after this row: nothing after events of ours (P-051)."""
+        if row.kind != "message":
+            return {}
+        sizes = await self._oversize.sizes(scope)
+        # Skills belong to the owner; nobody else could shorten them.
+        return {part: sizes[part] for part in sizes if part != "skills" or row.origin == "owner"}
 
     async def _outage(self, row: Waiting, problem: str) -> None:
         """Tell the person once per outage, when it has lasted a minute (L-034)."""

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, Protocol, runtime_checkable
 
 from jsonschema import Draft202012Validator
 
+from wintermute.db import Transaction
 from wintermute.messages import Call, Json, Origin
 
 DONE = "done"
@@ -21,13 +23,17 @@ class Caller:
     scope: str
     cast_id: str
     origin: Origin
+    event_id: str | None
+    """The message or event that the cast answers: what a store names as its evidence."""
+    begun: datetime
+    """When the cast began; what is newer the model may not have seen."""
 
 
 class Tool(Protocol):
     """One gate. `parameters` is the JSON schema of its arguments.
 
-    `durable`: all it does lies in our own database, or it does nothing; only then may it run
-    again after a crash that left its outcome unknown (L-051).
+    `durable`: doing it twice is as doing it once; only then may it run again after a crash that
+    left its outcome unknown (L-051).
     """
 
     @property
@@ -47,11 +53,32 @@ class Tool(Protocol):
         ...
 
 
+@runtime_checkable
+class StoreTool(Protocol):
+    """A gate that only changes our own stores, with its observation in one transaction."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> Json: ...
+
+    async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
+        """Do it within `tx`. Raises: ToolFailed; then nothing of it is stored."""
+        ...
+
+
+AnyTool = Tool | StoreTool
+
+
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """A call that may run."""
 
-    tool: Tool
+    tool: AnyTool
     args: Json
 
 
@@ -66,7 +93,7 @@ class Rejected:
 class Toolbox:
     """The tools of one cast, sorted by name so that requests stay byte-identical (P-006)."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[AnyTool]) -> None:
         self._tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
 
     @property
@@ -121,7 +148,7 @@ def _too_deep(args: Json) -> bool:
     return bool(level)
 
 
-def _accept_done(tool: Tool, args: Json) -> Accepted | Rejected:
+def _accept_done(tool: AnyTool, args: Json) -> Accepted | Rejected:
     answer = args.get("answer")
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         return Rejected("done requires a non-empty answer", args)

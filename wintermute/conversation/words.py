@@ -10,6 +10,10 @@ LIMITS = {
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
 TOO_LARGE = "This does not fit into the model's window, even shortened. `/new` starts afresh."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
+JOINED = (
+    "Somebody came in while I was answering, and the answer was meant for you alone."
+    " Ask again if everybody here may read it."
+)
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 OUTAGE = "The model does not answer ({problem}). I keep your message and go on trying."

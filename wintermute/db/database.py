@@ -74,6 +74,20 @@ class Database:
                 await asyncio.shield(self._writer.rollback())
                 raise
 
+    async def scrub(self) -> bool:
+        """Rewrite the file and cut its log, so that nothing erased stays in either.
+
+        `secure_delete` alone leaves copies where rows have moved from page to page. False when
+        another connection is in the way; then this is to be done again.
+        """
+        async with self._lock:
+            try:
+                await self._writer.execute("VACUUM")
+            except driver.OperationalError:
+                return False
+            found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        return bool(next(iter(found))[0] == 0)
+
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query over what is committed."""
         found = await self._reader.execute_fetchall(sql, cast("Iterable[Any]", parameters))

@@ -19,7 +19,7 @@ OperationalError: type[Exception] = sqlite3.OperationalError
 IntegrityError: type[Exception] = sqlite3.IntegrityError
 
 PRAGMAS = (
-    "PRAGMA busy_timeout=5000",
+    "PRAGMA busy_timeout=60000",  # the command line may rewrite the whole file beside a daemon
     "PRAGMA foreign_keys=ON",
     "PRAGMA recursive_triggers=ON",
     "PRAGMA secure_delete=ON",

@@ -32,6 +32,7 @@ async def gather(database: Database, clock: Clock, timezone: str) -> tuple[Fact,
     facts.append(await _outbox(database))
     facts.append(await _decryption(database))
     facts.append(await _malformed(database))
+    facts += await _searches(database)
     facts += await _usage(database, clock, zone)
     return tuple(facts)
 
@@ -81,6 +82,11 @@ async def _decryption(database: Database) -> Fact:
 async def _malformed(database: Database) -> Fact:
     count = await _counter(database, "malformed")
     return Fact("malformed events", "ok", f"{count} passed over")
+
+
+async def _searches(database: Database) -> list[Fact]:
+    failed = await _counter(database, "memory search failed")
+    return [Fact("memory search", "warn", f"failed {failed} times so far")] if failed else []
 
 
 async def _usage(database: Database, clock: Clock, zone: ZoneInfo) -> list[Fact]:

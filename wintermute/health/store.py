@@ -60,6 +60,11 @@ class Health:
                 (name, by),
             )
 
+    async def failed(self, name: str) -> None:
+        """Count one failure of something that is done without."""
+        async with self._database.transaction() as tx:
+            await self.count_in(tx, f"{name} failed", 1)
+
     async def parts(self) -> list[PartHealth]:
         """Every part's state."""
         rows = await self._database.rows("SELECT * FROM health ORDER BY part")

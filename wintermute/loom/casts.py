@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from wintermute.clock import Clock, stamp
+from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import holds
 from wintermute.ids import NewId
 from wintermute.loom.records import Cast, CastState, Observation, Turn
 from wintermute.messages import Call, Json, Origin, Reply
+
+_OF_EVENTS = "event_id IN (SELECT value FROM json_each(:events))"
+_ENDED = "SELECT id FROM casts WHERE state <> 'running'"
+_TURN_HOLDS = " OR ".join(map(holds, ("utterance", "calls", "error")))
+_OBSERVATION_HOLDS = " OR ".join(map(holds, ("args", "result")))
 
 
 class Casts:
@@ -42,6 +48,7 @@ class Casts:
             state="running",
             reason=None,
             result=None,
+            started_at=self._clock.now(),
         )
         await tx.execute(
             "INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, state,"
@@ -54,7 +61,7 @@ class Casts:
                 intent,
                 origin,
                 json.dumps(wards),
-                stamp(self._clock.now()),
+                stamp(cast.started_at),
             ),
         )
         return cast
@@ -138,6 +145,56 @@ class Casts:
             (json.dumps(result), is_error, stamp(self._clock.now()), turn_id, n),
         )
 
+    async def forget(
+        self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
+    ) -> tuple[int, int]:
+        """Blank the ended casts of these events, and whatever else holds one of the `traces`.
+
+        Rows, ids and links stay (DESIGN §4), and running casts as they are. Returns how many casts
+        and turns were blanked, and how many running casts should be.
+        """
+        asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
+        intent, result = (f"({_OF_EVENTS} OR {holds(name)})" for name in ("intent", "result"))
+        casts = await tx.execute(
+            f"UPDATE casts SET intent = iif({intent}, '', intent),"
+            f" result = iif({result}, '', result)"
+            f" WHERE state <> 'running' AND intent || result <> '' AND ({intent} OR {result})",
+            asked,
+        )
+        turns = await tx.execute(
+            "UPDATE turns SET utterance = '', calls = '[]', error = iif(error IS NULL, NULL, '')"
+            f" WHERE cast_id IN ({_ENDED}) AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
+            f" AND (cast_id IN (SELECT id FROM casts WHERE {_OF_EVENTS}) OR {_TURN_HOLDS})",
+            asked,
+        )
+        await tx.execute(
+            "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
+            f" (SELECT id FROM turns WHERE cast_id IN ({_ENDED})) AND"
+            " (turn_id IN (SELECT id FROM turns WHERE utterance = '' AND calls = '[]')"
+            f" OR {_OBSERVATION_HOLDS})",
+            asked,
+        )
+        await tx.execute(f"UPDATE folds SET summary = '' WHERE {holds('summary')}", asked)
+        return casts + turns, await self._running_with(tx, asked)
+
+    async def _running_with(self, tx: Transaction, asked: Json) -> int:
+        row = await tx.row(
+            f"SELECT count(*) AS n FROM casts WHERE state = 'running' AND ({_OF_EVENTS}"
+            f" OR {holds('intent')}"
+            f" OR id IN (SELECT cast_id FROM turns WHERE {_TURN_HOLDS})"
+            " OR id IN (SELECT cast_id FROM turns WHERE id IN"
+            f"  (SELECT turn_id FROM observations WHERE {_OBSERVATION_HOLDS})))",
+            asked,
+        )
+        return int(row["n"]) if row else 0
+
+    async def forget_prompts(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Blank the system prompts that hold one of the `traces`; how many that was."""
+        return await tx.execute(
+            f"UPDATE prompts SET text = '' WHERE {holds('text')}",
+            {"traces": json.dumps(list(traces))},
+        )
+
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""
         rows = await self._database.rows(
@@ -152,6 +209,14 @@ class Casts:
             "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq", (branch_id,)
         )
         return await self._with_turns(rows)
+
+    async def addressed(self, tx: Transaction, branch_id: str) -> bool:
+        """Whether a person has said anything in this branch."""
+        row = await tx.row(
+            "SELECT 1 FROM casts WHERE branch_id = ? AND origin IN ('owner', 'other') LIMIT 1",
+            (branch_id,),
+        )
+        return row is not None
 
     async def last_turn(self, tx: Transaction, branch_id: str) -> str | None:
         """The id of the newest turn of a branch: the parent of the next one."""
@@ -226,4 +291,5 @@ def _cast(row: Row) -> Cast:
         state=row["state"],
         reason=row["reason"],
         result=row["result"],
+        started_at=moment(row["started_at"]),
     )

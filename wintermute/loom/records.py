@@ -1,6 +1,7 @@
 """What the loom holds, as values."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from wintermute.messages import Call, Json, Origin
@@ -53,6 +54,7 @@ class Cast:
     state: CastState
     reason: str | None
     result: str | None
+    started_at: datetime
     turns: tuple[Turn, ...] = field(default=())
 
     @property

@@ -1,13 +1,18 @@
 """What reached us. An event is stored once; its state says how far we are with it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import holds
 from wintermute.messages import Incoming, Json, Kind, Origin
+
+SEED = "seed_"
+"""How the ids of seeds begin; those of the homeserver begin with `$`."""
 
 State = Literal["locked", "waiting", "casting", "answered", "ignored"]
 
@@ -39,6 +44,11 @@ class Waiting:
     def is_stop(self) -> bool:
         """Whether this does not wait in the queue (L-072)."""
         return self.kind == "command" and self.word == "/stop"
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether this opens its conversation and goes before everything else in it (P-055)."""
+        return self.event_id.startswith(SEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,21 @@ class Inbox:
             ),
         )
         return added == 1
+
+    async def store_event(self, tx: Transaction, cause: Waiting, event_id: str, body: str) -> bool:
+        """Keep an event of our own in the conversation of `cause`; False when it was there (L-070)."""
+        event = Incoming(
+            event_id=event_id,
+            room_id=cause.room_id,
+            sender=cause.sender,
+            sender_name="",
+            origin="system",
+            kind="event",
+            body=body,
+            sent_at=self._clock.now(),
+            direct=cause.direct,
+        )
+        return await self.store(tx, cause.conversation_id, event, "waiting")
 
     async def store_locked(
         self, tx: Transaction, conversation_id: str, room_id: str, event_id: str, raw: Json
@@ -241,6 +266,30 @@ class Inbox:
             },
         )
         return [_waiting(row) for row in rows]
+
+    async def forget(
+        self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
+    ) -> tuple[int, int]:
+        """Blank these events and what else holds one of the `traces`, unless it is yet to be done.
+
+        Returns how many were blanked, and how many are yet to be done.
+        """
+        asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
+        meant = (
+            "(event_id IN (SELECT value FROM json_each(:events))"
+            f" OR {holds('body')} OR {holds('raw')})"
+        )
+        blanked = await tx.execute(
+            "UPDATE inbox SET body = '', raw = '' WHERE state IN ('answered', 'ignored')"
+            f" AND body || raw <> '' AND {meant}",
+            asked,
+        )
+        row = await tx.row(
+            "SELECT count(*) AS n FROM inbox WHERE state IN ('waiting', 'casting', 'locked')"
+            f" AND {meant}",
+            asked,
+        )
+        return blanked, int(row["n"]) if row else 0
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
         """How many messages of bots we took since a person last spoke (X-004)."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import holds
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
@@ -96,6 +97,29 @@ class Outbox:
         if fresh:
             await self.say(tx, conversation_id, room_id, body, kind="notice")
         return bool(fresh)
+
+    async def forget(
+        self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
+    ) -> tuple[int, int]:
+        """Blank what was said in answer to these events or holds one of the `traces`.
+
+        What still waits to be sent is left alone. Returns how many were blanked, and how many wait.
+        """
+        asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
+        meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {holds('body')})"
+        await tx.execute(
+            "UPDATE outbox_parts SET content = '{}' WHERE outbox_id IN"
+            f" (SELECT id FROM outbox WHERE state <> 'waiting' AND {meant})",
+            asked,
+        )
+        blanked = await tx.execute(
+            f"UPDATE outbox SET body = '' WHERE state <> 'waiting' AND body <> '' AND {meant}",
+            asked,
+        )
+        row = await tx.row(
+            f"SELECT count(*) AS n FROM outbox WHERE state = 'waiting' AND {meant}", asked
+        )
+        return blanked, int(row["n"]) if row else 0
 
     async def rooms_waiting(self) -> list[str]:
         """Rooms in which something is to be said."""
@@ -193,9 +217,11 @@ class Outbox:
             )
 
     async def release(self, tx: Transaction, room_id: str) -> None:
-        """Try again what was stuck in a room (we were let in again)."""
+        """Try again what was stuck in a room (we were let in again), unless it was erased since."""
         await tx.execute(
-            "UPDATE outbox SET state = 'waiting' WHERE room_id = ? AND state = 'stuck'", (room_id,)
+            "UPDATE outbox SET state = 'waiting' WHERE room_id = ? AND state = 'stuck'"
+            " AND body <> ''",
+            (room_id,),
         )
 
 

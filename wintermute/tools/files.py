@@ -2,17 +2,22 @@
 
 import asyncio
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from datetime import datetime
+from pathlib import PurePath
+from typing import Protocol, TextIO
 
+from wintermute.changes.records import Reason
 from wintermute.conversation.toolbox import Caller
-from wintermute.errors import ToolFailed
+from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json, Origin
 from wintermute.tools.definition import definition
+from wintermute.tools.reason import reason
 from wintermute.tools.roots import Place, Roots
 
 MOST_LINES = 2_000
@@ -32,26 +37,49 @@ REASONS = {
 }
 
 
+class MemoriesFile(Protocol):
+    """The facts of a scope as the one file outside the allowed folders (P-049)."""
+
+    def shown(self, scope: str) -> str:
+        """What prompt and tools call the file, wherever the data folder is."""
+        ...
+
+    async def text(self, scope: str) -> str:
+        """One fact per line."""
+        ...
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
+        """Make the facts those of the text; `begun`: newer ones were not in view, and stay."""
+        ...
+
+
 class ReadFile:
     """`read_file(path, offset, limit)`: a text file, or one page of it."""
 
     name = "read_file"
     durable = True
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
         self.description, self.parameters = definition(self.name)
         self._roots = roots
+        self._memories = memories
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The text; when lines are left out a last line says which part this is."""
+        path = args["path"]
         first = int(args.get("offset", 1))
         most = min(int(args.get("limit", MOST_LINES)), MOST_LINES)
-        return await asyncio.to_thread(self._read, args["path"], caller.origin, first, most)
+        shown = _shown(self._memories, caller)
+        if self._memories and shown and _is(shown, path):
+            with _usable():
+                text = await self._memories.text(caller.scope)
+            return _page(io.StringIO(text), shown, first, most)
+        return await asyncio.to_thread(self._read, path, caller.origin, first, most, shown)
 
-    def _read(self, path: str, origin: Origin, first: int, most: int) -> str:
-        place = self._roots.find(path, origin, writing=False)
+    def _read(self, path: str, origin: Origin, first: int, most: int, also: str | None) -> str:
+        place = self._roots.find(path, origin, writing=False, also=also)
         with (
-            _told(place, self._roots.allowed(origin)),
+            _told(place, self._roots.allowed(origin, writing=False, also=also)),
             self._roots.opened(place) as folder,
             _plain_file(place, folder) as file,
         ):
@@ -64,23 +92,55 @@ class WriteFile:
     name = "write_file"
     durable = False
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
         self.description, self.parameters = definition(self.name)
         self._roots = roots
+        self._memories = memories
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """What was written, once it is on the disk."""
-        return await asyncio.to_thread(self._write, args["path"], caller.origin, args["content"])
+        """What was written, once it is on the disk.
 
-    def _write(self, path: str, origin: Origin, content: str) -> Json:
-        place = self._roots.find(path, origin, writing=True)
-        content_bytes = _encoded(place, content)
+        The memories of a scope belong to whoever talks there, not to the owner alone.
+        """
+        path, content = args["path"], args["content"]
+        shown = _shown(self._memories, caller)
+        if self._memories and shown and _is(shown, path):
+            _encoded(shown, content)
+            with _usable():
+                return await self._memories.replace(
+                    caller.scope, content, reason(caller), caller.begun
+                )
+        return await asyncio.to_thread(self._write, path, caller.origin, content, shown)
+
+    def _write(self, path: str, origin: Origin, content: str, also: str | None) -> Json:
+        place = self._roots.find(path, origin, writing=True, also=also)
+        content_bytes = _encoded(place.shown, content)
         with (
-            _told(place, self._roots.allowed(origin)),
+            _told(place, self._roots.allowed(origin, writing=True, also=also)),
             self._roots.opened(place, make=True) as folder,
         ):
             created = _replace(place, folder, content_bytes)
         return {"path": place.shown, "bytes": len(content_bytes), "created": created}
+
+
+def _shown(memories: MemoriesFile | None, caller: Caller) -> str | None:
+    return memories.shown(caller.scope) if memories else None
+
+
+def _is(shown: str, path: str) -> bool:
+    """Whether the memories file of this scope is meant; that of another is refused (M-011)."""
+    wanted, own = PurePath(path), PurePath(shown)
+    if wanted != own and wanted.parts[:1] == own.parts[:1] and wanted.name == own.name:
+        raise ToolFailed(f"{path} is out of reach here; the memories file is {shown}")
+    return wanted == own
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    try:
+        yield
+    except MemoryFileUnusable as error:
+        raise ToolFailed(str(error)) from error
 
 
 @contextmanager
@@ -117,14 +177,14 @@ def _page(file: TextIO, shown: str, first: int, most: int) -> str:
     return "".join(lines)
 
 
-def _encoded(place: Place, content: str) -> bytes:
+def _encoded(shown: str, content: str) -> bytes:
     try:
         content_bytes = content.encode()
     except UnicodeEncodeError as error:
         raise ToolFailed(f"the content holds a broken character at {error.start}") from error
     if len(content_bytes) > MOST_BYTES:
         raise ToolFailed(
-            f"{place.shown} would have {len(content_bytes)} bytes; at most {MOST_BYTES} are written"
+            f"{shown} would have {len(content_bytes)} bytes; at most {MOST_BYTES} are written"
         )
     return content_bytes
 

@@ -17,6 +17,8 @@ from wintermute.text import clean
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
 
+NOT_SKILLS = "skills are written with add_skill, which keeps the previous text"
+
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -35,9 +37,9 @@ class Place:
 
 
 class Roots:
-    """The folders of `tools.files.roots` and the skills.
+    """The folders of `tools.files.roots`, and the skills for reading.
 
-    Other people than the owner reach the skills only, and may only read them.
+    Other people than the owner reach the skills only.
     """
 
     def __init__(self, data_dir: Path, folders: Iterable[Path]) -> None:
@@ -45,37 +47,39 @@ class Roots:
         # Lexically: resolve() would rename folders that the owner reaches through a link.
         self._folders = tuple(Path(os.path.abspath(folder)) for folder in folders)  # noqa: PTH100
 
-    def find(self, path: str, origin: Origin, *, writing: bool) -> Place:
+    def find(self, path: str, origin: Origin, *, writing: bool, also: str | None = None) -> Place:
         """The place that `path` means: the first that exists, else the first possible.
 
         Raises: ToolFailed, naming the allowed folders.
         """
+        allowed = self.allowed(origin, writing=writing, also=also)
         if writing and origin == "other":
-            raise ToolFailed("only the owner may have files written; nothing was written")
+            raise ToolFailed(f"only the owner may have files written; nothing was ({allowed})")
         places = self._places(path, origin)
         if not places or not all(place.below for place in places):
-            raise ToolFailed(f"{path} is not a file inside {self.allowed(origin)}")
+            raise ToolFailed(f"{path} is not a file inside {allowed}")
         return next((place for place in places if self._exists(place)), places[0])
 
-    def allowed(self, origin: Origin) -> str:
-        """The folders this caller may use, in words."""
-        folders = () if origin == "other" else self._folders
-        return f"the allowed folders: {', '.join(map(str, (SKILLS, *folders)))}"
+    def allowed(self, origin: Origin, *, writing: bool, also: str | None = None) -> str:
+        """The folders this caller may use, in words; `also` is a file beside them."""
+        folders = [*([] if writing else [SKILLS]), *([] if origin == "other" else self._folders)]
+        words = f"the allowed folders: {', '.join(map(str, folders)) or 'none'}"
+        return f"{words}; and the file {also}" if also else words
 
     @contextmanager
     def opened(self, place: Place, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder that holds the file; `make` creates missing folders.
+        """A descriptor of the folder that holds the file; `make`, to write, creates missing folders.
 
         Raises: OSError for links and whatever else is in the way.
         """
         folder = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for name in place.below[:-1]:
-                self._guard(folder, name)
+                self._guard(folder, name, make)
                 inner = _enter(folder, name, make)
                 os.close(folder)
                 folder = inner
-            self._guard(folder, place.name)
+            self._guard(folder, place.name, make)
             yield folder
         finally:
             os.close(folder)
@@ -106,10 +110,15 @@ class Roots:
             return True  # in the way: opening it tells what is wrong
         return True
 
-    def _guard(self, folder: int, entry: str) -> None:
-        """A root may contain the data folder: nothing of that but the skills is in reach."""
-        if entry != "skills" and os.path.samestat(os.fstat(folder), self._data_dir.stat()):
+    def _guard(self, folder: int, entry: str, writing: bool) -> None:
+        """A root may contain the data folder, or be in it: only the skills are in reach there."""
+        found = os.fstat(folder)
+        if entry != "skills" and os.path.samestat(found, self._data_dir.stat()):
             raise ToolFailed(f"of Wintermute's own data folder only {SKILLS} can be used")
+        if writing:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(found, (self._data_dir / "skills").stat()):
+                    raise ToolFailed(NOT_SKILLS)
 
 
 def _enter(folder: int, name: str, make: bool) -> int:

@@ -1,0 +1,193 @@
+"""Parts of the prompt that grow too long: the model is asked to shorten them, without nagging."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.world.house import ANN, HeldClock, House, open_house
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from wintermute.changes.records import Reason
+from wintermute.config.schema import ComponentSizeLimits
+from wintermute.prompt.parts import skill_lines, task_lines
+
+OWNER = f"person:{ANN}"
+WHY = Reason("command", OWNER)
+PROMPTS = Path(__file__).parent.parent / "data" / "prompts"
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    folder = tmp_path / "prompts"
+    shutil.copytree(PROMPTS, folder)
+    return folder
+
+
+def told(model: ModelServer) -> list[str]:
+    """The component_oversize events that the model was shown, in order."""
+    return [seen.last_user for seen in model.requests if "component_oversize" in seen.last_user]
+
+
+async def remember(house: House, text: str) -> None:
+    async with house.database.transaction() as tx:
+        await house.stores.facts.add(tx, WHY, text, "user_explicit", scope=OWNER)
+
+
+async def sizes(house: House) -> dict[str, int]:
+    return {str(name): size for name, size in (await house.gather.sizes(OWNER)).items()}
+
+
+@pytest.mark.parametrize("component", ["memories", "tasks", "skills"])
+async def test_a_part_is_told_of_one_character_above_its_limit(
+    tmp_path: Path, prompts: Path, model: ModelServer, component: str
+) -> None:
+    """P-048, P-049: after the turn, in that room; at the limit not."""
+    async with open_house(tmp_path, model.url, prompts=prompts) as house:
+        await _fill(house, 3)
+        size = (await sizes(house))[component]
+    for room, limit in (("!a:test", size), ("!b:test", size - 1)):
+        names = {"memories": "memories", "tasks": "tasks", "skills": "skills_total"}
+        limits = ComponentSizeLimits(**{names[component]: limit})
+        async with (
+            open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
+            house.working(),
+        ):
+            await house.incoming("hello", room=room)
+            await house.said(1, room)
+            await house.settled()
+            assert len(told(model)) == (1 if limit < size else 0)
+            rows = await house.rows("SELECT room_id FROM inbox WHERE kind = 'event'")
+            assert [row["room_id"] for row in rows] == ["!b:test"] * len(told(model))
+    (text,) = told(model)
+    assert component in text
+    assert str(size) in text
+    assert str(size - 1) in text
+    wanted = {
+        "memories": ("data/MEMORIES.txt", "read_file", "write_file"),
+        "tasks": ("`task`",),
+        "skills": ("read_file", "add_skill"),
+    }
+    assert all(word in text for word in wanted[component])
+
+
+async def test_several_parts_are_told_of_in_order_and_not_again_for_a_day(
+    tmp_path: Path, prompts: Path, model: ModelServer
+) -> None:
+    """P-050, P-051: unless one grew by a tenth."""
+    clock = HeldClock()
+    limits = ComponentSizeLimits(memories=10, tasks=10, skills_total=10)
+    async with (
+        open_house(tmp_path, model.url, prompts=prompts, limits=limits, clock=clock) as house,
+        house.working(),
+    ):
+        await _fill(house, 3)
+
+        async def after(text: str) -> list[str]:
+            before = len(told(model))
+            await house.incoming(text)
+            await house.settled()
+            return [words.split("\n")[1] for words in told(model)[before:]]
+
+        first = await after("one")
+        assert len(first) == 3
+        for name, line in zip(("memories", "tasks", "skills"), first, strict=True):
+            assert name in line
+        assert await after("two") == []
+        await remember(house, "x" * len(await house.stores.memories.text(OWNER)))
+        assert ["memories" in line for line in await after("three")] == [True]
+        clock.advance(24 * 3600)
+        assert len(await after("four")) == 3
+
+
+async def test_a_part_that_was_shortened_may_be_told_of_anew(
+    tmp_path: Path, prompts: Path, model: ModelServer
+) -> None:
+    """P-051: the day counts only while it stays too long."""
+    limits = ComponentSizeLimits(memories=60)
+    async with (
+        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
+        house.working(),
+    ):
+        await remember(house, "Ann " + "x" * 100)
+        for text in ("one", "two", "three"):
+            await house.incoming(text)
+            await house.settled()
+            if text == "one":
+                (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
+            if text == "two":
+                (tmp_path / "MEMORIES.txt").write_text("Ann " + "y" * 100)
+    assert len(told(model)) == 2
+
+
+async def test_somebody_else_is_not_asked_to_shorten_the_owners_skills(
+    tmp_path: Path, prompts: Path, model: ModelServer
+) -> None:
+    """P-048: only the owner could."""
+    limits = ComponentSizeLimits(skills_total=10)
+    async with (
+        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
+        house.working(),
+    ):
+        await house.incoming("hello", sender="@bob:test", origin="other")
+        await house.settled()
+        assert told(model) == []
+        await house.incoming("hello")
+        await house.settled()
+        assert len(told(model)) == 1
+
+
+async def test_the_model_condenses_the_memories_it_was_asked_to(
+    tmp_path: Path, prompts: Path, model: ModelServer
+) -> None:
+    """P-049, M-062: with read_file and write_file on the file of this scope; a line that goes
+    missing is refused."""
+    kept = "Ann drinks tea at 8 and at 17, never coffee."
+
+    def behave(seen: Seen) -> Step | None:
+        if "component_oversize" not in seen.last_user:
+            return None
+        done = [message for message in seen.messages if message["role"] == "tool"]
+        if not done:
+            return Calls((Use("read_file", {"path": "data/MEMORIES.txt"}),))
+        if len(done) == 1:
+            short = {"path": "data/MEMORIES.txt", "content": "Ann lives in Lyon.\n"}
+            return Calls((Use("write_file", short),))
+        if len(done) == 2:
+            good = {"path": "data/MEMORIES.txt", "content": f"{kept}\nAnn lives in Lyon.\n"}
+            return Calls((Use("write_file", good),))
+        return Text(f"refused first: {done[1]['content']}")
+
+    model.keyed(behave)
+    limits = ComponentSizeLimits(memories=40)
+    async with (
+        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
+        house.working(),
+    ):
+        for text in (
+            "Ann drinks tea at 8.",
+            "Ann drinks tea at 17, never coffee.",
+            "Ann lives in Lyon.",
+        ):
+            await remember(house, text)
+        await house.incoming("hello")
+        said = (await house.said(2))[1]
+        facts = [fact.text for fact in await house.stores.facts.live(OWNER)]
+        text = await house.stores.memories.text(OWNER)
+    assert "refused first: error: " in said
+    assert sorted(facts) == sorted([kept, "Ann lives in Lyon."])
+    assert text.splitlines() == [kept, "Ann lives in Lyon."]
+
+
+def test_sizes_are_those_of_the_rendered_parts() -> None:
+    """P-048: without the heading."""
+    assert task_lines(()) == ""
+    assert len(skill_lines(())) == 62
+
+
+async def _fill(house: House, count: int) -> None:
+    stores = house.stores
+    for n in range(count):
+        await remember(house, f"Ann has {n} cats")
+        async with house.database.transaction() as tx:
+            await stores.tasks.add(tx, WHY, f"feed cat {n}", scope=OWNER)
+        await stores.skills.write(WHY, f"cat{n}", f"How to feed cat {n}", "With a spoon.")

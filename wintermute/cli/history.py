@@ -1,0 +1,118 @@
+"""`history` and `undo`: the same for everything that can be changed."""
+
+import dataclasses
+from zoneinfo import ZoneInfo
+
+import click
+
+from wintermute.changes.records import ChangeSet, Kind
+from wintermute.changes.undo import Undone
+from wintermute.cli.options import config_option, json_option
+from wintermute.cli.stores import tell, with_stores
+from wintermute.clock import stamp
+from wintermute.commands.listing import set_lines, undone_lines
+from wintermute.commands.stores import Stores
+from wintermute.config.schema import Config
+from wintermute.errors import WintermuteError
+
+
+def history_command(kind: Kind) -> click.Command:
+    """`history`: what was changed in the last 30 days, newest first."""
+
+    @click.command("history")
+    @click.option("--count", default=20, show_default=True, help="How many change sets.")
+    @config_option
+    @json_option
+    @click.pass_context
+    def history(ctx: click.Context, count: int, as_json: bool) -> None:
+        async def work(stores: Stores, config: Config) -> tuple[tuple[ChangeSet, ...], ZoneInfo]:
+            await _take_hand_edits(stores, kind)
+            found = await stores.changes.history((kind,), limit=max(count, 0))
+            return found, ZoneInfo(config.timezone)
+
+        found, zone = with_stores(ctx, work)
+        lines = [line for one in found for line in set_lines(one, zone)]
+        lines = lines or ["Nothing was changed in the last 30 days."]
+        tell(ctx, [_json(one) for one in found], *lines, as_json=as_json)
+
+    history.help = (
+        "Show what was changed in the last 30 days, newest first.\n\n"
+        f"Example: wintermute {_noun(kind)} history"
+    )
+    return history
+
+
+def undo_command(kind: Kind) -> click.Command:
+    """`undo`: take a change set back, as far as nothing was changed since."""
+
+    @click.command("undo")
+    @click.argument("batch", required=False)
+    @click.option("--last", is_flag=True, help="The newest one that is not undone yet.")
+    @config_option
+    @json_option
+    @click.pass_context
+    def undo(ctx: click.Context, batch: str | None, last: bool, as_json: bool) -> None:
+        if (batch is None) != last:
+            raise click.UsageError("give a change set as `history` shows it, or --last")
+
+        async def work(stores: Stores, _: Config) -> Undone:
+            await _take_hand_edits(stores, kind)
+            undone = await stores.undo.run(await _wanted(stores, kind, batch))
+            for scope in _scopes(undone):
+                await stores.memories.text(scope)
+            return undone
+
+        undone = with_stores(ctx, work)
+        values = {
+            "set": undone.set_id,
+            "back": [dataclasses.asdict(change) for change in undone.back],
+            "kept": [dataclasses.asdict(change) for change in undone.kept],
+        }
+        head = ["taken back:"] if undone.back else []
+        tell(ctx, values, *head, *undone_lines(undone), as_json=as_json)
+        ctx.exit(0 if undone.back else 1)
+
+    undo.help = (
+        "Take a change set back; what was changed again since stays as it is.\n\n"
+        f"Example: wintermute {_noun(kind)} undo --last"
+    )
+    return undo
+
+
+async def _wanted(stores: Stores, kind: Kind, batch: str | None) -> ChangeSet:
+    if batch is None:
+        found = await stores.changes.newest((kind,))
+        missing = "nothing is left to undo"
+    else:
+        found = await stores.changes.get(batch.strip().removeprefix("#"))
+        missing = f"no change set {batch}: `history` lists those of the last 30 days"
+    if found is None:
+        raise WintermuteError(missing)
+    others = {change.kind for change in found.changes} - {kind}
+    if len(others) == 1 and all(change.kind != kind for change in found.changes):
+        raise WintermuteError(f"{found.id} changed a {others.pop()}: undo it there")
+    return found
+
+
+async def _take_hand_edits(stores: Stores, kind: Kind) -> None:
+    """Let edits of the memories files count first: the newest change may be one of them."""
+    if kind == "fact":
+        for scope in await stores.facts.scopes():
+            await stores.memories.text(scope)
+
+
+def _scopes(undone: Undone) -> set[str]:
+    states = [state for change in undone.back for state in (change.before, change.after) if state]
+    return {state["scope"] for state in states if "scope" in state and "text" in state}
+
+
+def _noun(kind: Kind) -> str:
+    return {"fact": "memory"}.get(kind, kind)
+
+
+def _json(one: ChangeSet) -> dict[str, object]:
+    return {
+        **dataclasses.asdict(one),
+        "created_at": stamp(one.created_at),
+        "undone": sorted(one.undone),
+    }

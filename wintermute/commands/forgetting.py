@@ -1,0 +1,105 @@
+"""Forgetting a fact for good: the one change without a way back (DESIGN §5, M-030, M-066)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wintermute.commands.stores import Stores
+from wintermute.db.traces import traces
+from wintermute.memory.records import Fact
+
+RECOGNISABLE = 12
+"""Characters from which a text is looked for in conversations; shorter ones stand in too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was erased, and what a person should know about the rest."""
+
+    facts: int
+    """How many memories; none while something is `unfinished`."""
+    records: int
+    """How many messages, answers and prompts."""
+    unfinished: int
+    """Messages about it that are still to be answered or sent: to be asked again afterwards."""
+    short: tuple[str, ...]
+    """Memories too short to be recognised in conversations they were not learnt from."""
+    quoted: tuple[str, ...]
+    """What still says it, and is a person's to change."""
+    scrubbed: bool
+    """Whether no trace is left in the free space of the database either."""
+
+
+async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
+    """Erase facts, the messages they were learnt from, and every record that repeats them.
+
+    Earlier wordings go along. The facts themselves go last: whatever ends this half way, it can be
+    asked for again.
+
+    Raises: MemoryFileUnusable when a memories file cannot be rewritten.
+    """
+    facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
+    texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
+    events = sorted({origin for fact in facts for origin in fact.origins})
+    names = [*(fact.id for fact in facts), *texts]
+    telling = traces(name for name in names if len(name) >= RECOGNISABLE)
+    async with stores.database.transaction() as tx:
+        casts, running = await stores.casts.forget(tx, events, telling)
+        prompts = await stores.casts.forget_prompts(tx, traces(texts))
+        received, unanswered = await stores.inbox.forget(tx, events, telling)
+        said, unsent = await stores.outbox.forget(tx, events, telling)
+    unfinished = max(running, unanswered) + unsent
+    gone = 0 if unfinished else await _purge(stores, facts)
+    return Forgotten(
+        facts=gone,
+        records=casts + prompts + received + said,
+        unfinished=unfinished,
+        short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
+        quoted=await _quoted(stores, facts, telling),
+        scrubbed=await stores.database.scrub(),
+    )
+
+
+async def _wordings(stores: Stores, ids: set[str]) -> set[str]:
+    """What the facts were before somebody reworded them, as far as it is on record."""
+    states = [
+        state
+        for found in await stores.changes.history(("fact",), limit=-1)
+        for change in found.changes
+        if change.kind == "fact" and change.item in ids
+        for state in (change.before, change.after)
+        if state
+    ]
+    return {state["text"] for state in states}
+
+
+async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
+    gone = 0
+    for scope in sorted({fact.scope for fact in facts}):
+        gone += await stores.memories.forget(scope, {f.id for f in facts if f.scope == scope})
+    return gone
+
+
+async def _quoted(stores: Stores, facts: Sequence[Fact], said: Sequence[str]) -> tuple[str, ...]:
+    """Tasks, skills, core memories and other facts that say it, or took its place."""
+    gone = {fact.id for fact in facts}
+    heirs = {fact.replaced_by for fact in facts} - gone
+    cores = {scope: stores.places.core(scope) for scope in sorted({fact.scope for fact in facts})}
+    others = [
+        fact
+        for scope in await stores.facts.scopes()
+        for fact in await stores.facts.live(scope)
+        if fact.id not in gone
+    ]
+    tasks = await stores.tasks.listed(None, "all")
+    skills = [skill.name for skill in await stores.skills.listed()]
+    return (
+        *(fact.id for fact in others if fact.id in heirs or _says(said, fact.text)),
+        *(task.id for task in tasks if _says(said, task.content, task.reason)),
+        *[f"skill {name}" for name in skills if _says(said, await stores.skills.read(name))],
+        *(str(path) for scope, path in cores.items() if _says(said, stores.core.text(scope))),
+    )
+
+
+def _says(said: Iterable[str], *texts: str) -> bool:
+    bare = [text.replace("\\", "").lower() for text in texts]
+    return any(form.lower() in text for form in said for text in bare)

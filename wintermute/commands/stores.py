@@ -1,0 +1,50 @@
+"""All stores over one database, for the daemon, the commands and the command line."""
+
+from pathlib import Path
+
+from wintermute.changes.store import ChangeSets
+from wintermute.changes.undo import Undo
+from wintermute.clock import Clock
+from wintermute.db import Database
+from wintermute.health.store import Health
+from wintermute.ids import NewId
+from wintermute.loom.casts import Casts
+from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.inbox import Inbox
+from wintermute.mailbox.outbox import Outbox
+from wintermute.mailbox.rooms import KnownRooms
+from wintermute.memory.core import Core
+from wintermute.memory.facts import Facts
+from wintermute.memory.flat import FlatFile
+from wintermute.memory.places import Places
+from wintermute.skills.store import Skills
+from wintermute.tasks.store import Tasks
+
+
+class Stores:
+    """What is stored in one data folder. `owner` is a Matrix id."""
+
+    def __init__(
+        self, database: Database, data_dir: Path, owner: str, clock: Clock, new_id: NewId
+    ) -> None:
+        self.database = database
+        self.owner_scope = f"person:{owner}"
+        self.health = Health(database, clock)
+        self.inbox = Inbox(database, clock)
+        self.outbox = Outbox(database, clock, new_id)
+        self.known = KnownRooms(database, clock)
+        self.conversations = Conversations(database, clock, new_id)
+        self.casts = Casts(database, clock, new_id)
+        self.changes = ChangeSets(database, clock, new_id)
+        self.places = Places(data_dir, owner)
+        self.core = Core(self.places)
+        self.facts = Facts(database, self.changes, clock, new_id)
+        self.memories = FlatFile(database, self.facts, self.places, self.changes)
+        self.tasks = Tasks(database, self.changes, clock, new_id, owner)
+        self.skills = Skills(data_dir / "skills", database, self.changes, self.owner_scope)
+        self.undo = Undo(
+            database,
+            self.changes,
+            {"fact": self.facts, "task": self.tasks},
+            {"skill": self.skills},
+        )

@@ -1,0 +1,62 @@
+"""The tool that remembers, and the memories as a file."""
+
+from datetime import datetime
+
+from wintermute.changes.records import Reason
+from wintermute.conversation.toolbox import Caller
+from wintermute.db import Transaction
+from wintermute.errors import ToolFailed
+from wintermute.memory.facts import Facts
+from wintermute.memory.flat import FlatFile
+from wintermute.memory.places import Places
+from wintermute.memory.records import EXPLICIT, SOURCES
+from wintermute.messages import Json
+from wintermute.tools.definition import definition
+from wintermute.tools.reason import reason
+
+
+class AppendMemory:
+    """`append_memory(entry, source)`: one fact of the scope in which it is called (M-004)."""
+
+    name = "append_memory"
+
+    def __init__(self, facts: Facts) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._facts = facts
+
+    async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
+        """The fact as it is stored; `known` if it already was (M-007)."""
+        source = args.get("source", EXPLICIT)
+        if source not in SOURCES:
+            raise ToolFailed(f"unknown source: {source}. The sources are {', '.join(SOURCES)}")
+        origins = (caller.event_id,) if caller.event_id else ()
+        fact, outcome = await self._facts.add(
+            tx, reason(caller), args["entry"], source, scope=caller.scope, origins=origins
+        )
+        return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
+
+
+class MemoriesView:
+    """The memories of a scope as a file, for the file tools (P-049)."""
+
+    def __init__(self, memories: FlatFile, places: Places) -> None:
+        self._memories = memories
+        self._places = places
+
+    def shown(self, scope: str) -> str:
+        """What prompt and tools call the file."""
+        return self._places.shown_memories(scope)
+
+    async def text(self, scope: str) -> str:
+        """One fact per line."""
+        return await self._memories.text(scope)
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
+        """What became of the lines, once it is stored."""
+        done = await self._memories.replace(scope, text, why, begun)
+        return {
+            "path": self.shown(scope),
+            "memories": len((await self._memories.text(scope)).splitlines()),
+            "new": done.outcomes.count("stored"),
+            "retired": len(done.retired),
+        }
