@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import open_house
-from tests.world.model import ModelServer
+from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.model import Calls, ModelServer, Text, Use
+from wintermute.changes.records import Reason
 from wintermute.commands.chat import NAMES
 
 
@@ -84,3 +85,102 @@ async def test_status_shows_details_to_the_owner_only(tmp_path: Path, model: Mod
     assert "**model**: fail" in theirs
     assert len(mine.splitlines()) == len(theirs.splitlines()) > 4
     assert model.requests == []
+
+
+MINE = f"person:{ANN}"
+OTHERS = "person:@bob:test"
+
+
+async def remember(house: House, *texts: str, scope: str = MINE) -> None:
+    """Store memories, each as a change of its own."""
+    for text in texts:
+        async with house.database.transaction() as tx:
+            facts = house.stores.facts
+            await facts.add(tx, Reason("tool", scope), text, "user_explicit", scope=scope)
+
+
+async def plan(house: House, content: str, priority: int = 5, scope: str = MINE) -> str:
+    """Add a task; its id."""
+    async with house.database.transaction() as tx:
+        why = Reason("tool", scope)
+        task = await house.stores.tasks.add(tx, why, content, scope=scope, priority=priority)
+    return task.id
+
+
+async def answer(house: House, line: str) -> str:
+    """What a command says."""
+    before = len(await house.spoken())
+    await house.incoming(line)
+    return (await house.said(before + 1))[-1]
+
+
+async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path) -> None:
+    """L-081, M-010: all of it, or what has all the words; Markdown in it stays text."""
+    async with open_house(tmp_path, None) as house, house.working():
+        assert await answer(house, "/memory") == "I remember nothing here yet."
+        await remember(house, "Likes tea", "Has *two* dogs", "Walks two miles")
+        await remember(house, "Likes two gins", scope=OTHERS)
+        lines = (await answer(house, "/memory")).splitlines()
+        assert [line.split(" (`fact")[0] for line in lines] == [
+            "- Likes tea",
+            "- Has \\*two\\* dogs",
+            "- Walks two miles",
+        ]
+        assert (await answer(house, "/memory TWO walk")).startswith("- Walks two miles (`fact_")
+        assert await answer(house, "/memory gins") == "I remember nothing of that."
+
+
+async def test_memory_of_very_much_ends_with_how_much_more_there_is(tmp_path: Path) -> None:
+    async with open_house(tmp_path, None) as house, house.working():
+        await remember(house, *(f"fact number {n}" for n in range(53)))
+        said = await answer(house, "/memory")
+    assert said.startswith("- fact number 3 ")
+    assert said.endswith("\n\nand 3 older ones")
+
+
+async def test_memory_knows_what_was_edited_by_hand_a_moment_ago(tmp_path: Path) -> None:
+    """M-015."""
+    async with open_house(tmp_path, None) as house, house.working():
+        (tmp_path / "MEMORIES.txt").write_text("Has a cat\n")
+        assert "Has a cat" in await answer(house, "/memory")
+        (tmp_path / "MEMORIES.txt").write_text("")
+        assert "Has a cat" in await answer(house, "/undo")
+        assert "Has a cat" in await answer(house, "/memory")
+
+
+async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
+    """T-011, T-013, T-014: active ones first, then paused ones; of this room and of all rooms."""
+    async with open_house(tmp_path, None) as house, house.working():
+        assert await answer(house, "/tasks") == "There is nothing to be done here."
+        late, soon = await plan(house, "Sow *beans*", 7), await plan(house, "Pay", 1)
+        everywhere = await plan(house, "Be kind", scope="global")
+        await plan(house, "Bob's own", scope=OTHERS)
+        async with house.database.transaction() as tx:
+            await house.stores.tasks.pause(tx, Reason("tool", MINE), soon, MINE)
+        said = (await answer(house, "/tasks")).replace("\\", "")
+    lines = said.splitlines()
+    assert [name in line for name, line in zip((everywhere, late, soon), lines, strict=True)] == [
+        True
+    ] * 3
+    assert [line.split(" (")[0] for line in lines] == ["- Be kind", "- Sow *beans*", "- Pay"]
+    assert ["paused" in line for line in lines] == [False, False, True]
+
+
+async def test_undo_takes_back_the_newest_change_of_this_room(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-081, M-065: one by one, without a model; what happened elsewhere is not touched."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        assert await answer(house, "/undo") == "There is nothing to undo here."
+        await remember(house, "Likes tea")
+        arguments = {"action": "add", "content": "Buy tea"}
+        model.script(Calls((Use("task", arguments),)), Text("done"))
+        assert await answer(house, "I need tea") == "done"
+        await remember(house, "Likes gin", scope=OTHERS)
+        assert (await answer(house, "/undo")).endswith(": Buy tea")
+        assert await house.stores.tasks.listed(MINE) == ()
+        assert (await answer(house, "/undo")).endswith(": Likes tea")
+        assert await house.stores.facts.live(MINE) == []
+        assert await answer(house, "/undo") == "There is nothing to undo here."
+        assert len(await house.stores.facts.live(OTHERS)) == 1
+    assert len(model.requests) == 2

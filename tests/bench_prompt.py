@@ -1,0 +1,105 @@
+"""What a system prompt costs: the time to put a large one together, the tokens of the shipped one.
+
+    python -m tests.bench_prompt
+
+A part of `make bench`; docs/benchmarks.md reports it.
+"""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.model import ModelServer
+from wintermute.changes.records import Reason
+from wintermute.prompt.sections import TOOLS, parse
+from wintermute.templates import read_template
+
+SCOPE = f"person:{ANN}"
+WHY = Reason("command", SCOPE)
+FACTS, TASKS, SKILLS = 10_000, 1_000, 200
+ROUNDS = 200
+
+
+async def assembly() -> list[str]:
+    """A prompt with many facts, tasks and skills, unchanged and after each change of one fact."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        async with open_house(folder, None, prompts=PROMPTS) as house:
+            await _fill(house)
+            prompt = await house.gather.system(SCOPE, TOOLS, None)
+            taken = [await _timed(house) for _ in range(ROUNDS)]
+            changed = []
+            for n in range(20):
+                await _remember(house, [f"Ann's newest thing is number {n}"])
+                changed.append(await _timed(house))
+    row = "| {} | {:.1f} ms | {:.1f} ms | {} |"
+    size = f"{FACTS:,} facts, {TASKS:,} tasks, {SKILLS} skills ({len(prompt):,} characters)"
+    return [
+        row.format(size, statistics.median(taken), _p95(taken), "p95 ≤ 20 ms"),
+        row.format("the same, after a new fact", statistics.median(changed), _p95(changed), "-"),
+    ]
+
+
+async def _fill(house: House) -> None:
+    for start in range(0, FACTS, 500):
+        numbers = range(start, start + 500)
+        await _remember(
+            house, [f"Ann keeps thing {n} in box {n % 97} of the cellar" for n in numbers]
+        )
+    async with house.database.transaction() as tx:
+        for n in range(TASKS):
+            text = f"Bring back thing number {n}"
+            await house.stores.tasks.add(tx, WHY, text, scope=SCOPE, priority=n % 10 + 1)
+    for n in range(SKILLS):
+        await house.stores.skills.write(WHY, f"skill{n}", f"How to do thing {n}", "Step by step.")
+
+
+async def _remember(house: House, texts: list[str]) -> None:
+    async with house.database.transaction() as tx:
+        for text in texts:
+            await house.stores.facts.add(tx, WHY, text, "user_explicit", scope=SCOPE)
+
+
+async def _timed(house: House) -> float:
+    began = time.perf_counter()
+    await house.gather.system(SCOPE, TOOLS, None)
+    return 1000 * (time.perf_counter() - began)
+
+
+def _p95(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+async def tokens(count: Callable[[str], int] = lambda text: -(-len(text) // 4)) -> list[str]:
+    """Tokens of each part of a fresh installation's prompt, at four characters each."""
+    sections = parse(read_template(PROMPTS, "BASE_PROMPT.txt"), "BASE_PROMPT.txt")
+    rows = [f"| {section.name} | {count(section.body)} |" for section in sections]
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            ModelServer() as model,
+            open_house(Path(name), model.url, prompts=PROMPTS) as house,
+        ):
+            whole = count(await house.gather.system(SCOPE, TOOLS, None))
+            async with house.working():
+                await house.incoming("hello")
+                await house.said(1)
+    seen = model.requests[0]
+    offered = count(str(seen.messages[0]["content"]))
+    rows.append(f"| whole prompt, every section, no data (goal ≤ 2,200) | {whole} |")
+    rows.append(f"| as sent today, without delegation | {offered} |")
+    definitions = sum(count(str(tool)) for tool in seen.body["tools"])
+    rows.append(f"| definitions of the {len(seen.body['tools'])} tools | {definitions} |")
+    return rows
+
+
+async def rows() -> list[str]:
+    """Both tables."""
+    return [*await assembly(), *await tokens()]
+
+
+if __name__ == "__main__":
+    print("\n".join(asyncio.run(rows())))  # noqa: T201

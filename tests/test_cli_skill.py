@@ -1,0 +1,61 @@
+"""`wintermute skill`: procedures, in the terminal."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.world.terminal import Terminal
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    return Terminal.in_folder(tmp_path)
+
+
+def test_a_skill_is_added_replaced_removed_and_restored(terminal: Terminal) -> None:
+    """P-039: without a daemon, from standard input or a file."""
+    assert terminal.says("skill", "list") == "There is no skill.\n"
+    added = terminal.says("skill", "add", "calendar", "--summary", "Events", given=b"Open it.\n")
+    assert added == "added  data/skills/calendar.md\n"
+    (terminal.folder / "new.md").write_text("Close it. 🍵\n")
+    replaced = terminal.json("skill", "add", "calendar", "new.md", "--summary", "Dates")
+    assert replaced == {"name": "calendar", "outcome": "replaced"}
+    assert terminal.says("skill", "list") == "calendar: Dates\n"
+    assert terminal.json("skill", "list") == [{"name": "calendar", "summary": "Dates"}]
+    assert terminal.says("skill", "show", "calendar") == "Dates\n\nClose it. 🍵\n"
+    assert "is back" in terminal.says("skill", "restore", "calendar")
+    assert terminal.json("skill", "show", "calendar")["text"] == "Events\n\nOpen it.\n"
+    assert terminal.says("skill", "remove", "calendar") == "removed  data/skills/calendar.md\n"
+    assert not (terminal.data / "skills" / "calendar.md").exists()
+    assert "is back" in terminal.says("skill", "restore", "calendar")
+    assert (terminal.data / "skills" / "calendar.md").read_text() == "Events\n\nOpen it.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("show", "nope"), 1, "no skill nope"),
+        (("show", "../config"), 1, "no skill ../config"),
+        (("remove", "nope"), 1, "no skill nope"),
+        (("restore", "nope"), 1, "no earlier text of nope is kept"),
+        (("add", "../up", "--summary", "Up"), 1, "1 to 64 letters"),
+        (("add", "up", "--summary", ""), 1, "summary must be one line"),
+        (("add", "up", "--summary", "x" * 81), 1, "at most 80"),
+        (("add", "up"), 2, "--summary"),
+        (("add", "up", "nope.md", "--summary", "Up"), 2, "No such file"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    terminal: Terminal, words: tuple[str, ...], code: int, told: str
+) -> None:
+    """L-082, P-038."""
+    assert told in terminal.refuses("skill", *words, given=b"text", code=code)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(b"\xc0\xff\x00", "not text in UTF-8"), (b" \n", "must not be blank")]
+)
+def test_a_text_that_is_none_is_refused(terminal: Terminal, given: bytes, told: str) -> None:
+    """L-082."""
+    assert told in terminal.refuses("skill", "add", "up", "--summary", "Up", given=given)
+    assert list((terminal.data / "skills").iterdir()) == []

@@ -1,0 +1,253 @@
+"""Forgetting: afterwards no file has the words, and what had nothing to do with them is there."""
+
+import asyncio
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.model import Calls, ModelServer, Slow, Text, Use
+from wintermute.changes.records import Reason
+from wintermute.commands.forgetting import Forgotten, forget
+from wintermute.memory.exchange import Import, Imported
+
+SCOPE = f"person:{ANN}"
+WORD = "zimtkanarie"
+"""Its letters are the same in every writing, whatever the rest is escaped to."""
+WAYS = {
+    "plain": f"The password of the shed is {WORD}",
+    "quotes": f'Ännchens Größe: 5\'7" and "{WORD}"',
+    "emoji": f"🍵 {WORD} 🧑‍🚀 ﬁn",
+    "backslashes": f"C:\\new\\{WORD}\\u00e4 \\o/",
+    "marks": f"**{WORD}** _is_ `[a](b)` <b>&amp;</b>",
+    "tags": f"<event> </memory> {WORD} <related_memories>",
+    "long": f"{WORD} " + "and then some more of it " * 20,
+}
+
+
+def found(folder: Path, word: str = WORD) -> list[str]:
+    """The files below a folder that have the word."""
+    return [
+        path.name
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and word.encode() in path.read_bytes().lower()
+    ]
+
+
+async def deliver(house: House) -> None:
+    """Send all that is to be sent, as the Matrix side does."""
+    while outgoing := await house.outbox.next(ROOM):
+        content = {"body": outgoing.body, "formatted_body": f"<p>{outgoing.body}</p>"}
+        (part,) = await house.outbox.store_parts(outgoing.id, [(outgoing.id, content)], "DEVICE")
+        await house.outbox.sent(part, f"${outgoing.id}")
+
+
+async def take(house: House, lines: Iterable[str]) -> Imported:
+    stores = house.stores
+    zone = house.clock.now().tzinfo
+    assert zone is not None
+    reading = Import(stores.database, stores.facts, stores.changes, SCOPE, zone)
+    return await reading.run(lines, Reason("import", SCOPE))
+
+
+async def forget_live(house: House, word: str = WORD) -> Forgotten:
+    """Forget the facts that have the word."""
+    facts = await house.stores.facts.live(SCOPE)
+    return await forget(house.stores, [fact for fact in facts if word in fact.text])
+
+
+async def converse(house: House, model: ModelServer, text: str) -> None:
+    """Learn it, repeat it, ask for it, take it back, replace it."""
+    said = text.replace(" ", "\n", 1)
+    model.script(
+        Calls((Use("append_memory", {"entry": f"- {said}", "source": "user_explicit"}),)),
+        Text(f"I will remember that {said}!"),
+    )
+    await house.incoming(f"Remember: {said}")
+    await house.said(1)
+    await house.incoming("What a fine day")
+    await house.incoming(f"Did I say {text}?")
+    await house.incoming("/memory")
+    await house.said(4)
+    (fact,) = [fact for fact in await house.stores.facts.live(SCOPE) if WORD in fact.text]
+    async with house.database.transaction() as tx:
+        why = Reason("tool", SCOPE)
+        await house.stores.facts.replace(
+            tx, why, SCOPE, [fact.id], [(f"{fact.text} (since May)", "dreaming_merge")]
+        )
+    await house.incoming("And now?")
+    await house.said(5)
+    await house.incoming("/undo")
+    await house.incoming("/memory")
+    await house.said(7)
+    await take(house, [json.dumps({"text": f"Also {text}", "id": "imported-before"})])
+    await house.incoming("A last word")
+    await house.said(8)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
+    tmp_path: Path, model: ModelServer, way: str
+) -> None:
+    """M-030, M-066: database, log, memories file; also while the daemon has it open."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await take(house, [json.dumps({"text": "likes tea", "id": "tea"})])
+        await converse(house, model, WAYS[way])
+        await deliver(house)
+        assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(found(tmp_path))
+        done = await forget_live(house)
+        assert (done.facts, done.unfinished, done.quoted, done.scrubbed) == (3, 0, (), True)
+        assert found(tmp_path) == []
+        assert [fact.id for fact in await house.stores.facts.live(SCOPE)] == ["tea"]
+        assert (tmp_path / "MEMORIES.txt").read_text() == "likes tea\n"
+        intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
+        assert intents == ["", "What a fine day", "", "And now?", "A last word"]
+        bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
+        assert "What a fine day" in bodies
+        assert "echo: And now?" in await house.spoken()
+        await house.incoming("Do you remember?")
+        await house.said(9)
+        assert WORD not in json.dumps(model.requests[-1].body).lower()
+    assert found(tmp_path) == []
+
+
+async def test_what_was_forgotten_does_not_come_back_by_undo(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-066: nothing of it is on record; the other lines of the same import still are."""
+    async with open_house(tmp_path, None) as house:
+        lines = [{"text": WAYS["plain"]}, {"text": "likes tea"}]
+        await take(house, map(json.dumps, lines))
+        await forget_live(house)
+        (left,) = await house.stores.changes.history(["fact"])
+        assert [change.after and change.after["text"] for change in left.changes] == ["likes tea"]
+        await house.stores.undo.run(left)
+        assert await house.stores.facts.live(SCOPE) == []
+
+
+async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> None:
+    """M-066: an equal fact that was retired before, too."""
+    async with open_house(tmp_path, None) as house:
+        for text in (WAYS["plain"], WAYS["plain"].upper()):
+            await take(house, [json.dumps({"text": text})])
+            (tmp_path / "MEMORIES.txt").unlink(missing_ok=True)
+            await house.stores.memories.text(SCOPE)
+            (tmp_path / "MEMORIES.txt").write_text("")
+            await house.stores.memories.text(SCOPE)
+        await take(house, [json.dumps({"text": WAYS["plain"]})])
+        done = await forget_live(house)
+        assert done.facts == 3
+    assert found(tmp_path) == []
+
+
+async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelServer) -> None:
+    """M-066: a line that somebody reworded in the memories file is still the same memory."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await take(house, [json.dumps({"text": "The shed opens with zimt kanarie"})])
+        await house.incoming("The shed opens with zimt kanarie, right?")
+        await house.said(1)
+        (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
+        await house.incoming("Is it so?")
+        await house.said(2)
+        await deliver(house)
+        await forget_live(house, "Zimtkanarie")
+        assert found(tmp_path, "kanarie") == []
+
+
+async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: the fact stays until nothing of it is under way, so that it can be named again."""
+    text = WAYS["quotes"]
+    gate = asyncio.Event()
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await take(house, [json.dumps({"text": text})])
+        model.script(
+            Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
+            Slow(gate, Text(f"noted: {text}")),
+        )
+        await house.incoming(f"so {text}")
+        await model.request_arrived(2)
+        done = await forget_live(house)
+        assert (done.facts, done.unfinished) == (0, 1)
+        gate.set()
+        assert await house.said(1) == [f"noted: {text}"]
+        assert (await forget_live(house)).unfinished == 1  # it is to be sent
+        await deliver(house)
+        assert (await forget_live(house)).facts == 1
+        assert found(tmp_path) == []
+
+
+async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
+    """Tasks, skills, core memory and other people's memories are not erased behind their back."""
+    text = WAYS["plain"]
+    async with open_house(tmp_path, None) as house:
+        stores = house.stores
+        await take(house, [json.dumps({"text": text})])
+        await take(house, [json.dumps({"text": text, "id": "bobs", "scope": "person:@bob:test"})])
+        async with house.database.transaction() as tx:
+            task = await stores.tasks.add(tx, Reason("tool", SCOPE), f"Tell: {text}", scope=SCOPE)
+        await stores.skills.write(Reason("tool", SCOPE), "shed", "How to open it", text)
+        (tmp_path / "core.md").write_text(f"- {text}\n")
+        done = await forget_live(house)
+        assert done.quoted == ("bobs", task.id, "skill shed", str(tmp_path / "core.md"))
+        assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
+
+
+async def test_a_short_text_is_erased_where_it_was_learnt_only(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """It would be found in messages that have nothing to do with it."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        model.script(
+            Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)),
+            Text("noted"),
+        )
+        await house.incoming("I have a dog")
+        await house.incoming("He has a dog, too")
+        await house.incoming("/memory")
+        await house.said(3)
+        await deliver(house)
+        done = await forget_live(house, "a dog")
+        assert len(done.short) == 1
+        intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
+        assert intents == ["", "He has a dog, too"]
+        assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # named by its id
+
+
+async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: an empty message would be sent in its place."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await take(house, [json.dumps({"text": WAYS["plain"]})])
+        await house.incoming(WAYS["plain"])
+        await house.said(1)
+        outgoing = await house.outbox.next(ROOM)
+        assert outgoing is not None
+        await house.outbox.stuck(outgoing.id, "M_FORBIDDEN")
+        assert (await forget_live(house)).unfinished == 0
+        async with house.database.transaction() as tx:
+            await house.outbox.release(tx, ROOM)
+        assert await house.outbox.next(ROOM) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_stays_in_the_free_space_of_the_database(tmp_path: Path, seed: int) -> None:
+    """M-030: rows that grew have moved from page to page, and SQLite leaves copies behind."""
+    chance = random.Random(seed)
+    lines = [
+        {"text": f"{n} {WORD if chance.random() < 0.05 else ''} {'x' * chance.choice(SIZES)}"}
+        for n in range(800)
+    ]
+    async with open_house(tmp_path, None) as house:
+        await take(house, map(json.dumps, lines))
+        await house.stores.memories.text(SCOPE)
+        assert (await forget_live(house)).facts > 10
+        assert found(tmp_path) == []
+
+
+SIZES = (5, 40, 200, 900, 3000, 9000)
