@@ -119,7 +119,7 @@ def test_what_is_exported_comes_in_again_the_same(terminal: Terminal, tmp_path: 
 
 def test_bad_lines_are_told_with_their_numbers_and_the_others_taken(terminal: Terminal) -> None:
     """M-067."""
-    lines = b'{"text": "first one"}\n\xff\xfe\n\n{"text": "x"}\n{"text": "last one"}\n{"id": "a"}'
+    lines = b'{"text": "first one"}\n\xff\xfe\n\n{"text": "-"}\n{"text": "last one"}\n{"id": "a"}'
     done = terminal.run("memory", "import", "-", given=lines)
     assert (done.returncode, done.stdout) == (1, b"stored 2, raised 0, known already 0\n")
     told = [line.split(":")[0] for line in done.stderr.decode().splitlines()]

@@ -146,8 +146,8 @@ async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> No
 async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelServer) -> None:
     """M-066: a line that somebody reworded in the memories file is still the same memory."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await take(house, [json.dumps({"text": "The shed opens with zimt kanarie"})])
-        await house.incoming("The shed opens with zimt kanarie, right?")
+        await take(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
+        await house.incoming("The shed opens with zimtkanarie, right?")
         await house.said(1)
         (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
         await house.incoming("Is it so?")

@@ -77,7 +77,7 @@ async def test_a_line_may_say_everything_about_a_fact(memory: Memory) -> None:
         ("[1]", "object"),
         (line(id="a"), "text"),
         (line(text=5), "text"),
-        (line(text=""), "at least 3"),
+        (line(text="..."), "letter or digit"),
         (line(text="x" * 20_001), "at most 20000"),
         (line(text="good", id=5), "id"),
         (line(text="good", id=""), "id"),
@@ -139,6 +139,8 @@ async def test_nothing_new_leaves_no_change_set(memory: Memory) -> None:
 async def test_what_goes_out_comes_in_the_same(memory: Memory, tmp_path: Path) -> None:
     """M-068."""
     await memory.add("likes tea 🍵")
+    memory.file.write_text("likes tea 🍵\n素食\n", "utf-8")
+    await memory.flat.text(ANN)
     memory.clock.advance(5)
     async with memory.database.transaction() as tx:
         await memory.facts.add(
@@ -147,7 +149,7 @@ async def test_what_goes_out_comes_in_the_same(memory: Memory, tmp_path: Path) -
     await memory.add("is gone")
     await memory.retire("is gone")
     lines = await exported(memory.facts, await memory.facts.scopes())
-    assert [json.loads(text)["text"] for text in lines] == ["likes tea 🍵", "has a dog"]
+    assert [json.loads(text)["text"] for text in lines] == ["likes tea 🍵", "素食", "has a dog"]
     (tmp_path / "empty").mkdir()
     async with memory_in(tmp_path / "empty") as other:
         await take(other, lines)

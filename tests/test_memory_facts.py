@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.world.clock import NOON
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.errors import ToolFailed
-from wintermute.memory.entry import LONGEST, MOST, entries, entry, key
+from wintermute.memory.entry import LONGEST, MOST, cleaned, entries, entry, key
 from wintermute.memory.places import Places, folder_name
-from wintermute.memory.records import Source
+from wintermute.memory.records import NewFact, Source
 
 
 @pytest.fixture
@@ -49,12 +49,20 @@ def test_a_fact_is_one_clean_line(text: str, clean: str) -> None:
     assert entry(text) == clean
 
 
-@pytest.mark.parametrize("text", ["", "ab", "  ab ", "# - ab", "---", "***", "===", "...", "\n\n"])
+@pytest.mark.parametrize("text", ["", "  ", "# -", "---", "***", "===", "...", "\n\n"])
 def test_a_fact_that_says_nothing_is_refused(text: str) -> None:
     """M-006: naming the limit."""
     with pytest.raises(ToolFailed, match="at least 3 characters"):
         entry(text)
     assert entries(text) == []
+
+
+@pytest.mark.parametrize("text", ["ab", "  ab ", "# - ab", "素食", "7"])
+def test_a_short_fact_is_taken_only_from_a_file(text: str) -> None:
+    """M-006: who writes it by hand means it."""
+    with pytest.raises(ToolFailed, match="at least 3 characters"):
+        entry(text)
+    assert entries(text) == [cleaned(text)]
 
 
 def test_a_fact_that_is_too_long_is_refused() -> None:
@@ -75,7 +83,7 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
     """M-006, P-016: and what is left can be no heading, quote, list, divider or fence."""
     for line in entries(text):
         assert entries(line) == [line]
-        assert entry(line, len(line)) == line
+        assert entry(line, 1, len(line)) == line
         assert line.isprintable() or line.splitlines() == [line]
         assert not line.startswith(("#", ">", "*", "- ", "---", "```", "~~~", " "))
 
@@ -84,10 +92,15 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
     ("one", "other", "equal"),
     [
         ("likes tea", "Likes  TEA", True),
-        ("likes tea", "likestea", True),
+        ("likes tea", "likestea", False),
+        ("I am now here", "I am nowhere", False),
+        ("  I am\tnow  here ", "I am now here", True),
         ("STRASSE 5", "straße 5", True),
         ("\uff54\uff45\uff41 time", "tea time", True),
         ("我 喜欢茶", "我喜欢茶", True),
+        ("我有 2 只猫", "我有2只猫", True),
+        ("房间 1 2", "房间 12", False),
+        ("저는 차를", "저는차를", False),
         ("likes tea", "likes teas", False),
         ("room 1 2", "room 12", False),
         ("room 1  2", "room 1 2", True),
@@ -224,6 +237,22 @@ async def test_what_was_retired_long_ago_is_removed(memory: Memory) -> None:
     async with memory.database.transaction() as tx:
         assert await memory.facts.expire(tx, NOON + timedelta(days=1)) == 1
     assert await memory.texts() == ["live"]
+
+
+async def test_ten_thousand_facts_are_retired_beside_the_event_loop(memory: Memory) -> None:
+    """Nobody waits for it: with room for a busy machine."""
+    async with memory.database.transaction() as tx:
+        new = [NewFact(ANN, f"fact number {n} about something") for n in range(10_000)]
+        ids = [taken.fact.id for taken in await memory.facts.take(tx, new)]
+        loop = asyncio.get_running_loop()
+        work = asyncio.ensure_future(memory.facts.lay_down(tx, ANN, ids, "tool"))  # noqa: TID251
+        longest, last = 0.0, loop.time()
+        while not work.done():
+            await asyncio.sleep(0)
+            longest, last = max(longest, loop.time() - last), loop.time()
+        assert len(await work) == 10_000
+    assert longest < 0.1
+    assert await memory.facts.count(ANN) == 0
 
 
 WORDS = st.sampled_from(["tea time", "Tea Time", "teatime", "coffee", "rex 1", "rex 2"])

@@ -209,7 +209,7 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
             stores.owner_scope,
             ZoneInfo(config.timezone),
         )
-        done = await reading.run(file, Reason("import", stores.owner_scope))
+        done = await reading.run(file, Reason("import", "everyone"))
         for scope in sorted(done.scopes):
             await stores.memories.text(scope)
         return done

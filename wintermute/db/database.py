@@ -37,6 +37,11 @@ class Transaction:
         cursor = await self._connection.execute(sql, cast("Iterable[Any]", parameters))
         return cursor.rowcount
 
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each row, in one go through the driver's thread."""
+        if rows:
+            await self._connection.executemany(sql, rows)
+
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query, as this transaction sees them."""
         found = await self._connection.execute_fetchall(sql, cast("Iterable[Any]", parameters))

@@ -3,8 +3,8 @@
 import logging
 
 from wintermute.errors import MemoryFileUnusable
-from wintermute.memory.files import read_text
 from wintermute.memory.places import Places
+from wintermute.memory.said import SaidOnce
 
 log = logging.getLogger(__name__)
 
@@ -14,11 +14,14 @@ class Core:
 
     def __init__(self, places: Places) -> None:
         self._places = places
+        self._said = SaidOnce(log)
 
     def text(self, scope: str) -> str:
         """The file of this scope; empty when there is none or it cannot be read."""
         try:
-            return read_text(self._places.core(scope)) or ""
+            text = self._places.core_file(scope).text()
         except MemoryFileUnusable as problem:
-            log.warning("core memory left out scope=%s reason=%s", scope, problem)
+            self._said.warn("core memory left out", scope, problem)
             return ""
+        self._said.over(scope)
+        return text or ""

@@ -13,7 +13,7 @@ from wintermute.changes.store import ChangeSets
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
-from wintermute.memory.entry import LONGEST, entry
+from wintermute.memory.entry import LONGEST, SHORTEST, entry
 from wintermute.memory.facts import Facts
 from wintermute.memory.records import EXPLICIT, SOURCES, Fact, NewFact, Outcome
 from wintermute.messages import Json
@@ -82,7 +82,7 @@ class Import:
         problems: list[tuple[int, str]] = []
         new = list(self._read(batch, problems))
         async with self._database.transaction() as tx:
-            taken = [await self._facts.take(tx, fact) for fact in new]
+            taken = await self._facts.take(tx, new)
             changes = [done.change for done in taken if done.change]
             set_id = so_far.set_id
             if changes and set_id is None:
@@ -123,7 +123,7 @@ class Import:
             raise _Problem(f'"source" is none of {", ".join(SOURCES)}')
         return NewFact(
             scope=scope,
-            text=entry(text, LONGEST),
+            text=entry(text, SHORTEST, LONGEST),
             source=source,
             speaker=_name(values, "speaker"),
             origins=_names(values, "origins"),

@@ -1,28 +1,29 @@
 """The store of facts: kept once per scope, retired rather than deleted, every change on record."""
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from wintermute import db
-from wintermute.changes.records import Change, Reason
-from wintermute.changes.store import ChangeSets
-from wintermute.clock import Clock, moment, stamp
+from wintermute.changes.records import Cause, Change, Reason
+from wintermute.changes.store import KEPT, ChangeSets
+from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
-from wintermute.memory.entry import LONGEST, MOST, entry, key
-from wintermute.memory.guard import successors
-from wintermute.memory.records import (
-    EXPLICIT,
-    Fact,
-    NewFact,
-    Outcome,
-    Replaced,
-    Row,
-    Source,
-    Taken,
+from wintermute.memory.entry import MOST, entry, key
+from wintermute.memory.records import Fact, NewFact, Outcome, Replaced, Row, Source, Taken
+from wintermute.memory.rows import (
+    fact_of,
+    facts_of,
+    met,
+    retirements,
+    revived,
+    state_of,
+    succession,
+    wanted,
 )
 from wintermute.messages import Json
 
@@ -31,7 +32,10 @@ IN_LIST = "IN (SELECT value FROM json_each(?))"
 
 
 class Facts:
-    """What is remembered of each person and room. Also the `Rows` of kind "fact" for an undo."""
+    """What is remembered of each person and room. Also the `Rows` of kind "fact" for an undo.
+
+    What is done to many facts at once goes on beside the event loop.
+    """
 
     def __init__(
         self, database: Database, changes: ChangeSets, clock: Clock, new_id: NewId
@@ -43,13 +47,19 @@ class Facts:
 
     # Reading
 
-    async def live(self, scope: str, tx: Transaction | None = None) -> list[Fact]:
-        """The facts of a scope, oldest first; within a transaction, as it sees them."""
+    async def live(
+        self, scope: str, tx: Transaction | None = None, stored_before: datetime | None = None
+    ) -> list[Fact]:
+        """The facts of a scope, oldest first; within a transaction, as it sees them.
+
+        `stored_before`: without what was stored, or revived, since; whatever its age.
+        """
         rows = await (tx or self._database).rows(
-            "SELECT * FROM facts WHERE scope = ? AND valid_to IS NULL ORDER BY created_at, seq",
-            (scope,),
+            "SELECT * FROM facts WHERE scope = :scope AND valid_to IS NULL"
+            " AND (:before IS NULL OR stored_at < :before) ORDER BY created_at, seq",
+            {"scope": scope, "before": stamp(stored_before) if stored_before else None},
         )
-        return [_fact(row) for row in rows]
+        return await asyncio.to_thread(facts_of, rows)
 
     async def latest(self, scope: str, begin: int, count: int) -> list[Fact]:
         """`count` facts, newest first, from the one numbered `begin` on (M-002)."""
@@ -60,7 +70,7 @@ class Facts:
             " ORDER BY created_at DESC, seq DESC LIMIT ? OFFSET ?",
             (scope, max(0, count), begin - 1),
         )
-        return [_fact(row) for row in rows]
+        return [fact_of(row) for row in rows]
 
     async def get(self, fact_id: str, scope: str | None = None) -> Fact | None:
         """One fact, live or retired; with `scope` only if it belongs there."""
@@ -68,7 +78,7 @@ class Facts:
             "SELECT * FROM facts WHERE id = ? AND (scope = ? OR ? IS NULL)",
             (fact_id, scope, scope),
         )
-        return _fact(row) if row else None
+        return fact_of(row) if row else None
 
     async def lineage(self, ids: Iterable[str], recognisable: int) -> list[Fact]:
         """These facts, live or retired, with all that is the same at another time.
@@ -85,7 +95,7 @@ class Facts:
             " SELECT * FROM facts WHERE id IN (SELECT id FROM found) ORDER BY seq",
             (json.dumps(list(ids)), recognisable),
         )
-        return [_fact(row) for row in rows]
+        return [fact_of(row) for row in rows]
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""
@@ -119,17 +129,17 @@ class Facts:
 
         Raises: ToolFailed for a text that is too short or too long.
         """
-        new = NewFact(scope, entry(text, most), source, speaker, tuple(origins))
-        taken = await self.take(tx, new)
+        new = NewFact(scope, entry(text, most=most), source, speaker, tuple(origins))
+        (taken,) = await self.take(tx, [new])
         if taken.change:
             await self._changes.record(tx, why, [taken.change])
         return taken.fact, taken.outcome
 
     async def retire(self, tx: Transaction, why: Reason, ids: Iterable[str]) -> list[Fact]:
         """Take facts of `why.scope` out of use; those that were live, in order."""
-        gone = await self.lay_down(tx, why.scope, ids)
+        gone = await self.lay_down(tx, why.scope, ids, why.cause)
         if gone:
-            await self._changes.record(tx, why, [retirement(fact) for fact in gone])
+            await self._changes.record(tx, why, await asyncio.to_thread(retirements, gone))
         return gone
 
     async def replace(
@@ -145,24 +155,18 @@ class Facts:
         An old fact that equals a new one stays. What stands for the person's own words is their
         own words as well (M-042).
         """
-        wanted = set(old_ids)
-        texts = [entry(text, LONGEST) for text, _ in new]
-        live = {key(fact.text): fact for fact in await self.live(scope, tx)}
-        kept = {key(text) for text in texts}
-        old = [fact for name, fact in live.items() if fact.id in wanted and name not in kept]
-        heirs = _heirs(old, texts)
-        taken = []
-        for n, (text, (_, source)) in enumerate(zip(texts, new, strict=True)):
-            replaced = [fact for fact in old if n in heirs[fact.id]]
-            own = any(fact.source == EXPLICIT for fact in replaced)
-            origins = {name: None for fact in replaced for name in fact.origins}
-            if key(text) not in live:
-                origins |= dict.fromkeys(why.evidence)
-            fresh = NewFact(scope, text, EXPLICIT if own else source, origins=tuple(origins))
-            taken.append(await self.take(tx, fresh))
-        places = {name: taken[found[0]].fact.id for name, found in heirs.items() if found}
-        retired = await self.lay_down(tx, scope, [fact.id for fact in old], places)
-        changes = [done.change for done in taken if done.change] + [retirement(f) for f in retired]
+        live = await self.live(scope, tx)
+        planned = await asyncio.to_thread(succession, live, set(old_ids), scope, new, why.evidence)
+        taken = await self.take(tx, planned.fresh)
+        places = {
+            fact.id: taken[heir].fact.id
+            for fact, heir in zip(planned.old, planned.heirs, strict=True)
+            if heir is not None
+        }
+        ids = [fact.id for fact in planned.old]
+        retired = await self.lay_down(tx, scope, ids, why.cause, places)
+        changes = [done.change for done in taken if done.change]
+        changes += await asyncio.to_thread(retirements, retired)
         return Replaced(
             facts=tuple(done.fact for done in taken),
             outcomes=tuple(done.outcome for done in taken),
@@ -172,105 +176,93 @@ class Facts:
 
     # Writing, for callers that put the changes on record themselves
 
-    async def take(self, tx: Transaction, new: NewFact) -> Taken:
-        """Store a fact, unless its id is known or an equal one lives in its scope."""
-        found = await tx.row(
-            "SELECT * FROM facts WHERE id = :id"
-            " UNION ALL SELECT * FROM facts WHERE scope = :scope AND key = :key"
-            " AND valid_to IS NULL",
-            {"id": new.id, "scope": new.scope, "key": key(new.text)},
+    async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[Taken]:
+        """Store facts, but those whose id is known or whose equal lives in their scope."""
+        ids, pairs = await asyncio.to_thread(wanted, new)
+        rows = await tx.rows(
+            "SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.id = w.value"
+            " UNION SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.valid_to IS NULL AND"
+            " f.scope = json_extract(w.value, '$[0]') AND f.key = json_extract(w.value, '$[1]')",
+            (ids, pairs),
         )
-        if found is None:
-            return await self._store(tx, new)
-        known = _fact(found)
-        if known.id == new.id:
-            return Taken(known, "known", None)
-        return await self._meet(tx, known, new)
-
-    async def _store(self, tx: Transaction, new: NewFact) -> Taken:
-        at = new.at or self._clock.now()
-        fact = Fact(
-            id=new.id or self._new_id("fact"),
-            scope=new.scope,
-            text=new.text,
-            source=new.source,
-            speaker=new.speaker,
-            origins=new.origins,
-            created_at=at,
-            valid_from=new.valid_from or at,
-        )
-        await tx.execute(
+        batch = await asyncio.to_thread(met, new, rows, self._clock.now(), self._new_id)
+        await tx.execute_many(
             "INSERT INTO facts (id, scope, text, key, source, speaker, origins, created_at,"
-            " valid_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                fact.id,
-                fact.scope,
-                fact.text,
-                key(fact.text),
-                fact.source,
-                fact.speaker,
-                json.dumps(fact.origins),
-                stamp(at),
-                stamp(fact.valid_from),
-            ),
+            " stored_at, valid_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            batch.inserts,
         )
-        return Taken(fact, "stored", Change("fact", fact.id, None, _state(fact), fact.origins))
-
-    async def _meet(self, tx: Transaction, known: Fact, new: NewFact) -> Taken:
-        """An equal fact: where both came from is kept, and the stronger source (M-007)."""
-        raised = new.source == EXPLICIT != known.source
-        fact = replace(
-            known,
-            source=new.source if raised else known.source,
-            origins=tuple(dict.fromkeys([*known.origins, *new.origins])),
+        await tx.execute_many(
+            "UPDATE facts SET source = ?, origins = ? WHERE id = ?", batch.updates
         )
-        if fact != known:
-            await tx.execute(
-                "UPDATE facts SET source = ?, origins = ? WHERE id = ?",
-                (fact.source, json.dumps(fact.origins), fact.id),
-            )
-        if not raised:
-            return Taken(fact, "known", None)
-        change = Change("fact", fact.id, _state(known), _state(fact), new.origins)
-        return Taken(fact, "raised", change)
+        return batch.taken
 
     async def lay_down(
         self,
         tx: Transaction,
         scope: str,
         ids: Iterable[str],
+        cause: Cause,
         places: Mapping[str, str] | None = None,
     ) -> list[Fact]:
         """Retire facts of a scope; those that were live. `places`: who took whose place."""
-        wanted = json.dumps(list(ids))
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL"
             " ORDER BY created_at, seq",
-            (wanted, scope),
+            (json.dumps(list(ids)), scope),
         )
-        await tx.execute(
-            "UPDATE facts SET valid_to = ?, replaced_by ="
-            " (SELECT value FROM json_each(?) p WHERE p.key = facts.id)"
-            f" WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL",
-            (stamp(self._clock.now()), json.dumps(places or {}), wanted, scope),
+        gone = await asyncio.to_thread(facts_of, rows)
+        now, places = stamp(self._clock.now()), places or {}
+        await tx.execute_many(
+            # A line that was removed by hand is not in the file.
+            "UPDATE facts SET valid_to = ?1, retired_by = ?2, replaced_by = ?3,"
+            " exported = exported AND ?2 <> 'edit' WHERE id = ?4",
+            [(now, cause, places.get(fact.id), fact.id) for fact in gone],
         )
-        return [_fact(row) for row in rows]
+        return gone
 
-    async def reword(self, tx: Transaction, scope: str, fact_id: str, text: str) -> Change | None:
-        """Give a fact another case or spacing, as the memories file has it; None: not possible."""
-        row = await tx.row("SELECT * FROM facts WHERE id = ? AND scope = ?", (fact_id, scope))
-        if row is None or row["valid_to"] is not None or row["key"] != key(text):
-            return None
-        await tx.execute("UPDATE facts SET text = ? WHERE id = ?", (text, fact_id))
-        before = _fact(row)
-        return Change("fact", fact_id, _state(before), _state(replace(before, text=text)))
+    async def revive(self, tx: Transaction, scope: str, texts: Sequence[str]) -> list[Fact]:
+        """Bring back what was removed by hand not long ago and is written again (M-015).
+
+        So it keeps where it is from and its age; an editor may have saved in two steps.
+        """
+        named = await asyncio.to_thread(lambda: {key(text): text for text in texts})
+        rows = await tx.rows(
+            "SELECT * FROM facts WHERE scope = ? AND valid_to > ? AND retired_by = 'edit'"
+            f" AND key {IN_LIST} ORDER BY valid_to, seq",
+            (scope, stamp(self._clock.now() - KEPT), json.dumps(list(named))),
+        )
+        facts = await asyncio.to_thread(revived, rows, named)
+        now = stamp(self._clock.now())
+        await tx.execute_many(
+            "UPDATE facts SET text = ?, stored_at = ?, exported = 0, valid_to = NULL,"
+            " retired_by = NULL, replaced_by = NULL WHERE id = ?",
+            [(fact.text, now, fact.id) for fact in facts],
+        )
+        return facts
+
+    async def reword(
+        self, tx: Transaction, scope: str, pairs: Sequence[tuple[str, str]]
+    ) -> list[Change]:
+        """Give facts (id, text) another case or spacing, as the memories file has it."""
+        texts = dict(pairs)
+        rows = await tx.rows(
+            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL",
+            (json.dumps(list(texts)), scope),
+        )
+        facts = [fact_of(row) for row in rows if row["key"] == key(texts[row["id"]])]
+        await tx.execute_many(
+            "UPDATE facts SET text = ? WHERE id = ?", [(texts[fact.id], fact.id) for fact in facts]
+        )
+        return [
+            Change("fact", f.id, state_of(f), state_of(replace(f, text=texts[f.id]))) for f in facts
+        ]
 
     # The way back
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
         """What a change set says of a fact; None: retired, or not there."""
         row = await tx.row("SELECT * FROM facts WHERE id = ? AND valid_to IS NULL", (item,))
-        return _state(_fact(row)) if row else None
+        return state_of(fact_of(row)) if row else None
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
         """Make the fact this again; False where an equal one lives or it is gone for good.
@@ -281,7 +273,7 @@ class Facts:
         if row is None:
             return False
         if state is None:
-            return bool(await self.lay_down(tx, row["scope"], [item]))
+            return bool(await self.lay_down(tx, row["scope"], [item], why.cause))
         # Another key would be another line in the file; only case and spacing ever change.
         if (row["scope"], row["key"]) != (state["scope"], key(state["text"])):
             return False
@@ -289,7 +281,8 @@ class Facts:
             "UPDATE facts SET text = :text, source = :source, speaker = :speaker,"
             # A line that must be written anew counts as not written.
             " exported = CASE WHEN text = :text THEN exported ELSE 0 END,"
-            " valid_to = NULL, replaced_by = NULL"
+            " stored_at = CASE WHEN valid_to IS NULL THEN stored_at ELSE :now END,"
+            " valid_to = NULL, retired_by = NULL, replaced_by = NULL"
             " WHERE id = :id AND NOT EXISTS (SELECT 1 FROM facts o WHERE o.scope = facts.scope"
             "  AND o.key = facts.key AND o.valid_to IS NULL AND o.id <> facts.id)",
             {
@@ -297,6 +290,7 @@ class Facts:
                 "text": state["text"],
                 "source": state["source"],
                 "speaker": state.get("speaker"),
+                "now": stamp(self._clock.now()),
             },
         )
         return done == 1
@@ -320,6 +314,20 @@ class Facts:
 
     # The memories file
 
+    def now(self) -> datetime:
+        """The moment by which facts are stamped."""
+        return self._clock.now()
+
+    async def gone_since(
+        self, tx: Transaction, scope: str, begun: datetime, but_by: Cause
+    ) -> set[str]:
+        """Keys of what was retired since `begun` by another cause than this one."""
+        rows = await tx.rows(
+            "SELECT key FROM facts WHERE scope = ? AND valid_to >= ? AND retired_by <> ?",
+            (scope, stamp(begun), but_by),
+        )
+        return {row["key"] for row in rows}
+
     async def is_unwritten(self, scope: str) -> bool:
         """Whether the memories file lacks a live fact or still has a retired one."""
         row = await self._database.row(
@@ -338,10 +346,14 @@ class Facts:
             " ORDER BY created_at, seq",
             {"scope": scope},
         )
-        return [
-            Row(row["id"], row["key"], row["text"], bool(row["live"]), bool(row["exported"]))
-            for row in rows
-        ]
+        return await asyncio.to_thread(_lines, rows)
+
+    async def unwrite(self, tx: Transaction, scope: str, ids: Collection[str]) -> None:
+        """Let these facts count as not written: if their lines go now, nobody removed them."""
+        await tx.execute(
+            f"UPDATE facts SET exported = 0 WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL",
+            (json.dumps(list(ids)), scope),
+        )
 
     async def written(self, tx: Transaction, scope: str) -> None:
         """The memories file now has exactly the live facts."""
@@ -352,41 +364,8 @@ class Facts:
         )
 
 
-def retirement(fact: Fact) -> Change:
-    """How a fact that goes is recorded."""
-    return Change("fact", fact.id, _state(fact), None)
-
-
-def _heirs(old: Sequence[Fact], texts: Sequence[str]) -> dict[str, Sequence[int]]:
-    """Which new texts stand for each old fact: the best by words, or the only one.
-
-    The person's own words get lost in nothing: unrecognised, they are in any of the new texts.
-    """
-    everyone = range(len(texts))
-    unrecognised = everyone if len(texts) == 1 else ()
-    return {
-        fact.id: (
-            [heir] if heir is not None else (everyone if fact.source == EXPLICIT else unrecognised)
-        )
-        for fact, heir in zip(old, successors([f.text for f in old], texts), strict=True)
-    }
-
-
-def _state(fact: Fact) -> Json:
-    state: Json = {"scope": fact.scope, "text": fact.text, "source": fact.source}
-    return state | {"speaker": fact.speaker} if fact.speaker else state
-
-
-def _fact(row: db.Row) -> Fact:
-    return Fact(
-        id=row["id"],
-        scope=row["scope"],
-        text=row["text"],
-        source=row["source"],
-        speaker=row["speaker"],
-        origins=tuple(json.loads(row["origins"])),
-        created_at=moment(row["created_at"]),
-        valid_from=moment(row["valid_from"]),
-        valid_to=moment(row["valid_to"]) if row["valid_to"] else None,
-        replaced_by=row["replaced_by"],
-    )
+def _lines(rows: Iterable[db.Row]) -> list[Row]:
+    return [
+        Row(row["id"], row["key"], row["text"], bool(row["live"]), bool(row["exported"]))
+        for row in rows
+    ]

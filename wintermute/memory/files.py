@@ -3,6 +3,7 @@
 import os
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from wintermute.errors import MemoryFileUnusable
@@ -14,72 +15,82 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
-def read_text(path: Path) -> str | None:
-    """The text of a file; None when there is no such file. Raises: MemoryFileUnusable."""
-    content = read_bytes(path)
-    return None if content is None else decoded(path, content)
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """One such file. `name` is what prompt and tools call it, and the messages of its errors."""
 
+    path: Path
+    name: str
 
-def decoded(path: Path, content: bytes) -> str:
-    """The bytes of a file as text. Raises: MemoryFileUnusable.
+    def text(self) -> str | None:
+        """Its text; None when there is no such file. Raises: MemoryFileUnusable."""
+        content = self.content()
+        return None if content is None else self.decoded(content)
 
-    A file full of zeros is what some file systems leave after a power cut, not an edit.
-    """
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise MemoryFileUnusable(
-            f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8"
-        ) from error
-    if "\0" in text:
-        raise MemoryFileUnusable(f"{path} is not a text file: repair it or move it aside")
-    return text
+    def decoded(self, content: bytes) -> str:
+        """Its bytes as text. Raises: MemoryFileUnusable.
 
+        A file full of zeros is what some file systems leave after a power cut, not an edit.
+        """
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise MemoryFileUnusable(
+                f"{self.name} is not UTF-8 at byte {error.start}: save it as UTF-8"
+            ) from error
+        if "\0" in text:
+            raise MemoryFileUnusable(f"{self.name} is not a text file: repair it or move it aside")
+        return text
 
-def read_bytes(path: Path) -> bytes | None:
-    """The content of a plain file; None when there is none. Raises: MemoryFileUnusable."""
-    try:
-        return _content(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise MemoryFileUnusable(f"{path} cannot be read: {error.strerror}") from error
+    def content(self) -> bytes | None:
+        """What a plain file holds; None when there is none. Raises: MemoryFileUnusable."""
+        try:
+            return self._content()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MemoryFileUnusable(f"{self.name} cannot be read: {error.strerror}") from error
 
+    def saved_at(self) -> float:
+        """When it was last saved, in seconds since 1970; 0 where nobody knows."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
 
-def replace_text(path: Path, text: str, seen: bytes | None) -> bool:
-    """Replace a file in one step, unless it is no longer what was `seen`: then False.
+    def replace(self, text: str, seen: bytes | None) -> bool:
+        """Replace it in one step, unless it is no longer what was `seen`: then False.
 
-    An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
-    """
-    # Always the same name, so that a crash leaves at most one copy, and that one is overwritten.
-    part = path.with_name(f".{path.name}.part")
-    try:
-        _make_folder(path.parent)
-        _write(part, text.encode())
-        if read_bytes(path) != seen:
-            part.unlink()
-            return False
-        part.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise MemoryFileUnusable(f"{path} cannot be written: {error.strerror}") from error
-    return True
+        An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
+        """
+        # Always the same name, so that a crash leaves at most one copy, and that is overwritten.
+        part = self.path.with_name(f".{self.path.name}.part")
+        try:
+            _make_folder(self.path.parent)
+            _write(part, text.encode())
+            if self.content() != seen:
+                part.unlink()
+                return False
+            part.replace(self.path)
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()
+            raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
+        return True
 
-
-def _content(path: Path) -> bytes:
-    descriptor = os.open(path, READ)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise MemoryFileUnusable(f"{path} is not a plain file: move it aside")
-        if found.st_size > MOST_BYTES:
-            raise MemoryFileUnusable(f"{path} has over {MOST_BYTES} bytes: make it shorter")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+    def _content(self) -> bytes:
+        descriptor = os.open(self.path, READ)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise MemoryFileUnusable(f"{self.name} is not a plain file: move it aside")
+            if found.st_size > MOST_BYTES:
+                raise MemoryFileUnusable(f"{self.name} has over {MOST_BYTES} bytes: shorten it")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,38 +1,41 @@
 """MEMORIES.txt: a live two-way view of the facts, one per line (M-015).
 
 The database is the truth. `exported` tells a line that a person removed (the fact has been in the
-file) from one that has not been written yet. The file is written before the transaction commits:
-after a crash in between, the next look finds lines that are there already.
+file) from one that has not been written yet. What the store decides is committed before the file
+is written. Only what is learnt from the file commits after it: after a crash in between, the next
+look finds lines that are there already.
 """
 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from wintermute.changes.records import Change, Reason
+from wintermute.changes.records import Reason
 from wintermute.changes.store import ChangeSets
 from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.memory.entry import entries, key
-from wintermute.memory.facts import Facts, retirement
-from wintermute.memory.files import decoded, read_bytes, replace_text
+from wintermute.memory.facts import Facts
+from wintermute.memory.files import TextFile
 from wintermute.memory.guard import listed, refusal
-from wintermute.memory.lines import Plan, lines_of, plan, text_of
+from wintermute.memory.lines import Plan, arranged, lines_of, plan, text_of
 from wintermute.memory.places import Places
-from wintermute.memory.records import EXPLICIT, NewFact, Replaced, Source
+from wintermute.memory.records import EXPLICIT, Fact, NewFact, Replaced, Source
+from wintermute.memory.rows import retirements, revivals
+from wintermute.memory.said import SaidOnce
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-MANY = 5
-"""From so many lines on an empty file looks like an accident."""
+SETTLES = 2.0
+"""Seconds after a save in which the rest of it may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,51 +69,46 @@ class FlatFile:
         self._places = places
         self._changes = changes
         self._settled: dict[str, _Settled] = {}
+        self._said = SaidOnce(log)
 
     async def text(self, scope: str) -> str:
         """The file's lines, once hand edits are facts and new facts are lines.
 
         Where the file cannot be used, the facts alone: nothing is ever retired for that.
         """
-        path = self._places.memories(scope)
         try:
-            content = await asyncio.to_thread(read_bytes, path)
+            content = await asyncio.to_thread(self._places.memories_file(scope).content)
             last = self._settled.get(scope)
             known = last is not None and last.digest == _digest(content)
             if last and known and not await self._facts.is_unwritten(scope):
+                self._said.over(scope)
                 return last.text
             return await self._sync(scope)
         except MemoryFileUnusable as problem:
-            log.warning("memories file left out scope=%s reason=%s", scope, problem)
+            self._said.warn("memories file left out", scope, problem)
             return text_of(fact.text for fact in await self._facts.live(scope))
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """Let the lines of a text stand for the facts (P-049), within the guards of M-062.
 
-        Facts made since `begun` stay, whether the text has them or not.
+        What was stored since `begun` stays, and what was removed since does not come back, whether
+        the text has it or not. The file follows; whatever happens then, the facts are replaced.
         Raises: ToolFailed, with what to do, when the text would lose what must stay.
         """
-
-        async def work(tx: Transaction) -> Replaced:
-            found, planned = await self._plan(tx, scope)
-            await self._learn(tx, scope, planned)
-            facts = await self._facts.live(scope, tx)
-            old = [fact for fact in facts if fact.created_at < begun]
-            problem = refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text)
-            if problem:
-                raise ToolFailed(problem)
-            new: list[tuple[str, Source]] = [(line, "dreaming_merge") for line in listed(text)]
-            done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
-            ordered = {fact.id: fact.text for fact in done.facts}
-            ordered |= {fact.id: fact.text for fact in await self._facts.live(scope, tx)}
-            await self._write(scope, found, tuple(ordered.values()))
-            await self._facts.written(tx, scope)
-            return done
-
         try:
-            return await self._transaction(scope, work)
+            await self._sync(scope)
         except MemoryFileUnusable as problem:
             raise ToolFailed(f"nothing was changed: {problem}") from problem
+        async with self._database.transaction() as tx:
+            old = await self._facts.live(scope, tx, stored_before=begun)
+            gone = await self._facts.gone_since(tx, scope, begun, why.cause)
+            new = await asyncio.to_thread(_accepted, old, text, gone)
+            done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
+        try:
+            await self._sync(scope, [fact.text for fact in done.facts])
+        except MemoryFileUnusable as problem:
+            self._said.warn("memories file not written", scope, problem)
+        return done
 
     async def forget(self, scope: str, ids: Collection[str]) -> int:
         """Remove facts of a scope for good: line, row and recorded changes; how many rows.
@@ -122,29 +120,34 @@ class FlatFile:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
             goes = {row.key for row in rows if row.id in ids}
-            lines = [
-                line
-                for line in found.lines or ()
-                if goes.isdisjoint(key(text) for text in entries(line))
-            ]
-            await self._write(scope, found, lines_of("\n".join(lines)))
+            lines = await asyncio.to_thread(_without, found.lines or (), goes)
+            await self._write(scope, found, lines)
             gone = await self._facts.purge(tx, scope, ids)
             await self._changes.forget(tx, "fact", gone)
             return len(gone)
 
+        async with self._database.transaction() as tx:
+            await self._facts.unwrite(tx, scope, ids)
         self._settled.pop(scope, None)
         return await self._transaction(scope, work)
 
-    async def _sync(self, scope: str) -> str:
+    async def _sync(self, scope: str, order: Sequence[str] = ()) -> str:
+        """Bring file and facts together. `order`: how the lines are to stand, if that is new."""
+
         async def work(tx: Transaction) -> _Settled:
-            found, planned = await self._plan(tx, scope)
+            found = await self._read(scope)
+            rows = await self._facts.for_file(tx, scope)
+            planned = await asyncio.to_thread(plan, found.lines, rows)
+            if planned.loses_most:
+                await self._wait_for_the_rest(scope)
             await self._learn(tx, scope, planned)
-            text = text_of(planned.lines)
+            lines = arranged(planned.lines, order) if order else planned.lines
+            text = text_of(lines)
             try:
-                digest = await self._write(scope, found, planned.lines)
+                digest = await self._write(scope, found, lines)
             except MemoryFileUnusable as problem:
                 # Not `written`: the next look tries again, and retires nothing for it.
-                log.warning("memories file not written scope=%s reason=%s", scope, problem)
+                self._said.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
             await self._facts.written(tx, scope)
             return _Settled(text, digest)
@@ -152,6 +155,8 @@ class FlatFile:
         # Kept only when committed: else edits by hand would count as known.
         settled = await self._transaction(scope, work)
         self._settled[scope] = settled
+        if settled.digest is not None:
+            self._said.over(scope)
         return settled.text
 
     async def _transaction(self, scope: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -162,36 +167,41 @@ class FlatFile:
                     return await work(tx)
             except _SavedMeanwhile:
                 log.info("memories file saved meanwhile scope=%s", scope)
-        raise MemoryFileUnusable(
-            f"{self._places.memories(scope)} is saved again and again: try again later"
-        )
+        name = self._places.shown_memories(scope)
+        raise MemoryFileUnusable(f"{name} is saved again and again: try again later")
 
     async def _read(self, scope: str) -> _Found:
-        path = self._places.memories(scope)
-        content = await asyncio.to_thread(read_bytes, path)
-        return _Found(content, None if content is None else lines_of(decoded(path, content)))
+        return await asyncio.to_thread(_found, self._places.memories_file(scope))
 
-    async def _plan(self, tx: Transaction, scope: str) -> tuple[_Found, Plan]:
-        found = await self._read(scope)
-        return found, plan(found.lines, await self._facts.for_file(tx, scope))
+    async def _wait_for_the_rest(self, scope: str) -> None:
+        """Many editors empty a file and then write it: a fresh loss is looked at again."""
+        file = self._places.memories_file(scope)
+        saved = await asyncio.to_thread(file.saved_at)
+        if abs(self._facts.now().timestamp() - saved) < SETTLES:
+            raise MemoryFileUnusable(
+                f"{file.name} lost most of its lines just now: it is looked at again"
+            )
 
     async def _learn(self, tx: Transaction, scope: str, planned: Plan) -> None:
         """Take what was edited by hand into the store, as one change set."""
         if planned.dropped:
             log.warning("lines that say nothing removed scope=%s n=%d", scope, planned.dropped)
-        gone = await self._facts.lay_down(tx, scope, planned.removed)
-        changes: list[Change | None] = [retirement(fact) for fact in gone]
-        changes += [await self._facts.reword(tx, scope, *pair) for pair in planned.reworded]
-        taken = [await self._facts.take(tx, NewFact(scope, text)) for text in planned.added]
-        changes += [done.change for done in taken]
-        edits = [change for change in changes if change]
+        gone = await self._facts.lay_down(tx, scope, planned.removed, "edit")
+        edits = await asyncio.to_thread(retirements, gone)
+        edits += await self._facts.reword(tx, scope, planned.reworded)
+        back = await self._facts.revive(tx, scope, planned.added)
+        edits += await asyncio.to_thread(revivals, back)
+        known = {fact.text for fact in back}
+        new = [NewFact(scope, text) for text in planned.added if text not in known]
+        taken = await self._facts.take(tx, new)
+        edits += [done.change for done in taken if done.change]
         if not edits:
             return
         summary = f"{len(planned.added)} lines added by hand, {len(gone)} removed"
         set_id = await self._changes.record(tx, Reason("edit", scope, summary=summary), edits)
-        if len(gone) >= MANY and not planned.lines:
+        if planned.loses_most:
             log.warning(
-                "memories file is empty: facts retired scope=%s n=%d;"
+                "memories file lost most of its lines: facts retired scope=%s n=%d;"
                 " if that was an accident: wintermute memory undo %s",
                 scope,
                 len(gone),
@@ -203,10 +213,28 @@ class FlatFile:
         if lines == (found.lines or ()):
             return _digest(found.content)
         text = text_of(lines)
-        path = self._places.memories(scope)
-        if not await _to_its_end(partial(replace_text, path, text, found.content)):
+        file = self._places.memories_file(scope)
+        if not await _to_its_end(partial(file.replace, text, found.content)):
             raise _SavedMeanwhile
         return _digest(text.encode())
+
+
+def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
+    """The lines that may stand for the old facts. Raises: ToolFailed."""
+    problem = refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text)
+    if problem:
+        raise ToolFailed(problem)
+    return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
+
+
+def _without(lines: Sequence[str], goes: set[str]) -> tuple[str, ...]:
+    kept = [line for line in lines if goes.isdisjoint(key(text) for text in entries(line))]
+    return lines_of("\n".join(kept))
+
+
+def _found(file: TextFile) -> _Found:
+    content = file.content()
+    return _Found(content, None if content is None else lines_of(file.decoded(content)))
 
 
 async def _to_its_end(work: Callable[[], T]) -> T:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from wintermute.memory.entry import entries, key
 from wintermute.memory.records import Row
 
+MANY = 5
+"""Fewer lines a person may well remove on purpose."""
 LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -23,7 +25,12 @@ class Plan:
     removed: tuple[str, ...] = ()
     """Facts (id) whose line a person removed."""
     dropped: int = 0
-    """Lines that say nothing and go."""
+    """Lines of mere decoration, which go."""
+
+    @property
+    def loses_most(self) -> bool:
+        """Whether it looks like an accident: fewer lines are left than went."""
+        return len(self.removed) >= MANY and len(self.removed) > len(self.lines)
 
 
 def lines_of(text: str) -> tuple[str, ...]:
@@ -34,6 +41,13 @@ def lines_of(text: str) -> tuple[str, ...]:
 def text_of(lines: Iterable[str]) -> str:
     """Lines as the text of a file."""
     return "".join(f"{line}\n" for line in lines)
+
+
+def arranged(lines: Sequence[str], order: Iterable[str]) -> tuple[str, ...]:
+    """These lines without blank ones: first those of the order, in it, then the others."""
+    there = set(lines)
+    first = {line: None for line in order if line in there}
+    return (*first, *(line for line in lines if line.strip() and line not in first))
 
 
 def plan(lines: Sequence[str] | None, rows: Sequence[Row]) -> Plan:

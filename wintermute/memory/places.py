@@ -4,6 +4,8 @@ import hashlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+from wintermute.memory.files import TextFile
+
 MEMORIES = "MEMORIES.txt"
 CORE = "core.md"
 MOST_BYTES = 200
@@ -23,6 +25,14 @@ class Places:
     def core(self, scope: str) -> Path:
         """The core memory."""
         return self._data_dir / self._below(scope) / CORE
+
+    def memories_file(self, scope: str) -> TextFile:
+        """The file of facts, to be read and written."""
+        return TextFile(self.memories(scope), self.shown_memories(scope))
+
+    def core_file(self, scope: str) -> TextFile:
+        """The core memory, to be read and written."""
+        return TextFile(self.core(scope), str("data" / self._below(scope) / CORE))
 
     def shown_memories(self, scope: str) -> str:
         """What prompt and tools call the file of facts, wherever the data folder is."""

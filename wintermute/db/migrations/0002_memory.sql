@@ -1,3 +1,7 @@
+-- Whose memory a branch may touch: a cast stays in the scope it began in (owner: loom) --------
+
+ALTER TABLE branches ADD COLUMN scope TEXT NOT NULL DEFAULT '';   -- '' before this migration: as its conversation
+
 -- What is remembered (owner: memory) -------------------------------------------------------
 
 CREATE TABLE facts (
@@ -5,14 +9,16 @@ CREATE TABLE facts (
     id          TEXT NOT NULL UNIQUE,
     scope       TEXT NOT NULL,                       -- 'person:@ann:example.org' or 'room:!abc'
     text        TEXT NOT NULL,                       -- one line
-    key         TEXT NOT NULL,                       -- the text without case and spacing: equal facts are one (M-007)
+    key         TEXT NOT NULL,                       -- the text whatever its case and spacing: equal facts are one (M-007)
     source      TEXT NOT NULL CHECK (source IN ('user_explicit', 'harvest', 'dreaming_merge')),
     speaker     TEXT,                                -- who said it, where that is known
     taint       INTEGER NOT NULL DEFAULT 0,
     origins     TEXT NOT NULL DEFAULT '[]',          -- JSON list: events, turns, changes it was learnt from
     created_at  TEXT NOT NULL,                       -- of an imported fact: its own age (M-067)
+    stored_at   TEXT NOT NULL,                       -- since when it is here, or here again
     valid_from  TEXT NOT NULL,
     valid_to    TEXT,                                -- NULL while it is live; else when it was retired
+    retired_by  TEXT,                                -- the cause of that; 'edit': its line was removed by hand
     replaced_by TEXT,                                -- the fact that took its place
     exported    INTEGER NOT NULL DEFAULT 0,          -- 1 while MEMORIES.txt has its line
     accesses    INTEGER NOT NULL DEFAULT 0,
