@@ -2,8 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +16,11 @@ from tests.world.clock import FakeClock
 from wintermute.changes.merge import Merged, without
 from wintermute.changes.records import Change, Reason
 from wintermute.changes.store import KEPT, ChangeSets
+from wintermute.changes.undo import Place, Undo
+from wintermute.commands.listing import undone_lines
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
+from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.night.expiry import Expiry
@@ -106,6 +112,135 @@ def test_a_later_edit_stays_or_is_named(
     assert all(line in merged.state["text"] for line in added)
     for name in merged.kept:
         assert merged.state[name] == now[name]
+
+
+fields = st.fixed_dictionaries({"text": lines, "priority": st.integers(1, 3)})
+
+
+@given(st.lists(fields, min_size=2, max_size=6))
+def test_what_a_later_change_set_again_stays(history: list[Json]) -> None:
+    """Issue: undo never loses the later edit, also where it set what was undone: a, b, a, b."""
+    first, second, now = history[0], history[1], history[-1]
+    since = [Change("task", "t", *pair) for pair in pairwise(history[1:]) if pair[0] != pair[1]]
+    merged = without(first, second, now, since)
+    assert merged.state is not None
+    touched = {
+        name
+        for change in since
+        for name in now
+        if _of(change.before, name) != _of(change.after, name)
+    }
+    mine = "priority" not in touched
+    assert merged.state["priority"] == (first if mine else now)["priority"]
+    lost = first["priority"] != second["priority"] and now["priority"] != first["priority"]
+    assert ("priority" in merged.kept) == (lost and not mine)
+    if "text" not in touched:
+        assert merged.state["text"] == first["text"]
+
+
+def _of(state: Json | None, name: str) -> object:
+    return (state or {})[name]
+
+
+@pytest.mark.parametrize(
+    ("undone_too", "status", "reason", "kept"),
+    [
+        ((), "completed", "two", [("task", ("status", "reason"))]),
+        ((0,), "active", "", []),
+        ((0, 1), "active", "", []),
+    ],
+    ids=["nothing", "the last", "all since"],
+)
+async def test_a_task_completed_again_stays_completed(
+    tmp_path: Path,
+    undone_too: tuple[int, ...],
+    status: str,
+    reason: str,
+    kept: list[tuple[str, tuple[str, ...]]],
+) -> None:
+    """Issue: undo never loses the later edit; one that was undone itself counts for nothing."""
+    async with _stores(tmp_path) as stores:
+        async with stores.database.transaction() as tx:
+            task = await stores.tasks.add(tx, WHY, "tea", scope=ANN)
+            await stores.tasks.complete(tx, WHY, task.id, ANN, "one")
+            await stores.tasks.resume(tx, WHY, task.id, ANN)
+            await stores.tasks.complete(tx, WHY, task.id, ANN, "two")
+        sets = await stores.changes.history(("task",), ANN)
+        for n in undone_too:
+            await stores.undo.run(sets[n])
+        undone = await stores.undo.run(sets[2])
+        now = await stores.tasks.get(task.id, ANN)
+        assert (now.status, now.reason) == (status, reason)
+        assert [(one.kind, one.fields) for one in undone.kept] == kept
+        again = await stores.undo.run(sets[2])
+        assert again.back == ()
+
+
+@dataclass
+class Shelf:
+    """One file that is put in place after the record, if all goes well."""
+
+    text: Json | None
+    fails: str = ""
+
+    async def state(self, _item: str) -> Json | None:
+        return self.text
+
+    @asynccontextmanager
+    async def prepared(self, _item: str, state: Json | None) -> AsyncIterator[Place]:
+        async def place() -> None:
+            if self.fails == "in place":
+                raise ToolFailed("cut off")
+            self.text = state
+
+        if self.fails == "before":
+            raise ToolFailed("no space left")
+        yield place
+
+
+@pytest.mark.parametrize("fails", ["before", "in place"])
+async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fails: str) -> None:
+    """P-039: on record is only what is safe on the disk; what counts is what the file says."""
+    async with open_database(tmp_path / "db") as database:
+        sets = ChangeSets(database, FakeClock(), new_id)
+        old, new = {"text": "old"}, {"text": "new"}
+        async with database.transaction() as tx:
+            set_id = await sets.record(tx, WHY, [Change("skill", "tea", old, new)])
+        wanted = await sets.get(set_id)
+        assert wanted
+        shelf = Shelf(new, fails)
+        undo = Undo(database, sets, {}, {"skill": shelf})
+        with pytest.raises(ToolFailed):
+            await undo.run(wanted)
+        assert shelf.text == new
+        assert len(await sets.history(("skill",))) == (1 if fails == "before" else 2)
+        shelf.fails = ""
+        undone = await undo.run(wanted)
+        assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())
+
+
+async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> None:
+    """Issue: what is back and what a later edit holds on to are told apart."""
+    async with _stores(tmp_path) as stores:
+        async with stores.database.transaction() as tx:
+            task = await stores.tasks.add(tx, WHY, "tea", scope=ANN, priority=5)
+        changes: tuple[dict[str, Any], ...] = (
+            {"content": "hot tea", "priority": 9},
+            {"content": "iced tea"},
+        )
+        for change in changes:
+            async with stores.database.transaction() as tx:
+                await stores.tasks.change(tx, WHY, task.id, ANN, **change)
+        sets = await stores.changes.history(("task",), ANN)
+        undone = await stores.undo.run(sets[1])
+        assert undone_lines(undone) == [
+            f"~ task {task.id}: priority: 9 -> 5",
+            f"kept, it was changed since: content of task {task.id}",
+        ]
+        async with stores.database.transaction() as tx:
+            await stores.tasks.delete(tx, WHY, task.id, ANN)
+        undone = await stores.undo.run(sets[0])
+        assert undone_lines(undone) == [f"kept, it was changed since: task {task.id}"]
 
 
 async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:

@@ -34,12 +34,13 @@ def test_a_skill_is_added_replaced_removed_and_restored(terminal: Terminal) -> N
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("show", "nope"), 1, "no skill nope"),
+        (("show", "nope"), 1, "no skill nope: `wintermute skill list` shows the names"),
         (("show", "../config"), 1, "no skill ../config"),
         (("remove", "nope"), 1, "no skill nope"),
         (("restore", "nope"), 1, "no earlier text of nope is kept"),
         (("add", "../up", "--summary", "Up"), 1, "1 to 64 letters"),
         (("add", "up", "--summary", ""), 1, "summary must be one line"),
+        (("add", "up", "--summary", "##"), 1, "summary must be one line"),
         (("add", "up", "--summary", "x" * 81), 1, "at most 80"),
         (("add", "up"), 2, "--summary"),
         (("add", "up", "nope.md", "--summary", "Up"), 2, "No such file"),

@@ -1,9 +1,12 @@
 """The daemon is killed while a tool changes our stores: each thing is there once, with its way back."""
 
+import asyncio
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,8 @@ class World:
         self.room = room
         self.bot = bot
         self.data = data
+        self.skill = data / "skills" / "it.md"
+        self.wanted = data.parent / "wanted.txt"
         self._said = 0
 
     async def killed_while(self, what: str, steps: Steps) -> str:
@@ -44,13 +49,66 @@ class World:
         assert await self.bot.stop() == 0
         return name
 
+    async def cut_off(self, steps: Steps, *words: str) -> int:
+        """Run a verb that dies at the steps; its exit code."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.world.launch",
+            json.dumps({"logger": "aiosqlite", "steps": steps}),
+            "--config",
+            str(self.bot.config),
+            *words,
+            stdin=asyncio.subprocess.PIPE,  # the lifeline
+        )
+        return await process.wait()
+
+    async def told(self, *words: str) -> None:
+        """Run a verb that must not fail."""
+        code, said = await self.bot.command(*words)
+        assert code == 0, said
+
+    async def taught(self) -> str:
+        """Give the skill a text that it never had; the text."""
+        self._said += 1
+        file = self.data.parent / "taught.md"
+        file.write_text(f"Do {self._said}.\n")
+        await self.told("skill", "add", "it", str(file), "--summary", "Taught")
+        return self.skill.read_text()
+
+    async def restored(self) -> str:
+        """Restore the skill; its text then."""
+        await self.told("skill", "restore", "it")
+        return self.skill.read_text()
+
+    async def remembered(self) -> str:
+        """Bring in two facts that Ann never asked to keep; the first of them."""
+        self._said += 1
+        texts = [f"Ann keeps {kind} number {self._said}" for kind in ("bees", "goats")]
+        file = self.data.parent / "facts.jsonl"
+        file.write_text(
+            "".join(f"{json.dumps({'text': text, 'source': 'harvest'})}\n" for text in texts)
+        )
+        await self.told("memory", "import", str(file))
+        return texts[0]
+
+    def facts(self) -> dict[str, tuple[str, str]]:
+        """Text and source of what is remembered now, by id."""
+        rows = self.bot.rows("SELECT id, text, source FROM facts WHERE valid_to IS NULL")
+        return {str(row["id"]): (str(row["text"]), str(row["source"])) for row in rows}
+
+    def edits(self) -> list[str]:
+        """What was taken for edits by hand."""
+        rows = self.bot.rows("SELECT summary FROM change_sets WHERE cause = 'edit'")
+        return [str(row["summary"]) for row in rows]
+
     def changes(self, kind: str) -> list[str]:
         """What is on record for a kind, as JSON of the states after."""
         rows = self.bot.rows("SELECT after FROM changes WHERE kind = ?", kind)
         return [str(row["after"]) for row in rows]
 
 
-def behave(seen: Seen) -> Step:
+def behave(wanted: Path, seen: Seen) -> Step:
     name = seen.last_user
     if seen.messages[-1]["role"] == "tool":
         return Text(f"kept {name}")
@@ -58,6 +116,9 @@ def behave(seen: Seen) -> Step:
         return Calls((Use("append_memory", {"entry": f"Ann said {name}."}),))
     if name.startswith("task"):
         return Calls((Use("task", {"action": "add", "content": name}),))
+    if name.startswith("file"):
+        file = {"path": "data/MEMORIES.txt", "content": wanted.read_text()}
+        return Calls((Use("write_file", file),))
     skill = {"skill_name": "it", "summary": name, "documentation": f"Do {name}."}
     return Calls((Use("add_skill", skill),))
 
@@ -74,7 +135,7 @@ async def world(
         ann = MatrixUser(homeserver.url, ann_login, folder / "ann")
         await stack.enter_async_context(ann)
         model = await stack.enter_async_context(ModelServer())
-        model.keyed(behave)
+        model.keyed(partial(behave, folder / "bot" / "wanted.txt"))
         config = write_settings(folder / "bot", homeserver.url, login, model.url, ann.user_id)
         bot = await stack.enter_async_context(Bot(config))
         room = await meet(ann, login.user_id)
@@ -121,15 +182,65 @@ def _stored(what: str, name: str) -> str:
     ],
     ids=["before-record", "before-commit", "after-commit", "after-file"],
 )
-async def test_a_skill_is_replaced_and_its_old_text_is_never_lost(
+async def test_a_skill_is_replaced_and_its_old_texts_are_never_lost(
     world: World, steps: Steps
 ) -> None:
     """P-039, L-051: the old text is on record before the file is replaced."""
-    file = world.data / "skills" / "it.md"
-    old = file.read_text() if file.exists() else ""
+    oldest, old = await world.taught(), await world.taught()
     name = await world.killed_while("skill", steps)
-    assert file.read_text() == f"{name}\n\nDo {name}.\n"
-    if old:
-        code, said = await world.bot.command("skill", "restore", "it")
-        assert code == 0, said
-        assert file.read_text() == old
+    assert world.skill.read_text() == f"{name}\n\nDo {name}.\n"
+    for text in (old, oldest):
+        assert await world.restored() == text
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ((BEFORE, SKILL),),
+        ((BEFORE, SKILL), (BEFORE, "COMMIT")),
+        ((BEFORE, SKILL), (AFTER, "COMMIT")),
+    ],
+    ids=["before-record", "before-commit", "after-commit"],
+)
+async def test_a_restoration_that_was_killed_is_done_again(world: World, steps: Steps) -> None:
+    """P-039: a record without its effect hides no text."""
+    texts = [await world.taught() for _ in range(3)]
+    assert await world.cut_off(steps, "skill", "restore", "it") == -signal.SIGKILL
+    now = world.skill.read_text()
+    # The file may be replaced in the moment between the end of the statement and the kill.
+    assert now in (texts[1:] if (AFTER, "COMMIT") in steps else texts[2:])
+    for text in reversed(texts[: texts.index(now)]):
+        assert await world.restored() == text
+
+
+@pytest.mark.parametrize(
+    ("steps", "done"),
+    [
+        (((BEFORE, FACT),), False),
+        (((AFTER, FACT), (BEFORE, "COMMIT")), False),
+        (((AFTER, FACT), (AFTER, "COMMIT")), True),
+        (((AFTER, FACT), (AFTER, "COMMIT"), (BEFORE, "UPDATE observations")), True),
+    ],
+    ids=["before-row", "before-commit", "after-commit", "after-file"],
+)
+async def test_a_memories_file_is_rewritten_whole_or_not_at_all(
+    world: World, steps: Steps, done: bool
+) -> None:
+    """P-049, M-015: what did not change keeps id and source, and nothing counts as a hand edit."""
+    said = await world.remembered()
+    before, edits = world.facts(), world.edits()
+    longer = f"{said} in the garden"
+    wanted = [longer if text == said else text for text, _ in before.values()]
+    world.wanted.write_text("".join(f"{text}\n" for text in wanted))
+    await world.killed_while("file", steps)
+    now = world.facts()
+    assert sorted(text for text, _ in now.values()) == sorted(
+        wanted if done else [text for text, _ in before.values()]
+    )
+    assert {fact: now[fact] for fact in now if fact in before}.items() <= before.items()
+    assert [now[fact] for fact in now if fact not in before] == (
+        [(longer, "dreaming_merge")] if done else []
+    )
+    assert world.edits() == edits
+    lines = (world.data / "MEMORIES.txt").read_text().splitlines()
+    assert sorted(lines) == sorted(text for text, _ in now.values())

@@ -1,14 +1,22 @@
 """Skills are plain files; whoever changes one by our hand can have the earlier text back."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.world.clock import FakeClock
-from wintermute.changes.records import Reason
+from wintermute.changes.records import Change, Reason
 from wintermute.changes.store import ChangeSets
 from wintermute.db import Database, IntegrityError, open_database
 from wintermute.errors import ToolFailed
@@ -35,6 +43,13 @@ class Shelf:
     def text(self, name: str = "tea") -> str:
         return (self.folder / f"{name}.md").read_text("utf-8")
 
+    async def died(self, before: str | None, after: str | None, undoes: str | None = None) -> None:
+        """As when we are killed with a change on record and the file not replaced yet."""
+        was, new = (None if text is None else {"text": text} for text in (before, after))
+        why = Reason("undo" if undoes else "tool", OWNER)
+        async with self.database.transaction() as tx:
+            await self.changes.record(tx, why, [Change("skill", "tea", was, new)], undoes)
+
     def put(self, name: str, content: str | bytes) -> None:
         """As by hand."""
         self.folder.mkdir(exist_ok=True)
@@ -44,9 +59,15 @@ class Shelf:
 
 @pytest.fixture
 async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
-    async with open_database(tmp_path / "w.db") as database:
+    async with _shelf(tmp_path) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _shelf(path: Path) -> AsyncIterator[Shelf]:
+    async with open_database(path / "w.db") as database:
         changes = ChangeSets(database, FakeClock(), new_id)
-        folder = tmp_path / "skills"
+        folder = path / "skills"
         yield Shelf(folder, database, changes, Skills(folder, database, changes, OWNER))
 
 
@@ -147,6 +168,8 @@ async def test_a_skill_is_written_with_its_summary_first_and_listed_at_once(shel
         ("a" * 65, "s", "d", "skill_name must have 1 to 64"),
         ("a", "", "d", "summary must be one line"),
         ("a", " ", "d", "summary must be one line"),
+        ("a", "###", "d", "summary must be one line of text, not of # marks"),
+        ("a", " # ", "d", "summary must be one line of text, not of # marks"),
         ("a", "s\nt", "d", "summary must be one line"),
         ("a", "s\n", "d", "summary must be one line"),
         ("a", "s\u2028t", "d", "summary must be one line"),
@@ -258,3 +281,141 @@ async def test_an_old_reader_keeps_its_text_and_the_mode_is_kept(shelf: Shelf) -
         await shelf.write("two")
         assert opened_before.read() == "Tea\n\none\n"
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_folder_that_cannot_be_read_is_left_out_and_told_once(
+    shelf: Shelf, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue: no room may break for it; once it is mended, a new problem is told anew."""
+    await shelf.write("one")
+    aside = shelf.folder.with_name("aside")
+    for _ in range(2):
+        shelf.folder.rename(aside)
+        shelf.folder.write_text("in the way")
+        for _ in range(3):
+            assert await shelf.skills.listed() == ()
+        shelf.folder.unlink()
+        aside.rename(shelf.folder)
+        assert await shelf.skills.listed() == (Skill("tea", "Tea"),)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"skills left out folder={shelf.folder} reason=Not a directory"] * 2
+
+
+async def test_what_a_kill_left_half_written_is_removed_by_a_later_write(shelf: Shelf) -> None:
+    """P-039: a young part may be the work of another process."""
+    shelf.put(".part_old", "half")
+    shelf.put(".part_young", "half")
+    shelf.put(".mine", "kept")
+    for name in (".part_old", ".mine"):
+        os.utime(shelf.folder / name, (0, 0))
+    await shelf.write("one")
+    assert {path.name for path in shelf.folder.iterdir()} == {"tea.md", ".part_young", ".mine"}
+
+
+class Slow(ThreadPoolExecutor):
+    """Threads of which one call waits at a gate."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__(4)
+        self._left = call
+        self._loop = asyncio.get_running_loop()
+        self.reached = asyncio.Event()
+        self.gate = threading.Event()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        self._left -= 1
+        return super().submit(self._held if self._left == 0 else self._now, fn, *args, **named)
+
+    def _now(self, fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return fn(*args, **named)
+
+    def _held(self, fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        self._loop.call_soon_threadsafe(self.reached.set)
+        self.gate.wait()
+        return fn(*args, **named)
+
+
+@pytest.mark.parametrize(("call", "before"), [(2, "one"), (3, "two")], ids=["prepare", "place"])
+async def test_a_write_that_is_stopped_has_ended_before_the_next_one_begins(
+    shelf: Shelf, call: int, before: str
+) -> None:
+    """P-039: no thread left behind replaces a later text, and nothing half written stays."""
+    await shelf.write("one")
+    slow = Slow(call)
+    asyncio.get_running_loop().set_default_executor(slow)
+    async with asyncio.TaskGroup() as tasks:
+        stopped = tasks.create_task(shelf.write("two"))
+        await slow.reached.wait()
+        stopped.cancel()
+        later = tasks.create_task(shelf.write("three"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        early = stopped.done()
+        slow.gate.set()
+    assert (early, stopped.cancelled(), later.result()) == (False, True, False)
+    assert shelf.text() == "Tea\n\nthree\n"
+    newest = (await shelf.changes.history(("skill",)))[0]
+    assert newest.changes[0].before == {"text": f"Tea\n\n{before}\n"}
+    assert [path.name for path in shelf.folder.iterdir()] == ["tea.md"]
+
+
+async def test_an_undo_that_did_not_reach_the_file_is_done_again(shelf: Shelf) -> None:
+    """P-039: the earlier text stays within reach."""
+    for text in ("one", "two"):
+        await shelf.write(text)
+    wanted = (await shelf.changes.history(("skill",)))[0]
+    await shelf.died("Tea\n\ntwo\n", "Tea\n\none\n", wanted.id)
+    await shelf.skills.restore("tea")
+    assert shelf.text() == "Tea\n\none\n"
+    await shelf.skills.restore("tea")
+    assert await shelf.skills.listed() == ()
+
+
+deeds = st.one_of(
+    st.tuples(st.sampled_from(["write", "write killed"]), st.sampled_from(["a", "b", "c"])),
+    st.tuples(st.sampled_from(["remove", "remove killed", "restore", "restore killed"])),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(deeds, max_size=12))
+def test_restore_always_leads_back_through_every_text_that_was_there(
+    done: list[tuple[str, ...]],
+) -> None:
+    """P-039: also past changes and undos that are on record and never reached the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_there_and_back(Path(folder), done))
+
+
+@dataclass(frozen=True)
+class Version:
+    """A text of the file, and the change set that led to it."""
+
+    text: str | None
+    set_id: str
+
+
+async def _there_and_back(path: Path, done: list[tuple[str, ...]]) -> None:
+    pile = [Version(None, "")]
+    async with _shelf(path) as shelf:
+        for what, *words in [*done, *[("restore",)] * len(done)]:
+            await _do(shelf, pile, what, *words)
+            there = shelf.folder / "tea.md"
+            assert (there.read_text() if there.exists() else None) == pile[-1].text
+        assert len(pile) == 1
+
+
+async def _do(shelf: Shelf, pile: list[Version], what: str, word: str = "") -> None:
+    """The same to the shelf and to the pile of its versions."""
+    now, new = pile[-1], f"Tea\n\n{word}\n" if word else None
+    match what:
+        case "write" | "remove" if now.text != new:
+            await (shelf.write(word) if word else shelf.skills.remove(WHY, "tea"))
+            pile.append(Version(new, (await shelf.changes.history(("skill",)))[0].id))
+        case "write killed" | "remove killed" if now.text != new:
+            await shelf.died(now.text, new)
+        case "restore" if len(pile) > 1:
+            pile.pop()
+            await shelf.skills.restore("tea")
+        case "restore killed" if len(pile) > 1:
+            await shelf.died(now.text, pile[-2].text, now.set_id)

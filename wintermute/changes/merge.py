@@ -1,13 +1,18 @@
 """Taking one change back out of an item that may have been changed again since. Pure.
 
 Three states are compared: what the change found, what it left, and what is there now. Where the
-present still is what the change left, it goes back; where somebody edited later, that edit stays.
+present still is what the change left, it goes back; where somebody edited later, that edit stays,
+also one that set again what the change had set.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from wintermute.changes.records import Change, Step
 from wintermute.messages import Json
+
+ALL_OF_IT = "all of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +23,59 @@ class Merged:
     kept: tuple[str, ...] = ()
 
 
-def without(before: Json | None, after: Json | None, now: Json | None) -> Merged:
-    """The present item without the change that led from `before` to `after`."""
-    if now == after:
-        return Merged(before)
+def standing(newest_first: Sequence[Step], now: Json | None) -> Iterator[Step]:
+    """The steps of one item that hold, newest first: had an effect, and are neither undone nor undo.
+
+    Of a file the record is durable first. Where the next step, or the present, still found what a
+    step had found, we were killed in between and the step never was.
+    """
+    known = {step.set_id for step in newest_first}
+    found, undone = now, set[str]()
+    for step in newest_first:
+        void = step.change.before == found != step.change.after
+        found = step.change.before
+        if void or step.set_id in undone:
+            continue
+        if step.undoes in known:
+            undone.add(step.undoes)
+            continue
+        yield step
+
+
+def without(
+    before: Json | None, after: Json | None, now: Json | None, since: Sequence[Change] = ()
+) -> Merged:
+    """The present item without the change that led from `before` to `after`.
+
+    `since`: the later changes that still stand.
+    """
     if now == before:
         return Merged(now)
+    if now == after and not since:
+        return Merged(before)
     if before is None or after is None or now is None:
-        return Merged(now, ("all of it",))
+        return Merged(now, (ALL_OF_IT,))
     state: Json = {}
     kept: list[str] = []
     for field in [*now, *(name for name in before if name not in now)]:
-        value, fits = _field(before.get(field), after.get(field), now.get(field))
+        was, left = before.get(field), after.get(field)
+        value, fits = _field(was, left, now.get(field))
+        if value != now.get(field) and any(_took(field, was, left, later) for later in since):
+            value, fits = now.get(field), False
         state[field] = value
         if not fits:
             kept.append(field)
     return Merged(state, tuple(kept))
+
+
+def _took(field: str, before: object, after: object, later: Change) -> bool:
+    """Whether a later change made the field, or the same lines of it, its own."""
+    if later.before is None or later.after is None:
+        return False
+    value = later.after.get(field)
+    if value == later.before.get(field):
+        return False
+    return value in (before, after) or not _field(before, after, value)[1]
 
 
 def _field(before: object, after: object, now: object) -> tuple[object, bool]:

@@ -23,6 +23,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A change in the history of its item."""
+
+    set_id: str
+    cause: Cause
+    undoes: str | None
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
 class Reason:
     """Why something is changed and on whose behalf; every write that can be undone names one."""
 

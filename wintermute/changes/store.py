@@ -1,10 +1,11 @@
 """The record of changes, written in the transaction that makes them."""
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from wintermute.changes.records import Change, ChangeSet, Kind, Reason
+from wintermute.changes.records import Change, ChangeSet, Kind, Reason, Step
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.ids import NewId
@@ -49,20 +50,11 @@ class ChangeSets:
             "SELECT coalesce(max(n) + 1, 0) AS n FROM changes WHERE change_set_id = ?", (set_id,)
         )
         first = int(row["n"]) if row else 0
-        for n, change in enumerate(changes, first):
-            await tx.execute(
-                "INSERT INTO changes (change_set_id, n, kind, item, before, after, evidence)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    set_id,
-                    n,
-                    change.kind,
-                    change.item,
-                    _json(change.before),
-                    _json(change.after),
-                    json.dumps(change.evidence),
-                ),
-            )
+        await tx.execute_many(
+            "INSERT INTO changes (change_set_id, n, kind, item, before, after, evidence)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            await asyncio.to_thread(_rows, set_id, first, changes),
+        )
 
     async def get(self, set_id: str) -> ChangeSet | None:
         """One change set, while it can be undone."""
@@ -90,30 +82,36 @@ class ChangeSets:
         )
         return await self._whole(rows)
 
-    async def newest(
-        self, kinds: Sequence[Kind], scope: str | None = None, item: str | None = None
-    ) -> ChangeSet | None:
-        """The newest change set that is neither an undo nor undone: the next one to undo.
-
-        With `item`, of that item.
-        """
+    async def newest(self, kinds: Sequence[Kind], scope: str | None = None) -> ChangeSet | None:
+        """The newest change set that is neither an undo nor undone: the next one to undo."""
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
             " AND cause <> 'undo' AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
             "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
-            "  AND (:item IS NULL OR c.item = :item)"
             "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"
             "   WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item))"
             " ORDER BY seq DESC LIMIT 1",
-            {
-                "scope": scope,
-                "oldest": self._oldest(),
-                "kinds": json.dumps(list(kinds)),
-                "item": item,
-            },
+            {"scope": scope, "oldest": self._oldest(), "kinds": json.dumps(list(kinds))},
         )
         found = await self._whole(rows)
         return found[0] if found else None
+
+    async def steps(
+        self, source: Transaction | Database, items: Iterable[tuple[Kind, str]]
+    ) -> dict[tuple[Kind, str], list[Step]]:
+        """The history of each of these items, newest first, undos and what they undid as well."""
+        found: dict[tuple[Kind, str], list[Step]] = {item: [] for item in items}
+        rows = await source.rows(
+            "SELECT c.*, s.cause, s.undoes FROM changes c"
+            " JOIN change_sets s ON s.id = c.change_set_id WHERE s.created_at > ?"
+            " AND (c.kind, c.item) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+            " ORDER BY s.seq DESC, c.n DESC",
+            (self._oldest(), json.dumps(list(found))),
+        )
+        for row in rows:
+            step = Step(row["change_set_id"], row["cause"], row["undoes"], _change(row))
+            found[row["kind"], row["item"]].append(step)
+        return found
 
     async def forget(self, tx: Transaction, kind: Kind, items: Sequence[str]) -> None:
         """Remove every trace of these items: they were asked to be forgotten (M-030)."""
@@ -160,6 +158,21 @@ class ChangeSets:
         for row in undone:
             back[row["undoes"]].add(row["item"])
         return tuple(_set(row, parts[row["id"]], back[row["id"]]) for row in rows)
+
+
+def _rows(set_id: str, first: int, changes: Sequence[Change]) -> list[tuple[object, ...]]:
+    return [
+        (
+            set_id,
+            n,
+            change.kind,
+            change.item,
+            _json(change.before),
+            _json(change.after),
+            json.dumps(change.evidence),
+        )
+        for n, change in enumerate(changes, first)
+    ]
 
 
 def _json(state: Json | None) -> str | None:

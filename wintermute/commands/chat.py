@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from wintermute.changes.records import Change
 from wintermute.clock import Clock
+from wintermute.commands.listing import kept_words
 from wintermute.commands.stores import Stores
 from wintermute.conversation.seeding import Seeding
 from wintermute.db import Transaction
@@ -21,7 +22,7 @@ NAMES = {
     "/status": "what works and what does not",
     "/help": "this list",
 }
-MOST_FACTS = 50
+MOST_LINES = 50
 # What would format in the middle of a line, or make a block of it at its beginning.
 MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
 
@@ -69,28 +70,27 @@ class ChatCommands:
         found = [fact for fact in facts if all(word in fact.text.lower() for word in words)]
         if not found:
             return "I remember nothing of that." if facts else "I remember nothing here yet."
-        lines = [f"- {plain(fact.text)} (`{fact.id}`)" for fact in found[-MOST_FACTS:]]
-        more = len(found) - len(lines)
-        return "\n".join(lines + ([f"\nand {more} older ones"] if more else []))
+        return _bounded([f"- {plain(fact.text)} (`{fact.id}`)" for fact in reversed(found)])
 
     async def _tasks(self, _tx: Transaction, row: Waiting) -> str:
-        tasks = await self._stores.tasks.listed(await self._scope(row), "all")
-        lines = [
-            f"- {_task(task)}"
-            for status in ("active", "paused")
-            for task in tasks
-            if task.status == status
-        ]
-        return "\n".join(lines) or "There is nothing to be done here."
+        scope = await self._scope(row)
+        tasks = await self._stores.tasks.active(scope)
+        tasks += await self._stores.tasks.listed(scope, "paused")
+        return (
+            _bounded([f"- {_task(task)}" for task in tasks]) or "There is nothing to be done here."
+        )
 
     async def _undo(self, tx: Transaction, row: Waiting) -> str:
         last = await self._stores.changes.newest(("fact", "task"), await self._scope(row))
         if last is None:
             return "There is nothing to undo here."
         undone = await self._stores.undo.within(tx, last)
-        lines = [f"- {_taken_back(change)}" for change in undone.back]
-        lines += [f"- changed again since, so it stays: `{change.item}`" for change in undone.kept]
-        return "\n".join(lines) or "There is nothing to undo: all of it is as it was before."
+        partly = {kept.item for kept in undone.kept}
+        lines = [f"- {_taken_back(change, change.item in partly)}" for change in undone.back]
+        lines += [
+            f"- stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept
+        ]
+        return _bounded(lines) or "There is nothing to undo: all of it is as it was before."
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
         facts = await gather(self._stores.database, self._clock, self._timezone)
@@ -105,20 +105,27 @@ class ChatCommands:
         return (await self._stores.conversations.get(row.conversation_id)).scope
 
 
+def _bounded(lines: list[str]) -> str:
+    more = len(lines) - MOST_LINES
+    return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
+
+
 def _task(task: Task) -> str:
     when = f", {task.schedule}" if task.schedule else ""
     paused = ", paused" if task.status == "paused" else ""
     return f"{plain(task.content)} (`{task.id}`, P{task.priority}{when}{paused})"
 
 
-def _taken_back(change: Change) -> str:
+def _taken_back(change: Change, partly: bool) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
     thing = {"fact": "memory"}.get(change.kind, change.kind)
     named = change.after or change.before or {}
     text = plain(str(named.get("text") or named.get("content") or change.item))
     if change.after is None:
         return f"{thing} taken out again: {text}"
-    return f"{thing} {'back' if change.before is None else 'as it was before'}: {text}"
+    if change.before is None:
+        return f"{thing} back: {text}"
+    return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
 
 
 def plain(text: str) -> str:

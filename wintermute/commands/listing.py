@@ -1,10 +1,11 @@
 """Facts, tasks and changes as lines for a person, in a chat and in the terminal. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from zoneinfo import ZoneInfo
 
+from wintermute.changes.merge import ALL_OF_IT
 from wintermute.changes.records import Change, ChangeSet
-from wintermute.changes.undo import Undone
+from wintermute.changes.undo import Kept, Undone
 from wintermute.memory.records import Fact
 from wintermute.messages import Json
 from wintermute.tasks.records import Task
@@ -68,8 +69,13 @@ def _short(value: object) -> str:
 
 def undone_lines(undone: Undone) -> list[str]:
     """What is back, and what a later edit holds on to."""
-    kept: Sequence[Change] = undone.kept
     return [
         *(change_line(change) for change in undone.back),
-        *(f"kept, it was changed since: {change.kind} {change.item}" for change in kept),
+        *(f"kept, it was changed since: {kept_words(kept)}" for kept in undone.kept),
     ] or ["nothing to undo: all of it is as it was before"]
+
+
+def kept_words(kept: Kept) -> str:
+    """Which part of which item a later edit holds on to."""
+    part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
+    return f"{part}{kept.kind} {kept.item}"

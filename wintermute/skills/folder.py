@@ -15,6 +15,8 @@ ENDING = ".md"
 HEAD = 4_096  # characters in which the first line is looked for
 MOST_SHOWN = 200
 MOST_BYTES = 1_000_000
+PART = ".part_"
+STALE = 3_600  # seconds
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -26,7 +28,10 @@ Seen = dict[str, tuple[Stamp, Skill | None]]
 
 
 def look(folder: Path, seen: Seen) -> Seen:
-    """The files of the folder by name; only those that changed since `seen` are opened."""
+    """The files of the folder by name; only those that changed since `seen` are opened.
+
+    Raises: OSError for a folder that cannot be read.
+    """
     now: Seen = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -60,11 +65,16 @@ def _skill(entry: "os.DirEntry[str]") -> Skill | None:
         open(entry.path, encoding="utf-8-sig", opener=_unfollowed) as file,
     ):
         for line in file.read(HEAD).splitlines():
-            if summary := one_line(line.strip().lstrip("#")):
+            if summary := summary_of(line):
                 fits = len(summary) <= MOST_SHOWN
                 summary = summary if fits else f"{summary[: MOST_SHOWN - 1]}…"
                 return Skill(entry.name.removesuffix(ENDING), summary)
     return None
+
+
+def summary_of(line: str) -> str:
+    """What the prompt shows of a first line: the text behind its `#` marks (P-036)."""
+    return one_line(line.strip().lstrip("#"))
 
 
 def _unfollowed(path: str, _flags: int) -> int:
@@ -92,22 +102,30 @@ def text_of(folder: Path, name: str) -> str | None:
         raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
 
 
-def prepare(folder: Path, name: str, text: str) -> Path:
+def new_part(folder: Path) -> Path:
+    """Where the new text of a skill is written before it takes the place of the old one."""
+    return folder / f".{new_id('part')}"
+
+
+def prepare(folder: Path, name: str, part: Path, text: str) -> None:
     """The new text of a skill, safe on the disk beside the old one. Raises: ToolFailed."""
-    part = folder / f".{new_id('part')}"
     with _told(name):
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with os.fdopen(os.open(part, CREATE, 0o666), "wb") as file:
-                with suppress(FileNotFoundError):
-                    os.fchmod(file.fileno(), (folder / f"{name}{ENDING}").lstat().st_mode & 0o777)
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-    return part
+        with os.fdopen(os.open(part, CREATE, 0o666), "wb") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), (folder / f"{name}{ENDING}").lstat().st_mode & 0o777)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        _sweep(folder, part.stat().st_mtime - STALE)
+
+
+def _sweep(folder: Path, before: float) -> None:
+    """Remove the parts that a kill left; a young one may belong to another process."""
+    for part in folder.glob(f"{PART}*"):
+        with suppress(OSError):
+            if part.lstat().st_mtime < before:
+                part.unlink()
 
 
 def place(folder: Path, name: str, part: Path) -> None:

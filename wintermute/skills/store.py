@@ -1,21 +1,28 @@
 """The skills: files that people and the model may write, each change with its way back."""
 
 import asyncio
+import logging
 import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from wintermute.changes.records import Change, Reason
+from wintermute.changes.merge import standing
+from wintermute.changes.records import Change, ChangeSet, Kind, Reason
 from wintermute.changes.store import KEPT, ChangeSets
-from wintermute.changes.undo import Undo
+from wintermute.changes.undo import Place, Undo, Undone
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
 from wintermute.skills import folder as files
-from wintermute.skills.folder import shown
+from wintermute.skills.folder import shown, summary_of
 from wintermute.skills.records import Skill
 from wintermute.text import clean, one_line
+
+log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 MOST_SUMMARY = 80
@@ -26,7 +33,8 @@ class Skills:
     """The folder of skills.
 
     The record of a change holds the text from before and is durable first, then the file is
-    replaced: whenever we are killed, no text is lost. Skills are shown in every room but belong to
+    replaced: whenever we are killed, no text is lost. A record without its effect is found out by
+    comparing texts, and passed over (`changes.merge.standing`). Skills are shown in every room but belong to
     the owner, so that is whose history a change stands in, wherever it was made.
     """
 
@@ -39,10 +47,18 @@ class Skills:
         self._owner_scope = owner_scope
         self._writing = asyncio.Lock()
         self._seen: files.Seen = {}
+        self._problem = ""
 
     async def listed(self) -> tuple[Skill, ...]:
-        """All skills by name; a file that cannot be read is left out (P-034..P-036)."""
-        self._seen = await asyncio.to_thread(files.look, self._folder, self._seen)
+        """All skills by name; what cannot be read is left out (P-034..P-036)."""
+        problem = ""
+        try:
+            self._seen = await asyncio.to_thread(files.look, self._folder, self._seen)
+        except OSError as error:
+            self._seen, problem = {}, error.strerror or str(error)
+        if problem and problem != self._problem:
+            log.warning("skills left out folder=%s reason=%s", self._folder, problem)
+        self._problem = problem
         found = [skill for _, skill in self._seen.values() if skill is not None]
         return tuple(sorted(found, key=lambda skill: skill.name))
 
@@ -50,7 +66,8 @@ class Skills:
         """The whole text of a skill. Raises: ToolFailed."""
         text = await self._text(name)
         if text is None:
-            raise ToolFailed(f"no skill {one_line(name)[:100]}")
+            known = "`wintermute skill list` shows the names"
+            raise ToolFailed(f"no skill {one_line(name)[:100]}: {known}")
         return text
 
     async def write(self, why: Reason, name: str, summary: str, documentation: str) -> bool:
@@ -62,7 +79,7 @@ class Skills:
         async with self._writing:
             before = await self._text(name)
             if before != text:
-                await self._replace(why, name, before, text)
+                await self._replace(why, name, before, _state(text))
         return before is None
 
     async def remove(self, why: Reason, name: str) -> None:
@@ -72,60 +89,85 @@ class Skills:
             await self._replace(why, name, before, None)
 
     async def restore(self, name: str) -> str:
-        """Undo the newest change of a skill; what that did, in words (P-039).
+        """Undo the newest change of a skill that makes a difference; what that did, in words (P-039).
 
         Raises: ToolFailed when nothing is kept, or a later edit holds on to all of it.
         """
         name = one_line(name)
-        newest = await self._changes.newest(("skill",), item=name)
-        if newest is None:
-            kept = f"changes are kept for {KEPT.days} days"
-            raise ToolFailed(f"no earlier text of {name[:100]} is kept; {kept}")
         undo = Undo(self._database, self._changes, {}, {"skill": self})
         async with self._writing:
-            undone = await undo.run(newest, {name})
-        at = stamp(newest.created_at)[:16].replace("T", " ")
-        if not undone.back:
-            held = "a later edit of it stays" if undone.kept else "it already is as before"
-            raise ToolFailed(f"{shown(name)}: the change of {at} UTC was not undone, {held}")
-        text = undone.back[0].after
-        return f"{shown(name)} is {'gone' if text is None else 'back'}: the change of {at} UTC is undone"
+            for newest in await self._undoable(name):
+                undone = await undo.run(newest, {name})
+                if undone.back or undone.kept:
+                    return _told(name, newest, undone)
+        kept = f"changes are kept for {KEPT.days} days"
+        raise ToolFailed(f"no earlier text of {name[:100]} is kept; {kept}")
 
     async def state(self, item: str) -> Json | None:
         """What a change set holds of a skill: its whole file."""
         text = await self._text(item)
         return None if text is None else {"text": text}
 
-    async def put(self, item: str, state: Json | None) -> None:
-        """The way back of an undo."""
-        if state is None:
-            await asyncio.to_thread(files.remove, self._folder, item)
-            return
-        part = await asyncio.to_thread(files.prepare, self._folder, item, state["text"])
-        await asyncio.to_thread(files.place, self._folder, item, part)
+    @asynccontextmanager
+    async def prepared(self, item: str, state: Json | None) -> AsyncIterator[Place]:
+        """A full disk is noticed before the change is recorded, not after."""
+        part = files.new_part(self._folder)
+        try:
+            if state is None:
+                yield partial(_to_its_end, partial(files.remove, self._folder, item))
+            else:
+                await _to_its_end(partial(files.prepare, self._folder, item, part, state["text"]))
+                yield partial(_to_its_end, partial(files.place, self._folder, item, part))
+        finally:
+            with suppress(OSError):
+                part.unlink()
 
     async def _text(self, name: str) -> str | None:
         if not files.is_file_name(f"{name}{files.ENDING}"):
             return None
         return await asyncio.to_thread(files.text_of, self._folder, name)
 
-    async def _replace(self, why: Reason, name: str, before: str | None, after: str | None) -> None:
-        """A full disk is noticed before the change is recorded, not after."""
-        change = Change("skill", name, _state(before), _state(after), why.evidence)
-        part: Path | None = None
-        if after is not None:
-            part = await asyncio.to_thread(files.prepare, self._folder, name, after)
-        try:
+    async def _undoable(self, name: str) -> list[ChangeSet]:
+        """The changes that still stand, newest first."""
+        item: tuple[Kind, str] = ("skill", name)
+        steps = (await self._changes.steps(self._database, [item]))[item]
+        now = await self.state(name)
+        ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
+        found = [await self._changes.get(set_id) for set_id in ids]
+        return [change_set for change_set in found if change_set]
+
+    async def _replace(
+        self, why: Reason, name: str, before: str | None, after: Json | None
+    ) -> None:
+        change = Change("skill", name, _state(before), after, why.evidence)
+        owners = replace(why, scope=self._owner_scope)
+        async with self.prepared(name, after) as place:
             async with self._database.transaction() as tx:
-                owners = replace(why, scope=self._owner_scope)
                 await self._changes.record(tx, owners, [change])
-            if part:
-                await asyncio.to_thread(files.place, self._folder, name, part)
-            else:
-                await asyncio.to_thread(files.remove, self._folder, name)
-        finally:
-            if part:
-                part.unlink(missing_ok=True)
+            await place()
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Run in a thread, and wait for its end even when cancelled.
+
+    A write left behind could replace the file after a later one has.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _told(name: str, newest: ChangeSet, undone: Undone) -> str:
+    at = stamp(newest.created_at)[:16].replace("T", " ")
+    if not undone.back:
+        raise ToolFailed(
+            f"{shown(name)}: the change of {at} UTC was not undone, a later edit of it stays"
+        )
+    gone = "gone" if undone.back[0].after is None else "back"
+    return f"{shown(name)} is {gone}: the change of {at} UTC is undone"
 
 
 def _state(text: str | None) -> Json | None:
@@ -137,8 +179,8 @@ def _written(name: str, summary: str, documentation: str) -> str:
         raise ToolFailed(
             "skill_name must have 1 to 64 letters A-Z a-z, digits, _ or -, the first a letter or digit"
         )
-    if not one_line(summary) or summary.splitlines() != [summary]:
-        raise ToolFailed("summary must be one line of text")
+    if not summary_of(summary) or summary.splitlines() != [summary]:
+        raise ToolFailed("summary must be one line of text, not of # marks alone")
     if len(summary) > MOST_SUMMARY:
         raise ToolFailed(
             f"summary has {len(summary)} characters; at most {MOST_SUMMARY} are allowed"
