@@ -9,7 +9,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
-from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.records import Reason
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.report import gather as report
@@ -162,14 +162,17 @@ async def test_memory_is_asked_what_was_said_and_answered_last(
 ) -> None:
     """P-012, P-013: the message and the beginning of the last reply; an event asks nothing."""
     asked = Asked()
-    model.script(Text("x" * 600), Text("y"), Text("z"))
+    model.script(Text("x" * 600), Text("y"), Text("z"), Fail(400))
     async with open_house(tmp_path, model.url, prompt=asked) as house, house.working():
         for text in ("first", "second"):
             await house.incoming(text)
             await house.settled()
         await house.incoming("a task is due", kind="event", origin="timer")
-        await house.settled()
-    assert asked.queries == ["first", f"second\n{'x' * 500}", None]
+        for text in ("refused", "third"):
+            await house.incoming(text)
+            await house.settled()
+    wanted = ["first", f"second\n{'x' * 500}", None, "refused\nz", "third\nz"]
+    assert asked.queries == wanted
 
 
 async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
@@ -218,6 +221,19 @@ async def test_sections_follow_the_tools(tmp_path: Path) -> None:
     assert "`spawn_sub_session`" in with_all
     assert "sub_session_result" in with_all
     assert "<!--" not in with_all
+
+
+async def test_without_instructions_for_its_tools_a_cast_is_refused(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-005: before any model call."""
+    async with opened(tmp_path, model.url) as house, house.working():
+        (tmp_path / "prompts" / "BASE_PROMPT.txt").write_text(
+            "<!-- section: delegation requires: spawn_sub_session -->\nDelegate.\n"
+        )
+        await house.incoming("hello")
+        assert "BASE_PROMPT.txt has no section" in (await house.said(1))[0]
+    assert model.requests == []
 
 
 async def test_without_any_base_prompt_nothing_starts(tmp_path: Path) -> None:

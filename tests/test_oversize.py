@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.house import ANN, HeldClock, House, open_house
-from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
 from wintermute.changes.records import Reason
 from wintermute.config.schema import ComponentSizeLimits
 from wintermute.prompt.parts import skill_lines, task_lines
@@ -119,21 +119,42 @@ async def test_a_part_that_was_shortened_may_be_told_of_anew(
     assert len(told(model)) == 2
 
 
-async def test_somebody_else_is_not_asked_to_shorten_the_owners_skills(
+async def test_only_what_can_be_shortened_here_is_told_of(
     tmp_path: Path, prompts: Path, model: ModelServer
 ) -> None:
-    """P-048: only the owner could."""
+    """P-048, P-049: skills and global tasks are the owner's, in the owner's own chat."""
+    limits = ComponentSizeLimits(skills_total=10, tasks=10)
+    async with (
+        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
+        house.working(),
+    ):
+        async with house.database.transaction() as tx:
+            await house.stores.tasks.add(tx, WHY, "a task for everybody", scope="global")
+        await house.incoming("hello", room="!b:test", sender="@bob:test", origin="other")
+        await house.incoming("hello", room="!c:test", scope="room:!c:test", direct=False)
+        await house.settled()
+        assert told(model) == []
+        await house.incoming("hello")
+        await house.settled()
+        assert len(told(model)) == 2
+
+
+async def test_an_event_that_cannot_be_answered_holds_up_nobody(
+    tmp_path: Path, prompts: Path, model: ModelServer
+) -> None:
+    """L-072, L-034: it is dropped, without a word."""
+    model.keyed(lambda seen: Fail(503) if "component_oversize" in seen.last_user else None)
     limits = ComponentSizeLimits(skills_total=10)
     async with (
         open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
         house.working(),
     ):
-        await house.incoming("hello", sender="@bob:test", origin="other")
+        await house.incoming("first")
         await house.settled()
-        assert told(model) == []
-        await house.incoming("hello")
+        await house.incoming("second")
         await house.settled()
-        assert len(told(model)) == 1
+        assert await house.spoken() == ["echo: first", "echo: second"]
+    assert len(told(model)) == 1
 
 
 async def test_the_model_condenses_the_memories_it_was_asked_to(

@@ -1,6 +1,7 @@
 """The instructions file: which sections it has, and what reaches a model with which tools."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,11 @@ def test_at_the_start_broken_instructions_are_refused(
         (tmp_path / "BASE_PROMPT.txt").write_text(text)
     with pytest.raises(ConfigurationError, match=told):
         Instructions(tmp_path)
+
+
+def test_a_long_line_is_read_in_no_time() -> None:
+    """P-030: the prompt is parsed in the event loop, while others wait."""
+    line = "section: " * 100_000
+    began = time.perf_counter()
+    assert parse(f"{line}\n", "BASE_PROMPT.txt")[0].body == line.rstrip()
+    assert time.perf_counter() - began < 1

@@ -31,7 +31,9 @@ from tests.world.model import (
     broken_rules,
     canary,
 )
+from wintermute.config.schema import ComponentSizeLimits
 from wintermute.conversation import words
+from wintermute.mailbox.inbox import OVERSIZE, SEED
 from wintermute.messages import Json
 
 PROMPTS = Path(__file__).parent.parent / "data" / "prompts"
@@ -229,3 +231,84 @@ async def test_an_answer_made_before_somebody_came_in_is_not_given_to_them(
         assert await house.said(1, room) == [words.JOINED]
         await talk(house, Place(room, ANN, f"room:{room}", False), "hello")
         assert "hello" in (await house.said(2, room))[1]
+
+
+async def test_a_private_cast_that_a_crash_interrupted_is_not_answered_to_a_group(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, L-051: the room got a third person while we were down; the model is not asked."""
+    direct, room = PLACES[0], PLACES[0].room
+    model.script(Text("noted"), Slow(asyncio.Event(), Text("never")))
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await talk(house, direct, "my secret is the cellar")
+        await house.said(1, room)
+        await talk(house, direct, "what is it?")
+        await model.request_arrived(2)
+    async with open_house(tmp_path, model.url) as house:
+        async with house.database.transaction() as tx:
+            await house.conversations.in_room(tx, room, f"room:{room}")
+        async with house.working():
+            assert await house.said(2, room) == ["noted", words.JOINED]
+    assert len(model.requests) == 2
+
+
+async def test_an_event_about_a_branch_that_is_over_is_dropped(model: ModelServer) -> None:
+    """M-010, P-048, P-055: neither a private size nor an old greeting reaches the group."""
+    direct, room = PLACES[0], PLACES[0].room
+    group = Place(room, ANN, f"room:{room}", False)
+    async with lives(model) as (house, _):
+        await talk(house, direct, "hello")
+        await house.said(2, room)
+        row = await house.one("SELECT id FROM branches ORDER BY seq DESC LIMIT 1")
+        await talk(house, group, "hello all")
+        await house.settled()
+        body = '<event kind="component_oversize" id="x">data/MEMORIES.txt is long</event>'
+        for start in (OVERSIZE, SEED):
+            event_id = f"{start}{row['id']}_late"
+            await house.incoming(
+                body, kind="event", origin="system", event_id=event_id, scope=group.scope, room=room
+            )
+        await house.settled()
+        assert len(await house.spoken(room)) == 4
+    assert "MEMORIES.txt is long" not in str([seen.body for seen in model.requests])
+
+
+@pytest.mark.parametrize("kind", ["conversation_seed", "component_oversize"])
+async def test_what_the_system_starts_for_others_does_not_reach_the_owners_files(
+    tmp_path: Path, model: ModelServer, kind: str
+) -> None:
+    """M-011: whoever can make an event happen in a chat gains nothing by it."""
+    notes, data = tmp_path / "notes", tmp_path / "data"
+    notes.mkdir()
+    data.mkdir()
+    (notes / "diary.txt").write_text("the secret diary")
+    shutil.copytree(PROMPTS, data / "prompts")
+
+    def behave(seen: Seen) -> Step | None:
+        if seen.messages[-1]["role"] == "tool":
+            return Text(str(seen.messages[-1]["content"]))
+        read = Use("read_file", {"path": "diary.txt"})
+        write = Use("write_file", {"path": "new.txt", "content": "mine"})
+        return Calls((read, write)) if kind in seen.last_user else None
+
+    model.keyed(behave)
+    limits = ComponentSizeLimits(memories=10)
+    house_of = open_house(
+        data,
+        model.url,
+        prompts=data / "prompts",
+        roots=[notes],
+        limits=limits,
+        language="en",
+    )
+    async with house_of as house, house.working():
+        bob = PLACES[1]
+        (data / "scopes" / bob.scope).mkdir(parents=True)
+        (data / "scopes" / bob.scope / "MEMORIES.txt").write_text("Bob likes long lines.\n")
+        await talk(house, bob, "hi")
+        await house.settled()
+        said = "\n".join(await house.spoken(bob.room))
+        gates = await house.rows("SELECT gate, is_error FROM observations ORDER BY seq")
+    assert gates == [{"gate": "read_file", "is_error": 1}, {"gate": "write_file", "is_error": 1}]
+    assert "secret diary" not in said
+    assert [file.name for file in notes.iterdir()] == ["diary.txt"]

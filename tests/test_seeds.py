@@ -99,6 +99,20 @@ async def test_a_restart_in_the_middle_makes_no_second_seed(
         assert len(await events(house)) == 1
 
 
+async def test_stop_during_the_greeting_stops_what_was_asked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, P-055: the message that waits for its greeting is what the person wants stopped."""
+    model.script(Hang())
+    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+        await house.incoming("do the thing")
+        await asyncio.wait_for(model.request_arrived(1), 10)
+        await house.incoming("/stop")
+        await house.settled()
+        assert await house.spoken() == ["Stopped."]
+    assert len(model.requests) == 1
+
+
 async def test_a_group_is_greeted_in_its_own_branch(tmp_path: Path, model: ModelServer) -> None:
     """P-055, DESIGN §6: a third person came, and nothing said before is carried over."""
     model.keyed(greet)

@@ -17,7 +17,7 @@ import pytest
 from tests.world.clock import NOON
 from wintermute.changes.records import Reason
 from wintermute.conversation.toolbox import Caller, Rejected, Toolbox
-from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.messages import Call, Json, Origin
 from wintermute.tools.done import Done
 from wintermute.tools.files import MOST_BYTES, MOST_CHARACTERS, ReadFile, WriteFile
@@ -38,7 +38,7 @@ class House:
         (self.data / "skills" / "tea.md").write_text("Making tea\n\nBoil water.\n")
         (self.data / "matrix" / "keys").write_text("secret")
         (self.outside / "diary.txt").write_text("secret")
-        self.roots = Roots(self.data, [self.notes])
+        self.roots = Roots(self.data, [self.notes], ANN)
 
     async def read(self, path: str, origin: Origin = "owner", **page: int) -> str:
         result = await ReadFile(self.roots).run(caller(origin), {"path": path, **page})
@@ -53,8 +53,10 @@ class House:
         return {str(path.relative_to(self.notes)) for path in self.notes.rglob("*")}
 
 
-def caller(origin: Origin, scope: str = ANN) -> Caller:
-    return Caller("conv_1", scope, "cast_1", origin, "$event", NOON)
+def caller(origin: Origin, scope: str | None = None) -> Caller:
+    """Somebody in a chat: the owner's own, unless it is somebody else."""
+    whose = scope or (BEN if origin == "other" else ANN)
+    return Caller("conv_1", whose, "cast_1", origin, "$event", NOON)
 
 
 class Memories:
@@ -93,7 +95,7 @@ async def test_a_skill_is_read_by_its_listed_name_wherever_the_daemon_was_starte
 async def test_a_relative_path_is_looked_for_in_every_allowed_folder(house: House) -> None:
     """L-075."""
     second = house.outside
-    house.roots = Roots(house.data, [house.notes, second])
+    house.roots = Roots(house.data, [house.notes, second], ANN)
     (house.notes / "a.txt").write_text("first")
     (second / "b.txt").write_text("second")
     assert await house.read("a.txt") == "first"
@@ -226,7 +228,7 @@ async def test_devices_fifos_sockets_and_folders_are_refused_at_once(house: Hous
                     await house.read(path)
                 with pytest.raises(ToolFailed, match="not a plain file"):
                     await house.write(path, "mine")
-    devices = Roots(house.data, [Path("/dev")])
+    devices = Roots(house.data, [Path("/dev")], ANN)
     with pytest.raises(ToolFailed, match="not a plain file"):
         await ReadFile(devices).run(caller("owner"), {"path": "zero"})
 
@@ -234,8 +236,8 @@ async def test_devices_fifos_sockets_and_folders_are_refused_at_once(house: Hous
 async def test_an_allowed_folder_around_the_data_folder_opens_only_the_skills(
     house: House,
 ) -> None:
-    house.roots = Roots(house.data, [house.data.parent, house.data])
-    for path in ("data/matrix/keys", f"{house.data}/wintermute.db", "matrix/keys"):
+    house.roots = Roots(house.data, [house.data.parent], ANN)
+    for path in ("data/matrix/keys", f"{house.data}/wintermute.db"):
         with pytest.raises(ToolFailed, match="only data/skills"):
             await house.read(path)
         with pytest.raises(ToolFailed, match="only data/skills"):
@@ -255,6 +257,31 @@ async def test_other_people_may_read_skills_and_nothing_else(house: House) -> No
             await house.write(path, "mine", "other")
     assert (house.notes / "a.txt").read_text() == "a"
     assert await house.read("a.txt", "timer") == "a"
+
+
+@pytest.mark.parametrize("origin", ["system", "timer"])
+@pytest.mark.parametrize("scope", [BEN, "room:!club:test"])
+async def test_what_starts_by_itself_has_no_more_rights_than_who_talks_there(
+    house: House, origin: Origin, scope: str
+) -> None:
+    """M-011: a seed or an event in somebody else's chat, or in a group, reaches no folder."""
+    (house.notes / "a.txt").write_text("a")
+    who = caller(origin, scope)
+    with pytest.raises(ToolFailed, match=r"allowed folders: data/skills$"):
+        await ReadFile(house.roots).run(who, {"path": "a.txt"})
+    with pytest.raises(ToolFailed, match="only the owner"):
+        await WriteFile(house.roots).run(who, {"path": "a.txt", "content": "mine"})
+
+
+@pytest.mark.parametrize("below", ["", "skills", "matrix", "scopes"])
+def test_a_folder_inside_the_data_folder_cannot_be_opened_to_the_tools(
+    house: House, below: str
+) -> None:
+    """M-011: also through a link."""
+    (house.outside / "link").symlink_to(house.data / below)
+    for folder in (house.data / below, house.outside / "link"):
+        with pytest.raises(ConfigurationError, match=r"tools\.files\.roots"):
+            Roots(house.data, [folder], ANN)
 
 
 async def test_a_long_file_is_read_page_by_page_without_gap(house: House) -> None:
@@ -293,7 +320,7 @@ async def test_what_is_not_text_is_refused_plainly(house: House) -> None:
 async def test_a_missing_file_is_named_with_the_allowed_folders(house: House) -> None:
     with pytest.raises(ToolFailed, match=rf"a\.txt does not exist .*{re.escape(str(house.notes))}"):
         await house.read("a.txt")
-    gone = Roots(house.data, [house.notes / "gone"])
+    gone = Roots(house.data, [house.notes / "gone"], ANN)
     with pytest.raises(ToolFailed, match="does not exist"):
         await WriteFile(gone).run(caller("owner"), {"path": "a.txt", "content": "a"})
     assert house.names() == set()
@@ -310,13 +337,11 @@ async def test_a_new_file_is_written_with_its_folders(house: House) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["data/skills/tea.md", "data/skills/new.md", "{data}/skills/tea.md", "skills/tea.md", "tea.md"],
+    ["data/skills/tea.md", "data/skills/new.md", "{data}/skills/tea.md"],
 )
 async def test_a_skill_is_written_with_its_own_tool_only(house: House, path: str) -> None:
     """P-049: by whatever way; the former text would not be kept."""
-    house.roots = Roots(house.data, [house.data, house.data / "skills"])
-    if path == "tea.md":
-        house.roots = Roots(house.data, [house.data / "skills"])
+    house.roots = Roots(house.data, [house.data.parent], ANN)
     with pytest.raises(ToolFailed, match="skills are written with add_skill"):
         await house.write(path.format(data=house.data), "mine")
     assert [file.name for file in (house.data / "skills").iterdir()] == ["tea.md"]

@@ -268,7 +268,7 @@ def _rooms(
 
 
 def _toolbox(config: Config, stores: Stores) -> Toolbox:
-    roots = Roots(config.data_dir, config.tools.files.roots)
+    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner_scope)
     view = MemoriesView(stores.memories, stores.places)
     return Toolbox(
         [

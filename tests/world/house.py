@@ -280,6 +280,7 @@ async def open_house(
     prompts: Path | None = None,
     language: str | None = None,
     limits: ComponentSizeLimits = LIMITS,
+    roots: Sequence[Path] = (),
     inbox_type: type[Inbox] = Inbox,
     owner: str = ANN,
     **backend: Any,
@@ -297,11 +298,8 @@ async def open_house(
         stores = Stores(database, folder, owner, clock, new_id)
         stores.inbox = inbox_type(database, clock)
         gather = _gather(stores, prompts or PROMPTS, clock)
-        tools: list[AnyTool] = [
-            *gates,
-            *([Done()] if done else []),
-            *(_tools(stores, folder) if prompts else []),
-        ]
+        tools = [*gates, *([Done()] if done else [])]
+        tools += _tools(stores, folder, roots) if prompts else []
         fixed = Fixed(prompt) if callable(prompt) else prompt
         spoken = gather if prompts else fixed
         loop = Loop(database, stores.casts, models, Toolbox(tools), spoken, clock)
@@ -337,8 +335,8 @@ def _gather(stores: Stores, prompts: Path, clock: Clock) -> Gather:
     )
 
 
-def _tools(stores: Stores, folder: Path) -> list[AnyTool]:
-    roots = Roots(folder, ())
+def _tools(stores: Stores, folder: Path, allowed: Sequence[Path]) -> list[AnyTool]:
+    roots = Roots(folder, allowed, stores.owner_scope)
     view = MemoriesView(stores.memories, stores.places)
     return [
         ReadFile(roots, view),

@@ -40,7 +40,8 @@ def query(cast: Cast, earlier: Sequence[Cast]) -> str | None:
     """What memory may rank by: a person's words and the last reply; None for other work (P-013)."""
     if cast.origin not in ("owner", "other"):
         return None
-    said = next((found.result for found in reversed(earlier) if found.result), "")
+    replies = (past.result for past in reversed(earlier) if past.state == "terminated")
+    said = next((reply for reply in replies if reply), "")
     return f"{cast.intent}\n{said[:MOST_REPLY_CHARACTERS]}".strip()
 
 

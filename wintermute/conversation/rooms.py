@@ -20,7 +20,7 @@ from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
-from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
 from wintermute.mailbox.outbox import Outbox
 from wintermute.prompt.events import event
 from wintermute.prompt.limits import Component
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
 ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
+JOINED = Outcome("truncated", "joined", words.JOINED)
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
 
 
@@ -64,11 +65,12 @@ class Commands(Protocol):
 def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, datetime | None]:
     """Which row is next, and if none is, until when to wait.
 
-    Strict order, but a seed goes first, and commands and events pass a head that waits for the
-    model (L-072).
+    Strict order, but a seed goes first, and commands and events pass a message that waits for the
+    model (L-072); an event that waits is passed by all.
     """
     rows = sorted(rows, key=lambda row: not row.is_seed)
-    free = [row for row in rows if row is rows[0] or row.kind in ("command", "event")]
+    head = next((row for row in rows if row.kind == "message"), None)
+    free = [row for row in rows if row is head or row.kind != "message"]
     later = [row.not_before for row in free if row.not_before and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
@@ -198,11 +200,13 @@ class Rooms:
                 cast = await self._opened(row)
                 if cast is None:
                     return
-                scope = (await self._conversations.get(row.conversation_id)).scope
+                scope = await self._conversations.scope_of(cast.branch_id)
                 caller = Caller(
                     row.conversation_id, scope, cast.id, row.origin, row.event_id, cast.started_at
                 )
-                outcome = await self._loop.run(cast, caller, stop)
+                outcome = JOINED
+                if not await self._joined(row, scope):
+                    outcome = await self._loop.run(cast, caller, stop)
             await self._close(row, cast, outcome, scope)
         finally:
             del self._running[row.conversation_id]
@@ -221,6 +225,9 @@ class Rooms:
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             if row.kind == "message" and await self._seeding.sow(tx, row, branch):
                 return None
+            if row.is_unasked and branch not in row.event_id:  # it was about another branch
+                await self._inbox.mark(tx, row.event_id, "answered")
+                return None
             if not await self._inbox.begin(tx, row.event_id):
                 return None
             said: Sequence[Waiting] = ()
@@ -237,12 +244,11 @@ class Rooms:
         async with self._database.transaction() as tx:
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
                 return  # stopped, and `/stop` has answered
-            now = await self._conversations.get(row.conversation_id)
-            if scope != now.scope and not scope.startswith("room:"):
-                outcome = Outcome("truncated", "joined", words.JOINED)  # they must not hear it
+            if await self._joined(row, scope):
+                outcome = JOINED
             away = await self._settle(tx, row, cast, outcome)
             await self._ask_for_less(tx, row, cast, scope, sizes)
-        if away:
+        if away and row.kind == "message":
             await self._outage(row, outcome.text)
         elif outcome.reason == "model_refused":
             await self._health.note("model", "fail", outcome.text)
@@ -251,7 +257,7 @@ class Rooms:
 
     async def _settle(self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome) -> bool:
         """Answer the row, or keep it for a model that is away: True then."""
-        if row.is_seed and outcome.reason not in ANSWERED:  # the message itself will tell (P-061)
+        if row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason == "model_unavailable":
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.now() + AGAIN)
@@ -265,17 +271,20 @@ class Rooms:
     ) -> None:
         """Queue an event for each part of the prompt that is too long (P-048)."""
         for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
-            event_id = f"oversize_{cast.id}_{n}"
+            event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
             body = event("component_oversize", event_id, text)
             await self._inbox.store_event(tx, row, event_id, body)
+
+    async def _joined(self, row: Waiting, scope: str) -> bool:
+        """Whether somebody came in since the cast began, who must not hear what it knows (M-010)."""
+        now = (await self._conversations.get(row.conversation_id)).scope
+        return now != scope and not scope.startswith("room:")
 
     async def _sizes(self, row: Waiting, scope: str) -> Mapping[Component, int]:
         """What may be told to be too long after this row: nothing after events of ours (P-051)."""
         if row.kind != "message":
             return {}
-        sizes = await self._oversize.sizes(scope)
-        # Skills belong to the owner; nobody else could shorten them.
-        return {part: sizes[part] for part in sizes if part != "skills" or row.origin == "owner"}
+        return await self._oversize.sizes(scope)
 
     async def _outage(self, row: Waiting, problem: str) -> None:
         """Tell the person once per outage, when it has lasted a minute (L-034)."""

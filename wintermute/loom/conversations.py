@@ -67,8 +67,9 @@ class Conversations:
         """
         branch_id = self._new_id("branch")
         await tx.execute(
-            "INSERT INTO branches (id, conversation_id, reason, created_at) VALUES (?, ?, ?, ?)",
-            (branch_id, conversation_id, reason, stamp(asked_at or self._clock.now())),
+            "INSERT INTO branches (id, conversation_id, reason, created_at, scope)"
+            " SELECT ?, id, ?, ?, scope FROM conversations WHERE id = ?",
+            (branch_id, reason, stamp(asked_at or self._clock.now()), conversation_id),
         )
         return branch_id
 
@@ -79,6 +80,17 @@ class Conversations:
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
         """When the current branch began: nothing from before is in view."""
         return moment((await self._current(tx, conversation_id))["created_at"])
+
+    async def scope_of(self, branch_id: str) -> str:
+        """Whose memory a branch may touch; that of its conversation may have changed since."""
+        row = await self._database.row(
+            "SELECT coalesce(nullif(b.scope, ''), c.scope) AS scope FROM branches b"
+            " JOIN conversations c ON c.id = b.conversation_id WHERE b.id = ?",
+            (branch_id,),
+        )
+        if row is None:
+            raise LookupError(branch_id)
+        return str(row["scope"])
 
     async def _current(self, tx: Transaction, conversation_id: str) -> Row:
         row = await tx.row(

@@ -12,7 +12,8 @@ from wintermute.db.traces import holds
 from wintermute.messages import Incoming, Json, Kind, Origin
 
 SEED = "seed_"
-"""How the ids of seeds begin; those of the homeserver begin with `$`."""
+OVERSIZE = "oversize_"
+"""How the ids of such events begin, followed by their branch; the homeserver's begin with `$`."""
 
 State = Literal["locked", "waiting", "casting", "answered", "ignored"]
 
@@ -47,8 +48,13 @@ class Waiting:
 
     @property
     def is_seed(self) -> bool:
-        """Whether this opens its conversation and goes before everything else in it (P-055)."""
+        """Whether this opens its branch and goes before everything else in it (P-055)."""
         return self.event_id.startswith(SEED)
+
+    @property
+    def is_unasked(self) -> bool:
+        """Whether nobody misses its answer: a seed, or a request to shorten something."""
+        return self.event_id.startswith((SEED, OVERSIZE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +187,22 @@ class Inbox:
     ) -> list[str]:
         """Drop what was said before row `before` and is at work or waits for the model.
 
-        At work is also the event `taken`, whose cast has not begun. With `also_new` messages that
-        were not tried yet are dropped too. Returns the ids of the dropped events.
+        At work is also the event `taken`, whose cast has not begun, and the message that waits for
+        a seed. With `also_new` messages that were not tried yet are dropped too. Returns the ids
+        of the dropped events.
         """
         rows = await tx.rows(
             "UPDATE inbox SET state = 'answered' WHERE conversation_id = :conversation"
             " AND seq < :before AND (state = 'casting' OR state = 'waiting' AND (event_id = :taken"
-            "  OR kind = 'message' AND (not_before IS NOT NULL OR :also_new))) RETURNING event_id",
+            "  OR kind = 'message' AND (not_before IS NOT NULL OR :also_new OR :seed AND seq ="
+            "   (SELECT min(seq) FROM inbox WHERE conversation_id = :conversation"
+            "    AND kind = 'message' AND state = 'waiting')))) RETURNING event_id",
             {
                 "conversation": conversation_id,
                 "before": before,
                 "taken": taken,
                 "also_new": also_new,
+                "seed": bool(taken and taken.startswith(SEED)),
             },
         )
         return [row["event_id"] for row in rows]

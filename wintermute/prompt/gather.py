@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from wintermute.clock import Clock
-from wintermute.errors import MemoryUnavailable
+from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.store import Health
 from wintermute.memory.core import Core
 from wintermute.prompt.assemble import Parts, assemble, current_time
@@ -64,8 +64,13 @@ class Gather:
     async def gather(self, scope: str, tools: Collection[str], query: str | None = None) -> Parts:
         """The parts, none of another scope."""
         ranked = self._ranking is not None and query is not None
+        instructions = chosen(self._instructions.sections(), tools)
+        if not instructions:
+            raise ConfigurationError(
+                "BASE_PROMPT.txt has no section for these tools: let one of them require always"
+            )
         return Parts(
-            instructions=chosen(self._instructions.sections(), tools),
+            instructions=instructions,
             now=current_time(self._clock.now(), self._timezone),
             core=core_text(await asyncio.to_thread(self._core.text, scope)),
             memories=await self._remembered(scope, query),
@@ -75,14 +80,19 @@ class Gather:
         )
 
     async def sizes(self, scope: str) -> dict[Component, int]:
-        """The characters of each part that has a limit (P-048); a ranked memory has none (P-052)."""
-        found: dict[Component, int] = {
-            "tasks": len(await self._active(scope)),
-            "skills": len(await self._listed()),
-        }
+        """The characters of each part that has a limit (P-048) and can be shortened in this scope.
+
+        A ranked memory has none (P-052); skills and global tasks are the owner's.
+        """
+        tasks = await self._tasks.active(scope)
+        found: dict[Component, int] = {}
         if self._ranking is None:
             found["memories"] = len(flat_lines(await self._memories(scope)))
-        return found
+        if scope == self._tasks.owner_scope:
+            found["skills"] = len(await self._listed())
+        else:
+            tasks = tuple(task for task in tasks if task.scope == scope)
+        return {**found, "tasks": len(task_lines(tasks))}
 
     async def _remembered(self, scope: str, query: str | None) -> str:
         if self._ranking is None or query is None:

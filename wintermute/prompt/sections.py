@@ -17,9 +17,9 @@ FORM = "write `<!-- section: NAME requires: always -->`, or tools with commas fo
 ALONE = "a section marker is a comment on a line of its own"
 MARKER = re.compile(r"\s*<!--(.*)-->\s*")
 # Generous, because a mistyped marker must never become text that is always sent (P-030).
-LIKE_A_MARKER = re.compile(
-    r"\s*<\s*[!-]|.*<!--\s*section\b|.*\bsection\s*:.*\brequires\s*:", re.IGNORECASE
-)
+LIKE_A_COMMENT = re.compile(r"\s*<\s*[!-]|.*<!--\s*section\b", re.IGNORECASE)
+SECTION = re.compile(r"\bsection\s*:", re.IGNORECASE)
+REQUIRES = re.compile(r"\brequires\s*:", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"(\w+)\s*:")
 TOOL = re.compile(r"[\w.-]+")
 
@@ -43,7 +43,7 @@ def parse(text: str, file: str) -> tuple[Section, ...]:
     heads: list[tuple[str, frozenset[str] | None, int]] = [("", None, 1)]
     bodies: list[list[str]] = [[]]
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        if LIKE_A_MARKER.match(line):
+        if _is_like_a_marker(line):
             name, requires = _marker(line, f"{file}:{number}")
             heads.append((name, requires, number))
             bodies.append([])
@@ -75,6 +75,10 @@ def unknown_tools(sections: Collection[Section]) -> tuple[tuple[int, str], ...]:
         for section in sections
         for tool in sorted((section.requires or frozenset()) - TOOLS)
     )
+
+
+def _is_like_a_marker(line: str) -> bool:
+    return bool(LIKE_A_COMMENT.match(line) or (SECTION.search(line) and REQUIRES.search(line)))
 
 
 def _marker(line: str, where: str) -> tuple[str, frozenset[str] | None]:

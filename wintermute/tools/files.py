@@ -15,7 +15,7 @@ from wintermute.changes.records import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.ids import new_id
-from wintermute.messages import Json, Origin
+from wintermute.messages import Json
 from wintermute.tools.definition import definition
 from wintermute.tools.reason import reason
 from wintermute.tools.roots import Place, Roots
@@ -74,12 +74,12 @@ class ReadFile:
             with _usable():
                 text = await self._memories.text(caller.scope)
             return _page(io.StringIO(text), shown, first, most)
-        return await asyncio.to_thread(self._read, path, caller.origin, first, most, shown)
+        return await asyncio.to_thread(self._read, path, caller, first, most, shown)
 
-    def _read(self, path: str, origin: Origin, first: int, most: int, also: str | None) -> str:
-        place = self._roots.find(path, origin, writing=False, also=also)
+    def _read(self, path: str, caller: Caller, first: int, most: int, also: str | None) -> str:
+        place = self._roots.find(path, caller, writing=False, also=also)
         with (
-            _told(place, self._roots.allowed(origin, writing=False, also=also)),
+            _told(place, self._roots.allowed(caller, writing=False, also=also)),
             self._roots.opened(place) as folder,
             _plain_file(place, folder) as file,
         ):
@@ -110,13 +110,13 @@ class WriteFile:
                 return await self._memories.replace(
                     caller.scope, content, reason(caller), caller.begun
                 )
-        return await asyncio.to_thread(self._write, path, caller.origin, content, shown)
+        return await asyncio.to_thread(self._write, path, caller, content, shown)
 
-    def _write(self, path: str, origin: Origin, content: str, also: str | None) -> Json:
-        place = self._roots.find(path, origin, writing=True, also=also)
+    def _write(self, path: str, caller: Caller, content: str, also: str | None) -> Json:
+        place = self._roots.find(path, caller, writing=True, also=also)
         content_bytes = _encoded(place.shown, content)
         with (
-            _told(place, self._roots.allowed(origin, writing=True, also=also)),
+            _told(place, self._roots.allowed(caller, writing=True, also=also)),
             self._roots.opened(place, make=True) as folder,
         ):
             created = _replace(place, folder, content_bytes)

@@ -1,4 +1,4 @@
-"""On whose behalf a tool changes something that can be undone."""
+"""On whose behalf a tool acts, and what that lets it do."""
 
 from wintermute.changes.records import Reason
 from wintermute.conversation.toolbox import Caller
@@ -8,3 +8,11 @@ def reason(caller: Caller) -> Reason:
     """The reason that stands in the change set: the cast, and the message that it answers."""
     evidence = (caller.event_id,) if caller.event_id else ()
     return Reason("tool", caller.scope, caller.cast_id, evidence)
+
+
+def for_owner(caller: Caller, owner_scope: str) -> bool:
+    """Whether the owner asked, or it happens in the owner's own chat.
+
+    What the system starts elsewhere has no more rights than whoever talks there.
+    """
+    return caller.origin == "owner" or caller.scope == owner_scope

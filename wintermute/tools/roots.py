@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from wintermute.errors import ToolFailed
-from wintermute.messages import Origin
+from wintermute.conversation.toolbox import Caller
+from wintermute.errors import ConfigurationError, ToolFailed
 from wintermute.text import clean
+from wintermute.tools.reason import for_owner
 
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
@@ -42,27 +43,34 @@ class Roots:
     Other people than the owner reach the skills only.
     """
 
-    def __init__(self, data_dir: Path, folders: Iterable[Path]) -> None:
+    def __init__(self, data_dir: Path, folders: Iterable[Path], owner_scope: str) -> None:
+        """Raises: ConfigurationError for a folder inside the data folder, with what it keeps."""
         self._data_dir = data_dir.absolute()
+        self._owner_scope = owner_scope
         # Lexically: resolve() would rename folders that the owner reaches through a link.
         self._folders = tuple(Path(os.path.abspath(folder)) for folder in folders)  # noqa: PTH100
+        for folder in self._folders:
+            if folder.resolve().is_relative_to(data_dir.resolve()):
+                raise ConfigurationError(
+                    f"tools.files.roots: {folder} lies in the data folder: choose one beside it"
+                )
 
-    def find(self, path: str, origin: Origin, *, writing: bool, also: str | None = None) -> Place:
+    def find(self, path: str, caller: Caller, *, writing: bool, also: str | None = None) -> Place:
         """The place that `path` means: the first that exists, else the first possible.
 
         Raises: ToolFailed, naming the allowed folders.
         """
-        allowed = self.allowed(origin, writing=writing, also=also)
-        if writing and origin == "other":
+        allowed = self.allowed(caller, writing=writing, also=also)
+        if writing and not for_owner(caller, self._owner_scope):
             raise ToolFailed(f"only the owner may have files written; nothing was ({allowed})")
-        places = self._places(path, origin)
+        places = self._places(path, caller)
         if not places or not all(place.below for place in places):
             raise ToolFailed(f"{path} is not a file inside {allowed}")
         return next((place for place in places if self._exists(place)), places[0])
 
-    def allowed(self, origin: Origin, *, writing: bool, also: str | None = None) -> str:
+    def allowed(self, caller: Caller, *, writing: bool, also: str | None = None) -> str:
         """The folders this caller may use, in words; `also` is a file beside them."""
-        folders = [*([] if writing else [SKILLS]), *([] if origin == "other" else self._folders)]
+        folders = [*([] if writing else [SKILLS]), *self._open_to(caller)]
         words = f"the allowed folders: {', '.join(map(str, folders)) or 'none'}"
         return f"{words}; and the file {also}" if also else words
 
@@ -84,7 +92,10 @@ class Roots:
         finally:
             os.close(folder)
 
-    def _places(self, path: str, origin: Origin) -> list[Place]:
+    def _open_to(self, caller: Caller) -> tuple[Path, ...]:
+        return self._folders if for_owner(caller, self._owner_scope) else ()
+
+    def _places(self, path: str, caller: Caller) -> list[Place]:
         wanted = PurePath(path)
         if clean(path) != path or ".." in wanted.parts:
             return []
@@ -93,7 +104,7 @@ class Roots:
                 below = wanted.relative_to(skills)
                 inner = ("skills", *below.parts) if below.parts else ()
                 return [Place(self._data_dir, inner, str(SKILLS / below))]
-        folders = () if origin == "other" else self._folders
+        folders = self._open_to(caller)
         return [
             Place(folder, (folder / wanted).relative_to(folder).parts, str(folder / wanted))
             for folder in folders

@@ -6,7 +6,7 @@ from wintermute.messages import Json
 from wintermute.skills.folder import shown
 from wintermute.skills.store import Skills
 from wintermute.tools.definition import definition
-from wintermute.tools.reason import reason
+from wintermute.tools.reason import for_owner, reason
 
 
 class AddSkill:
@@ -22,8 +22,7 @@ class AddSkill:
 
     async def run(self, caller: Caller, args: Json) -> object:
         """Where the skill stands now. Every room sees it, so only the owner teaches."""
-        alone = caller.origin in ("system", "timer") and caller.scope == self._owner_scope
-        if caller.origin != "owner" and not alone:
+        if not for_owner(caller, self._owner_scope):
             raise ToolFailed("only the owner may have skills written: every room would see them")
         name = args["skill_name"]
         created = await self._skills.write(

@@ -7,7 +7,7 @@ from wintermute.messages import Json
 from wintermute.tasks.records import EVERYWHERE, Task
 from wintermute.tasks.store import Tasks
 from wintermute.tools.definition import definition
-from wintermute.tools.reason import reason
+from wintermute.tools.reason import for_owner, reason
 
 TAKES = {
     "add": {"content", "priority", "scope"},
@@ -48,7 +48,7 @@ class TaskTool:
 
     async def _add(self, tx: Transaction, caller: Caller, args: Json) -> Task:
         everywhere = args.get("scope", "here") == EVERYWHERE
-        if everywhere and not self._by_owner(caller):
+        if everywhere and not for_owner(caller, self._tasks.owner_scope):
             raise ToolFailed("only the owner may have a task shown in every room")
         return await self._tasks.add(
             tx,
@@ -64,7 +64,7 @@ class TaskTool:
         if not args.get("id"):
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
         why, task_id, scope = reason(caller), args["id"], caller.scope
-        by_owner = self._by_owner(caller)
+        by_owner = for_owner(caller, self._tasks.owner_scope)
         if action == "complete":
             words = args.get("reason", "")
             return await self._tasks.complete(tx, why, task_id, scope, words, by_owner=by_owner)
@@ -79,10 +79,6 @@ class TaskTool:
             "delete": self._tasks.delete,
         }
         return await moves[action](tx, why, task_id, scope, by_owner=by_owner)
-
-    def _by_owner(self, caller: Caller) -> bool:
-        """Also what a timer does in the owner's own chat is the owner's."""
-        return caller.origin == "owner" or caller.scope == self._tasks.owner_scope
 
 
 def _row(task: Task) -> Json:
