@@ -44,7 +44,7 @@ INSERT INTO rewards (id, turn_id, value, sender, event_id, created_at)
 """
 
 COLUMNS = {
-    "branches": "seq id conversation_id forked_from reason created_at",
+    "branches": "seq id conversation_id forked_from reason created_at scope",
     "prompts": "hash text",
     "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
     " result started_at ended_at",

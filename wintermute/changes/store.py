@@ -1,6 +1,5 @@
 """The record of changes, written in the transaction that makes them."""
 
-import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -53,7 +52,18 @@ class ChangeSets:
         await tx.execute_many(
             "INSERT INTO changes (change_set_id, n, kind, item, before, after, evidence)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            await asyncio.to_thread(_rows, set_id, first, changes),
+            [
+                (
+                    set_id,
+                    n,
+                    change.kind,
+                    change.item,
+                    _json(change.before),
+                    _json(change.after),
+                    json.dumps(change.evidence),
+                )
+                for n, change in enumerate(changes, first)
+            ],
         )
 
     async def get(self, set_id: str) -> ChangeSet | None:
@@ -158,21 +168,6 @@ class ChangeSets:
         for row in undone:
             back[row["undoes"]].add(row["item"])
         return tuple(_set(row, parts[row["id"]], back[row["id"]]) for row in rows)
-
-
-def _rows(set_id: str, first: int, changes: Sequence[Change]) -> list[tuple[object, ...]]:
-    return [
-        (
-            set_id,
-            n,
-            change.kind,
-            change.item,
-            _json(change.before),
-            _json(change.after),
-            json.dumps(change.evidence),
-        )
-        for n, change in enumerate(changes, first)
-    ]
 
 
 def _json(state: Json | None) -> str | None:
