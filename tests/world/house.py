@@ -120,6 +120,7 @@ class SilentSpeaker:
         self.rests_badly = False
         self.stirred = asyncio.Event()
         self.shown: list[tuple[str, str]] = []
+        self.drafts: list[str] = []
 
     def attend(self, room_id: str, event_id: str) -> None:
         self._note("attend", room_id)
@@ -128,6 +129,12 @@ class SilentSpeaker:
         self._note("rest", room_id)
         if self.rests_badly:
             raise KeyError(room_id)
+
+    def draft(self, room_id: str, piece: str) -> None:
+        self.drafts.append(piece)
+
+    def gate(self, room_id: str, name: str) -> None:
+        self._note(f"gate {name}", room_id)
 
     def speak(self, room_id: str) -> None:
         self._note("speak", room_id)

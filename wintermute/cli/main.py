@@ -13,6 +13,8 @@ from wintermute.errors import ConfigurationError, WintermuteError
 VERBS = {
     "init": "Make a folder with config.yaml and data/.",
     "run": "Run the daemon until it is told to stop.",
+    "demo": "Try a whole Wintermute, with nothing to set up.",
+    "chat": "Talk in the terminal, without Matrix.",
     "check": "Try every part and say what to do.",
     "status": "Show what works and what does not.",
     "memory": "What is remembered: show, change, forget.",

@@ -72,6 +72,18 @@ class Prompt(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Somebody who sees a cast being made."""
+
+    def draft(self, piece: str) -> None:
+        """The model says more; an empty piece begins an utterance, or a new attempt at it."""
+        ...
+
+    def gate(self, name: str) -> None:
+        """A gate starts."""
+        ...
+
+
 class Loop:
     """Runs casts. One for all: rooms, due tasks, sub-sessions and nights (DESIGN A-1)."""
 
@@ -91,13 +103,13 @@ class Loop:
         self._prompt = prompt
         self._clock = clock
 
-    async def run(self, cast: Cast, caller: Caller, stop: Stop) -> Outcome:
+    async def run(self, cast: Cast, caller: Caller, stop: Stop, watch: Watch) -> Outcome:
         """Bring a cast to its end: a new one, or one that a crash interrupted."""
         wards = Wards(**cast.wards)
         refusal = self._refusal(cast, wards)
         if refusal:
             return Outcome("truncated", "refused", refusal)
-        running = _Running(cast, caller, wards, self._clock.monotonic())
+        running = _Running(cast, caller, wards, self._clock.monotonic(), watch)
         try:
             async with stop.within(wards.max_seconds - running.seconds(self._clock)) as scope:
                 return await self._steps(running)
@@ -143,21 +155,26 @@ class Loop:
         current = max(n for n, message in enumerate(view) if message["role"] == "user")
         if running.wants_done():
             view += ({"role": "user", "content": CALL_DONE},)
-        reply = await self._ask(running.cast, view, len(view) - current)
+        reply = await self._ask(running, view, len(view) - current)
         await self._store(running, prompt, reply)
 
-    async def _ask(self, cast: Cast, view: tuple[Json, ...], kept: int) -> Reply:
+    async def _ask(self, running: "_Running", view: tuple[Json, ...], kept: int) -> Reply:
         """The model's answer to the view; its last `kept` messages may be cut, but none left out."""
         tools = self._toolbox.definitions()
         request = fitted(view, kept, tools, self._window())
         while True:
             try:
-                return await self._models.ask("base", Request(request, tools), cast_id=cast.id)
+                return await self._models.ask(
+                    "base",
+                    Request(request, tools),
+                    cast_id=running.cast.id,
+                    draft=running.watch.draft,
+                )
             except ContextTooLarge:
                 less = smaller(request, kept)
                 if less is None:
                     raise
-                log.info("request shrunk cast=%s messages=%d", cast.id, len(less))
+                log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))
                 request = less
 
     def _window(self) -> int:
@@ -210,6 +227,7 @@ class Loop:
                 await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)
         elif isinstance(verdict, Accepted) and not _repeatable(verdict):
             verdict = Rejected(INTERRUPTED, verdict.args)
+        running.watch.gate(call.name)
         result, is_error = await self._effect(verdict, running.caller, turn.id, n)
         return Observation(n, call.name, verdict.args, result, is_error, call.id, completed=True)
 
@@ -244,9 +262,12 @@ def _repeatable(accepted: Accepted) -> bool:
 class _Running:
     """What the loop knows of one cast while it runs."""
 
-    def __init__(self, cast: Cast, caller: Caller, wards: Wards, begun: float) -> None:
+    def __init__(
+        self, cast: Cast, caller: Caller, wards: Wards, begun: float, watch: Watch
+    ) -> None:
         self.cast = cast
         self.caller = caller
+        self.watch = watch
         self._wards = wards
         # A resumed cast has used the time of its stored turns, not the time we were down.
         self._begun = begun - sum(turn.ms for turn in cast.turns) / 1000

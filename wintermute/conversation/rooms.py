@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -45,6 +46,14 @@ class Speaker(Protocol):
         """Show that no answer is being made any more."""
         ...
 
+    def draft(self, room_id: str, piece: str) -> None:
+        """Show what the model says; an empty piece begins an utterance, or a new attempt at it."""
+        ...
+
+    def gate(self, room_id: str, name: str) -> None:
+        """Show that a tool is used."""
+        ...
+
     def speak(self, room_id: str) -> None:
         """Something for this room is in the outbox."""
         ...
@@ -74,6 +83,20 @@ def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, da
     later = [row.not_before for row in free if row.not_before and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A cast's watcher in its room."""
+
+    speaker: Speaker
+    room_id: str
+
+    def draft(self, piece: str) -> None:
+        self.speaker.draft(self.room_id, piece)
+
+    def gate(self, name: str) -> None:
+        self.speaker.gate(self.room_id, name)
 
 
 class Rooms:
@@ -206,7 +229,9 @@ class Rooms:
                 )
                 outcome = JOINED
                 if not await self._joined(row, scope):
-                    outcome = await self._loop.run(cast, caller, stop)
+                    outcome = await self._loop.run(
+                        cast, caller, stop, _Shown(self._speaker, row.room_id)
+                    )
             await self._close(row, cast, outcome, scope)
         finally:
             del self._running[row.conversation_id]

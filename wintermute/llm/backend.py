@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wintermute.config.schema import Backend
@@ -17,6 +18,14 @@ LONGEST_SILENCE = 60.0
 """Seconds between two parts of an answer."""
 LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
+
+
+Draft = Callable[[str], None]
+"""Takes what a model says, piece by piece; an empty one begins an attempt."""
+
+
+def unseen(_piece: str) -> None:
+    """Nobody watches."""
 
 
 class Endpoint:
@@ -39,14 +48,16 @@ class Endpoint:
         self._reports_usage = True
         self._limit = "max_tokens"
 
-    async def ask(self, request: Request, most_tokens: int | None = None) -> Answer:
-        """One attempt.
+    async def ask(
+        self, request: Request, most_tokens: int | None = None, draft: Draft = unseen
+    ) -> Answer:
+        """One attempt; `draft` is given what the model says, as it comes.
 
         Raises: Failed, whose text names this backend and never its key.
         """
         try:
             client = await self._opened()
-            return await self._asked(client, request, most_tokens)
+            return await self._asked(client, request, most_tokens, draft)
         except Failed as failure:
             raise failure.told_by(self.name, self._key) from None
 
@@ -62,12 +73,14 @@ class Endpoint:
                 self._client = await asyncio.to_thread(_open, self.settings, self._key)
         return self._client
 
-    async def _asked(self, client: "Client", request: Request, most_tokens: int | None) -> Answer:
+    async def _asked(
+        self, client: "Client", request: Request, most_tokens: int | None, draft: Draft
+    ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
         while True:
             body = self._body(request, most_tokens or self.settings.max_output_tokens)
             try:
-                return await self._answer(client, body)
+                return await self._answer(client, body, draft)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Refused as refusal:
@@ -97,14 +110,17 @@ class Endpoint:
             return True
         return False
 
-    async def _answer(self, client: "Client", body: Json) -> Answer:
+    async def _answer(self, client: "Client", body: Json, draft: Draft) -> Answer:
         gathering = Gathering()
+        draft("")
         seconds = self.settings.timeout_s
         latest = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(latest) as deadline, client.opened(body) as chunks:
                 async for chunk in chunks:
                     gathering.feed(chunk)
+                    if piece := gathering.fresh():
+                        draft(piece)
                     deadline.reschedule(self._patience(gathering, latest))
         except TimeoutError:
             if not gathering.complete:

@@ -21,6 +21,11 @@ TOO_LARGE = re.compile(
     r"|n_ctx|(?<!took )too long|too many (input )?tokens",
     re.IGNORECASE,
 )
+NO_TOOLS = re.compile(
+    r"(does not|doesn't|not) support (tool|function)|support tool use|tool choice requires"
+    r"|tools param requires",
+    re.IGNORECASE,
+)
 QUOTA = re.compile(
     r"insufficient_quota|billing_hard_limit|exceeded your current quota", re.IGNORECASE
 )
@@ -89,6 +94,9 @@ def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
     quote = _quote(_decoded(body))
     if QUOTA.search(body):
         return Refused("refused", f"has no quota left ({status}{quote}): check plan and billing")
+    if status >= 400 and NO_TOOLS.search(body):
+        advice = "choose a model that does, in config.yaml, or turn them on in its server"
+        return Refused("refused", f"supports no tool calls ({status}{quote}): {advice}")
     if status == 413 or (status in {400, 422} and TOO_LARGE.search(body)):
         return TooLarge("context", f"finds the request too large ({status}{quote})")
     if status in PASSING or status >= 500:

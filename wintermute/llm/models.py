@@ -9,7 +9,7 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Llm
 from wintermute.errors import EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import NewId
-from wintermute.llm.backend import Endpoint
+from wintermute.llm.backend import Draft, Endpoint, unseen
 from wintermute.llm.calls import Attempt, ModelCalls, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge
 from wintermute.llm.tokens import usage_of
@@ -29,6 +29,7 @@ class _Question:
     request: Request
     cast_id: str | None
     began: float
+    draft: Draft
 
 
 class Models:
@@ -50,12 +51,16 @@ class Models:
             name: Endpoint(name, settings, new_id) for name, settings in llm.backends.items()
         }
 
-    async def ask(self, role: str, request: Request, *, cast_id: str | None = None) -> Reply:
+    async def ask(
+        self, role: str, request: Request, *, cast_id: str | None = None, draft: Draft = unseen
+    ) -> Reply:
         """A usable answer from the first backend of the role that gives one.
+
+        `draft` is given what is said, while it is being said.
 
         Raises: ModelRefused, ContextTooLarge, EmptyReply, ModelUnavailable.
         """
-        question = _Question(role, request, cast_id, self._clock.monotonic())
+        question = _Question(role, request, cast_id, self._clock.monotonic(), draft)
         failures: list[Failed] = []
         too_small = 0
         for endpoint in self._of(role):
@@ -111,7 +116,7 @@ class Models:
         began = self._clock.monotonic()
         outcome, detail, usage, model = "cancelled", "", NOTHING, endpoint.settings.model
         try:
-            answer = await endpoint.ask(question.request)
+            answer = await endpoint.ask(question.request, draft=question.draft)
             outcome, usage = "ok", usage_of(question.request, answer)
             model = answer.model or model
         except Failed as failure:

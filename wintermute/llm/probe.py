@@ -8,7 +8,11 @@ from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Empty, Failed
 from wintermute.messages import Request
 
-QUESTION = Request(({"role": "user", "content": "Reply with: ok"},))
+TOOL = {"name": "done", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
+QUESTION = Request(
+    ({"role": "user", "content": "Reply with: ok"},),
+    ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
+)
 MOST_TOKENS = 16
 
 

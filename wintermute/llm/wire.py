@@ -65,6 +65,7 @@ class Gathering:
         self._ended = False
         self._chose = False
         self._text: list[str] = []
+        self._looked = 0
         self._calls: list[_Call] = []
         self._slots: dict[int, _Call] = {}
         self._finish = ""
@@ -75,6 +76,12 @@ class Gathering:
     def begun(self) -> bool:
         """Part of the answer proper is here: from now on silence means trouble."""
         return bool(self._text or self._calls)
+
+    def fresh(self) -> str:
+        """What the model said since the last look."""
+        pieces = self._text[self._looked :]
+        self._looked = len(self._text)
+        return _whole(pieces)
 
     @property
     def complete(self) -> bool:

@@ -8,6 +8,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.ids import NewId
 
+ConversationKind = Literal["room", "terminal"]
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
 
 
@@ -28,7 +29,9 @@ class Conversations:
         self._clock = clock
         self._new_id = new_id
 
-    async def in_room(self, tx: Transaction, room_id: str, scope: str) -> str:
+    async def in_room(
+        self, tx: Transaction, room_id: str, scope: str, kind: ConversationKind = "room"
+    ) -> str:
         """The id of the room's conversation, made when it is new.
 
         When the scope changed (a third person came, or left) a new branch begins, so that
@@ -38,18 +41,18 @@ class Conversations:
             "SELECT id, scope FROM conversations WHERE room_id = ? AND thread_id = ''", (room_id,)
         )
         if row is None:
-            return await self._open(tx, room_id, scope)
+            return await self._open(tx, room_id, scope, kind)
         if row["scope"] != scope:
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
             await self.branch(tx, row["id"], "scope")
         return str(row["id"])
 
-    async def _open(self, tx: Transaction, room_id: str, scope: str) -> str:
+    async def _open(self, tx: Transaction, room_id: str, scope: str, kind: ConversationKind) -> str:
         conversation_id = self._new_id("conv")
         await tx.execute(
             "INSERT INTO conversations (id, kind, room_id, scope, created_at)"
-            " VALUES (?, 'room', ?, ?, ?)",
-            (conversation_id, room_id, scope, stamp(self._clock.now())),
+            " VALUES (?, ?, ?, ?, ?)",
+            (conversation_id, kind, room_id, scope, stamp(self._clock.now())),
         )
         await self.branch(tx, conversation_id, "start")
         return conversation_id

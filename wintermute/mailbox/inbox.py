@@ -249,6 +249,15 @@ class Inbox:
         )
         return [row for row in map(_waiting, rows) if row.is_stop]
 
+    async def said_in(self, conversation_id: str, limit: int) -> list[str]:
+        """The newest messages and commands of a conversation, oldest of them first."""
+        rows = await self._database.rows(
+            "SELECT body FROM (SELECT seq, body FROM inbox WHERE conversation_id = ? AND body <> ''"
+            " AND kind IN ('message', 'command') ORDER BY seq DESC LIMIT ?) ORDER BY seq",
+            (conversation_id, limit),
+        )
+        return [row["body"] for row in rows]
+
     async def open_conversations(self) -> list[str]:
         """Conversations in which something waits."""
         rows = await self._database.rows(

@@ -13,6 +13,8 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 OutKind = Literal["reply", "notice", "event"]
+TERMINAL = "terminal"
+"""The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
 
 
@@ -122,9 +124,10 @@ class Outbox:
         return blanked, int(row["n"]) if row else 0
 
     async def rooms_waiting(self) -> list[str]:
-        """Rooms in which something is to be said."""
+        """Matrix rooms in which something is to be said; what a terminal waits for stays."""
         rows = await self._database.rows(
-            "SELECT DISTINCT room_id FROM outbox WHERE state = 'waiting'"
+            "SELECT DISTINCT room_id FROM outbox WHERE state = 'waiting' AND room_id <> ?",
+            (TERMINAL,),
         )
         return [row["room_id"] for row in rows]
 
@@ -188,6 +191,14 @@ class Outbox:
                 (device_id, stamp(now), part.outbox_id, part.n),
             )
         return replace(part, attempts=1, device_id=device_id, first_attempt_at=now)
+
+    async def shown(self, outbox_id: str) -> None:
+        """A person at the terminal has it before their eyes."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE outbox SET state = 'sent', sent_at = ? WHERE id = ?",
+                (stamp(self._clock.now()), outbox_id),
+            )
 
     async def sent(self, part: Part, event_id: str) -> None:
         """The homeserver named the event: this part is said; with the last one the row is."""

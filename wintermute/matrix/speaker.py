@@ -38,6 +38,12 @@ class MatrixSpeaker:
         """Write no more."""
         self._want(room_id, _Wanted(False, self._wanted[room_id].event_id))
 
+    def draft(self, room_id: str, piece: str) -> None:
+        """Nothing: a Matrix room gets the whole answer."""
+
+    def gate(self, room_id: str, name: str) -> None:
+        """Nothing: the typing sign goes on."""
+
     def speak(self, room_id: str) -> None:
         """Something for a room is in the outbox."""
         self._sender.wake()

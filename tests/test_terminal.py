@@ -1,0 +1,251 @@
+"""`wintermute chat`: the same engine at a terminal and in a pipe, as processes of their own."""
+
+import asyncio
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.world.bot import Bot, write_settings
+from tests.world.homeserver import Login
+from tests.world.house import ANN, open_house
+from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Text, Use
+from wintermute.config.lock import hold
+from wintermute.messages import Json
+from wintermute.terminal.screen import TerminalSpeaker
+
+NOWHERE = "http://127.0.0.1:9"
+WITHIN = 20.0
+
+
+def settings(folder: Path, model: str, **sections: Json) -> Path:
+    login = Login("@bot:test", "token", "DEVICE", "secret")
+    return write_settings(folder / "bot", NOWHERE, login, model, ANN, **sections)
+
+
+async def piped(config: Path, text: str) -> tuple[int, str, str]:
+    """`… | wintermute chat`: exit code, output, errors."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "wintermute", "--config", str(config), "chat"),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+    )
+    async with asyncio.timeout(WITHIN):
+        output, errors = await process.communicate(text.encode())
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
+class Terminal:
+    """`wintermute chat` in a terminal of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self.process = process
+        self._master = master
+        self._seen = b""
+        self._more = asyncio.Event()
+        asyncio.get_running_loop().add_reader(master, self._read)
+
+    def _read(self) -> None:
+        try:
+            self._seen += os.read(self._master, 65536)
+        except OSError:  # the other end is gone
+            asyncio.get_running_loop().remove_reader(self._master)
+        self._more.set()
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    async def until(self, text: str, *, after: str = "") -> str:
+        """Wait until a text was shown, behind another one; all that was shown so far."""
+        async with asyncio.timeout(WITHIN):
+            while text not in self.seen.rpartition(after or "\0")[2]:
+                self._more.clear()
+                await self._more.wait()
+        return self.seen
+
+    @property
+    def seen(self) -> str:
+        return self._seen.decode(errors="replace")
+
+
+@asynccontextmanager
+async def at_terminal(config: Path) -> AsyncIterator[Terminal]:
+    master, slave = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "wintermute", "--config", str(config), "chat"),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},  # noqa: TID251
+        start_new_session=True,
+    )
+    os.close(slave)
+    terminal = Terminal(process, master)
+    try:
+        await terminal.until("you>")
+        yield terminal
+    finally:
+        asyncio.get_running_loop().remove_reader(master)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(master)
+
+
+async def test_each_line_of_a_pipe_is_answered(tmp_path: Path, model: ModelServer) -> None:
+    """L-083: messages and commands, in order, and one conversation over several runs."""
+    config = settings(tmp_path, model.url)
+    code, said, errors = await piped(config, "hi\n\n/tasks\nbye")
+    assert (code, errors) == (0, "")
+    assert said.splitlines() == ["echo: hi", "There is nothing to be done here.", "echo: bye"]
+    assert (await piped(config, "again\n"))[1] == "echo: again\n"
+    asked = [m["content"] for m in model.requests[-1].messages if m["role"] == "user"]
+    assert asked == ["hi", "bye", "again"]
+
+
+async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-083: the same as in the owner's direct chats."""
+    config = settings(tmp_path, model.url, seed={"enabled": True})
+    model.script(
+        Text("Hello!"),
+        Calls((Use("append_memory", {"entry": "Ann likes tea."}),)),
+        Text("I keep that."),
+    )
+    code, said, _ = await piped(config, "I like tea\n/memory\n")
+    assert code == 0
+    assert said.startswith("Hello!\nI keep that.\n- Ann likes tea. (`fact_")
+    assert (config.parent / "data" / "MEMORIES.txt").read_text() == "Ann likes tea.\n"
+
+
+async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034: said at once, exit 1, and nothing is left to be answered some day."""
+    config = settings(tmp_path, model.url)
+    model.keyed(lambda seen: Fail(503))
+    code, said, _ = await piped(config, "hi\nmore\n")
+    assert code == 1
+    assert said.startswith("The model does not answer: scripted answered 503")
+    model.keyed(lambda seen: None)
+    assert (await piped(config, "back?\n"))[1] == "echo: back?\n"
+
+
+async def test_the_data_folder_of_a_running_daemon_is_refused(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """DESIGN §4, L-082."""
+    config = settings(tmp_path, model.url)
+    with hold(config.parent / "data"):
+        code, said = await Bot(config).command("chat")
+    assert code == 2
+    assert f"process {os.getpid()}" in said
+    assert said.count("\n") == 1
+
+
+async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: ModelServer) -> None:
+    """L-083: text as it comes, a dim line for each tool, nothing twice."""
+    gate = asyncio.Semaphore(0)
+    model.script(
+        Calls((Use("task", {"action": "list"}),), text="Let me look."),
+        Drip("first second third", gate),
+    )
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("what is to do?\r")
+        shown = await terminal.until("· task")
+        assert "Let me look." in shown
+        gate.release()
+        shown = await terminal.until("first ")
+        assert "second" not in shown
+        gate.release()
+        gate.release()
+        shown = await terminal.until("third")
+        assert shown.count("first") == 1
+        await terminal.until("you>", after="third")
+        terminal.type("\x04")
+        async with asyncio.timeout(WITHIN):
+            assert await terminal.process.wait() == 0
+
+
+async def test_an_interrupt_stops_the_answer_and_not_the_chat(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023: Ctrl-C is `/stop` while something runs."""
+    model.script(Hang())
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("think\r")
+        await model.request_arrived(1)
+        os.killpg(terminal.process.pid, signal.SIGINT)
+        await terminal.until("Stopped.")
+        terminal.type("and now?\r")
+        await terminal.until("echo: and now?")
+
+
+async def test_several_lines_and_earlier_lines_can_be_sent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 4: Alt-Enter begins a line; the history survives the process; commands complete."""
+    config = settings(tmp_path, model.url)
+    async with at_terminal(config) as terminal:
+        terminal.type("one\x1b\rtwo\r")
+        await terminal.until("echo: one")
+        await model.request_arrived(1)
+    assert model.requests[0].last_user == "one\ntwo"
+    async with at_terminal(config) as terminal:
+        terminal.type("\x1b[A")
+        await terminal.until("two")
+        terminal.type("\r")
+        await model.request_arrived(2)
+    assert model.requests[1].last_user == "one\ntwo"
+
+
+class Paper:
+    """A screen that keeps what was written."""
+
+    def __init__(self, *, live: bool) -> None:
+        self.live = live
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "final", "shown"),
+    [
+        (["", "Hel", "lo"], "Hello", "Hello\n"),
+        (["", "Hel"], "Hello", "Hello\n"),
+        (["", "half", "", "Hello"], "Hello", "half\nHello\n"),
+        (["", "wrong"], "Hello", "wrong\nHello\n"),
+        ([], "Hello", "Hello\n"),
+        (["", "a\x1b[2Jb"], "a\x1b[2Jb", "a[2Jb\n"),
+    ],
+)
+def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: str) -> None:
+    """L-083: and nothing of a model's answer steers the terminal."""
+    paper = Paper(live=True)
+    speaker = TerminalSpeaker(paper)
+    for piece in pieces:
+        speaker.draft("terminal", piece)
+    speaker.say(final)
+    assert paper.text == shown
+
+
+async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> None:
+    """An answer that was not shown before the terminal was closed stays there."""
+    async with open_house(tmp_path, None) as house:
+        async with house.database.transaction() as tx:
+            scope = house.stores.owner_scope
+            conversation = await house.conversations.in_room(tx, "terminal", scope, "terminal")
+            await house.outbox.say(tx, conversation, "terminal", "late")
+            await house.outbox.say(tx, conversation, "!room:test", "here")
+        assert await house.outbox.rooms_waiting() == ["!room:test"]

@@ -1,0 +1,91 @@
+"""A conversation in the terminal: what is typed goes the way of every message, into the inbox."""
+
+import asyncio
+
+from wintermute.clock import Clock
+from wintermute.commands.stores import Stores
+from wintermute.conversation.rooms import Rooms
+from wintermute.ids import NewId
+from wintermute.mailbox.outbox import TERMINAL
+from wintermute.messages import Incoming
+from wintermute.terminal.screen import TerminalSpeaker
+
+AWAY = "The model does not answer: {problem}. I go on trying; /stop gives it up."
+
+
+class Chat:
+    """The owner's own chat at this machine, beside the ones in Matrix."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        rooms: Rooms,
+        speaker: TerminalSpeaker,
+        owner: str,
+        clock: Clock,
+        new_id: NewId,
+    ) -> None:
+        self._stores = stores
+        self._rooms = rooms
+        self._speaker = speaker
+        self._owner = owner
+        self._clock = clock
+        self._new_id = new_id
+        self._shown = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Work on what is said and show the answers, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._rooms.run())
+            while True:
+                self._speaker.stirred.clear()
+                while row := await self._stores.outbox.next(TERMINAL):
+                    self._speaker.say(row.body)
+                    await self._stores.outbox.shown(row.id)
+                async with self._shown:
+                    self._shown.notify_all()
+                await self._speaker.stirred.wait()
+
+    async def say(self, text: str) -> None:
+        """Take a message or a command of the owner."""
+        incoming = Incoming(
+            event_id=self._new_id("typed"),
+            room_id=TERMINAL,
+            sender=self._owner,
+            sender_name="",
+            origin="owner",
+            kind="command" if text.lstrip().startswith("/") else "message",
+            body=text.strip(),
+            sent_at=self._clock.now(),
+            direct=True,
+        )
+        conversation = await self._conversation()
+        async with self._stores.database.transaction() as tx:
+            await self._stores.inbox.store(tx, conversation, incoming, "waiting")
+        self._rooms.wake(conversation)
+
+    async def answered(self) -> bool:
+        """Wait until all is answered and shown; False when the model is away."""
+        conversation = await self._conversation()
+        async with self._shown:
+            while True:
+                rows = await self._stores.inbox.open_rows(conversation)
+                rows += await self._stores.inbox.stops(conversation)
+                if not rows and await self._stores.outbox.next(TERMINAL) is None:
+                    return True
+                if rows and all(row.not_before for row in rows):
+                    break
+                await self._shown.wait()
+        part = await self._stores.health.part("model")
+        self._speaker.say(AWAY.format(problem=part.detail if part else "it is away"))
+        return False
+
+    async def typed(self, limit: int = 200) -> list[str]:
+        """What was typed here before, oldest first."""
+        return await self._stores.inbox.said_in(await self._conversation(), limit)
+
+    async def _conversation(self) -> str:
+        async with self._stores.database.transaction() as tx:
+            return await self._stores.conversations.in_room(
+                tx, TERMINAL, self._stores.owner_scope, "terminal"
+            )

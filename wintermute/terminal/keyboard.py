@@ -1,0 +1,74 @@
+"""A person at a keyboard: history, several lines, completion of commands. Only `chat` loads this."""
+
+from collections.abc import Iterable, Mapping
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.patch_stdout import patch_stdout
+
+PROMPT = "you> "
+
+
+class Keyboard:
+    """Lines as somebody types them. Enter sends, Alt-Enter begins a new line, Ctrl-D leaves."""
+
+    patient = True
+
+    def __init__(self, typed: Iterable[str], commands: Mapping[str, str]) -> None:
+        """`typed`: earlier lines, oldest first; `commands`: what each command does."""
+        history = InMemoryHistory()
+        for line in typed:
+            history.append_string(line)
+        self._session: PromptSession[str] = PromptSession(
+            history=history,
+            completer=_Commands(commands),
+            complete_while_typing=True,
+            multiline=True,
+            key_bindings=_keys(),
+            prompt_continuation="     ",
+            reserve_space_for_menu=4,
+        )
+
+    async def next(self) -> str | None:
+        """The next line, which may have several; None after Ctrl-D. Ctrl-C clears it."""
+        while True:
+            try:
+                with patch_stdout():
+                    return await self._session.prompt_async(PROMPT)
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return None
+
+
+class _Commands(Completer):
+    """The commands that begin like the line does."""
+
+    def __init__(self, commands: Mapping[str, str]) -> None:
+        self._commands = commands
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        begun = document.text_before_cursor
+        if begun.startswith("/") and " " not in begun:
+            for name, text in self._commands.items():
+                if name.startswith(begun):
+                    yield Completion(name, start_position=-len(begun), display_meta=text)
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
