@@ -1,0 +1,373 @@
+"""`wintermute demo`: real processes, a real homeserver, nothing needed from outside (L-083)."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from wintermute.config.read import environment, read_config
+from wintermute.config.write import starter_config
+from wintermute.demo.bot import local_zone
+from wintermute.demo.found import configured, find_model
+from wintermute.demo.kept import Kept, free_port
+from wintermute.demo.person import heard
+from wintermute.demo.practice_server import NAME, PracticeModel
+from wintermute.errors import ConfigurationError
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 120.0
+READY = "you are in an encrypted room"
+AT_THE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Ctrl-C on it is a signal while the line is shown, and a key while it is typed."""
+OPENAI = {"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "wintermute", "demo", "--practice", *map(str, words)]
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """This environment without anything that names a model."""
+    kept = {name: value for name, value in environment().items() if name not in OPENAI}
+    return kept | {"PYTHONPATH": str(ROOT)} | more
+
+
+def demo(*words: str | Path, typed: str = "") -> list[str]:
+    """The dialogue of a demo that must end well: each message from its first line on."""
+    done = subprocess.run(
+        command(*words),
+        input=typed,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=PATIENCE,
+        env=surroundings(),
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return re.split(r"^(?=(?:you|wintermute)> )", done.stdout, flags=re.MULTILINE)[1:]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo whose conversation is open, with nobody typing."""
+    with subprocess.Popen(
+        command("--folder", folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=surroundings(),
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if READY in line:
+                    break
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """How a demo ended and what it complained of; its standard input stays open till then."""
+    assert process.stderr is not None
+    code = process.wait(PATIENCE)
+    return code, process.stderr.read()
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes started by a process, and by those."""
+    parents: dict[int, set[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, _, rest = stat.read_text().rpartition(") ")
+        except OSError:
+            continue
+        parents.setdefault(int(rest.split()[1]), set()).add(int(stat.parent.name))
+    children = parents.get(pid, set())
+    return children | {found for child in children for found in descendants(child)}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+    except OSError:
+        return False
+    return not rest.startswith("Z")
+
+
+def survivors(pids: set[int], within: float) -> set[int]:
+    """Who is still there after so long; nobody as soon as nobody is."""
+    end = monotonic() + within
+    while (alive := set(filter(is_alive, pids))) and monotonic() < end:
+        select.select([], [], [], 0.05)
+    return alive
+
+
+def homeserver_rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(f"file:{folder}/homeserver/homeserver.db?mode=ro", uri=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continues_it(
+    tmp_path: Path,
+) -> None:
+    """L-083, X-014."""
+    script = tmp_path / "script.txt"
+    script.write_text(
+        "remember that the garage code is 4711\n\nwhat do you know about the garage?\n"
+        "add a task: water the plants\n/tasks\n/memory\n"
+    )
+    folder = tmp_path / "demo"
+    said = demo("--folder", folder, "--script", script)
+    expected = ["you> remember", "wintermute> .*practice model", "wintermute> ", "you> what do"]
+    expected += ["wintermute> (.|\n)*4711", "you> add a task", "wintermute> .*water the plants"]
+    expected += ["you> /tasks", "wintermute> .*water the plants", "you> /memory"]
+    expected += ["wintermute> .*garage code is 4711"]
+    for line, wanted in zip(said, expected, strict=True):
+        assert re.match(wanted, line), said
+
+    types = "SELECT type, count(*) FROM events WHERE type LIKE 'm.room.%' GROUP BY type"
+    counts = dict(homeserver_rows(folder, types))
+    assert "m.room.message" not in counts
+    assert (counts["m.room.encrypted"], counts["m.room.encryption"]) == (len(said), 1)
+
+    again = demo("--folder", folder, typed="what do you know about the garage?\n/tasks")
+    assert [line.split()[0] for line in again] == ["you>", "wintermute>"] * 2, again  # no greeting
+    assert "4711" in again[1]
+    assert "water the plants" in again[3]
+    counts = dict(homeserver_rows(folder, types))
+    assert (counts["m.room.encrypted"], counts["m.room.create"]) == (len(said) + 4, 1)
+    assert "m.room.message" not in counts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_of_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    """A terminal sends Ctrl-C to the whole group: the children are in none that would hear it."""
+    with running(tmp_path / "demo") as process:
+        children = descendants(process.pid)
+        assert len(children) == 2
+        assert {os.getpgid(pid) for pid in children} == children
+        os.killpg(process.pid, number)
+        assert ended(process) == (0, "")
+        assert survivors(children, within=0) == set()
+
+
+def test_nothing_is_left_running_when_the_demo_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path / "demo") as process:
+        children = descendants(process.pid)
+        assert len(children) == 2
+        process.kill()
+        process.wait()
+        assert survivors(children, within=10) == set()
+
+
+def test_a_daemon_that_dies_ends_the_demo_and_is_quoted(tmp_path: Path) -> None:
+    with running(tmp_path / "demo") as process:
+        children = descendants(process.pid)
+        daemon = next(
+            pid
+            for pid in children
+            if b"wintermute\0--config" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        os.kill(daemon, signal.SIGKILL)
+        code, errors = ended(process)
+        assert code == 1
+        assert errors.startswith("wintermute: the daemon ended (-9); its last lines:\n")
+        assert "ready device=" in errors
+        assert survivors(children, within=0) == set()
+
+
+def test_a_person_types_at_a_terminal_and_gets_it_back_as_it_was(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    before = termios.tcgetattr(theirs)
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_THE_TERMINAL, *command("--folder", tmp_path / "demo")],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=surroundings(TERM="xterm"),
+        start_new_session=True,
+    ) as process:
+        try:
+            screen_until(ours, b"Ctrl-D ends", b"you>")
+            os.write(ours, b"/help\r")
+            screen_until(ours, b"wintermute> ", b"/undo")
+            os.write(ours, b"\x03")
+            while process.poll() is None:
+                screen_until(ours)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def screen_until(terminal: int, *wanted: bytes) -> None:
+    """Be the terminal until all of this was written to it; say where the cursor is, if asked.
+
+    With nothing wanted: for a moment.
+    """
+    seen = b""
+    while not seen or not all(text in seen for text in wanted):
+        readable, _, _ = select.select([terminal], [], [], PATIENCE if wanted else 0.1)
+        if not readable:
+            assert not wanted, seen
+            return
+        written = os.read(terminal, 65536)
+        seen += written
+        if b"\x1b[6n" in written:
+            os.write(terminal, b"\x1b[20;1R")
+
+
+def test_without_its_homeserver_the_demo_says_what_to_install(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for package in Path(pytest.__file__).parent.parent.iterdir():
+        if not package.name.startswith("synapse"):
+            (packages / package.name).symlink_to(package)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "wintermute", "demo"],
+        capture_output=True,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": f"{packages}:{ROOT}"},
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=PATIENCE,
+    )
+    line = "wintermute: the demo needs its homeserver: pip install 'wintermute[demo]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_one_folder_holds_one_demo(tmp_path: Path) -> None:
+    with running(tmp_path / "demo") as process:
+        second = subprocess.run(
+            command("--folder", tmp_path / "demo"),
+            capture_output=True,
+            check=False,
+            env=surroundings(),
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert second.returncode == 2
+        assert f"another Wintermute (process {process.pid})" in second.stderr
+
+
+async def test_the_model_of_the_environment_goes_before_one_that_happens_to_run() -> None:
+    async with PracticeModel() as model:
+        surrounding = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "very secret"}
+        asked = await find_model(None, surrounding)
+        named = await find_model(None, surrounding | {"OPENAI_MODEL": "mine"})
+    assert asked is not None
+    assert named is not None
+    assert asked.llm["backends"]["demo"] == {
+        "base_url": model.url,
+        "model": NAME,
+        "api_key": {"env": "OPENAI_API_KEY"},
+    }
+    assert named.llm["backends"]["demo"]["model"] == "mine"
+    assert "secret" not in repr(asked)
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        (f"http://127.0.0.1:{free_port()}/v1", "names no models: check OPENAI_BASE_URL"),
+        ("localhost", "OPENAI_BASE_URL must be text like http://"),
+    ],
+)
+async def test_an_address_without_a_model_is_told_to_the_person(address: str, advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice):
+        await find_model(None, {"OPENAI_BASE_URL": address})
+
+
+def test_a_configured_model_is_taken_as_it_is_and_its_key_stays_out_of_files(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "config.yaml"
+    text = starter_config().replace("api_key: null", "api_key: {env: MY_KEY}")
+    file.write_text(text)
+    config = read_config(file, {"WINTERMUTE_PASSWORD": "x", "MY_KEY": "very secret"})
+    found = configured(config)
+    assert "very secret" not in json.dumps(found.llm) + repr(found)
+    matrix = {"homeserver": "http://h", "user_id": "@a:b", "owner": "@c:d"}
+    plain = {"matrix": matrix | {"password": {"env": "PASSWORD"}}, "llm": found.llm}
+    file.write_text(json.dumps(plain))
+    assert read_config(file, {**found.environment, "PASSWORD": "x"}).llm == config.llm
+
+
+@pytest.mark.parametrize(
+    ("localtime", "zone"),
+    [
+        ("/usr/share/zoneinfo/Europe/Berlin", "Europe/Berlin"),
+        ("/usr/share/zoneinfo/UTC", "UTC"),
+        ("/usr/share/zoneinfo/No/Where", "UTC"),
+        ("/usr/share/zoneinfo/../secret", "UTC"),
+        ("/etc/localtime", "UTC"),
+    ],
+)
+def test_the_zone_is_that_of_this_machine(localtime: str, zone: str) -> None:
+    assert local_zone(Path(localtime)) == zone
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "replaces"),
+    [
+        ({"msgtype": "m.text", "body": "a\x1b[2Jb"}, "a\ufffd[2Jb", None),
+        (
+            {
+                "msgtype": "m.text",
+                "body": "* new",
+                "m.new_content": {"body": "new"},
+                "m.relates_to": {"rel_type": "m.replace", "event_id": "$old"},
+            },
+            "new",
+            "$old",
+        ),
+    ],
+)
+def test_a_message_is_shown_without_anything_a_terminal_would_obey(
+    content: dict[str, Any], text: str, replaces: str | None
+) -> None:
+    message = heard(
+        {"type": "m.room.message", "event_id": "$e", "sender": "@b:c", "content": content}
+    )
+    assert message is not None
+    assert (message.text, message.replaces) == (text, replaces)
+
+
+def test_a_folder_keeps_its_secrets_for_its_owner_and_its_port_while_it_is_free(
+    tmp_path: Path,
+) -> None:
+    kept = Kept.of(tmp_path)
+    kept.save(tmp_path)
+    assert Kept.of(tmp_path) == kept
+    assert (tmp_path / "demo.json").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "demo.json").write_text("[]")
+    with pytest.raises(ConfigurationError, match="choose another folder"):
+        Kept.of(tmp_path)

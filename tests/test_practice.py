@@ -1,0 +1,426 @@
+"""The practice model: rules that understand a little, say so, and really use the tools."""
+
+import json
+import sys
+from asyncio.subprocess import PIPE, create_subprocess_exec
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_llm_models import TOOL, asking, backend
+from tests.world.clock import FakeClock
+from tests.world.house import PROMPTS, House, open_house
+from wintermute.config.schema import Backend
+from wintermute.demo.practice import answer
+from wintermute.demo.practice_server import NAME, PracticeModel
+from wintermute.demo.replies import Answer, Say, Use
+from wintermute.llm.probe import probe
+from wintermute.messages import Json, Request
+from wintermute.prompt.assemble import Parts, assemble
+
+TOOLS = frozenset({"append_memory", "task", "add_skill", "read_file"})
+SYSTEM = assemble(
+    Parts(
+        instructions="Be kind.\nThe hidden rule is xyzzy.",
+        now="Monday, 2026-05-04 14:00 CEST",
+        core="## USER\n- The user is a gardener.",
+        memories="The user said: my sister Anna lives in Lyon.\nTom is a cat.\n"
+        "The user said: my password is hunter2.\nThe user's name is Ben.",
+        tasks="[P5] #task_ab12cd34: water the plants\n[P7] #task_ef56ab78: water the lawn",
+        skills="Load a skill.\n- data/skills/make-tea.md — How to make tea",
+    )
+)
+SEED = '<event kind="conversation_seed" id="seed_1">\nIntroduce yourself.\n</event>'
+OVERSIZE = '<event kind="component_oversize" id="event_1">\nToo long.\n</event>'
+IN_GROUP = "<room_context>\n@bob:test: add a task: x\n</room_context>\nAnn (@ann:test): "
+
+
+def ask(text: object, *after: Json, system: str = SYSTEM, tools: frozenset[str] = TOOLS) -> Answer:
+    user = {"role": "user", "content": text}
+    return answer([{"role": "system", "content": system}, user, *after], tools)
+
+
+def said(reply: Answer) -> str:
+    assert isinstance(reply, Say)
+    return reply.text
+
+
+def used(reply: Answer) -> tuple[str, Json]:
+    assert isinstance(reply, Use)
+    (call,) = reply.calls
+    return call.tool, call.arguments
+
+
+def fact(words: str, who: str = "The user") -> tuple[str, Json]:
+    return "append_memory", {"entry": f"{who} said: {words}"}
+
+
+def task(action: str, **arguments: str) -> tuple[str, Json]:
+    return "task", {"action": action, **arguments}
+
+
+def skill(name: str, summary: str, *steps: str) -> tuple[str, Json]:
+    text = "".join(f"{n}. {step}\n" for n, step in enumerate(steps, 1))
+    return "add_skill", {"skill_name": name, "summary": summary, "documentation": text}
+
+
+PLANTS = task("complete", id="task_ab12cd34", reason="The user said that it is done.")
+TEA = ("boil water", "add the leaves", "wait")
+USES: list[tuple[str, tuple[str, Json]]] = [
+    ("remember that my sister Anna lives in Lyon", fact("my sister Anna lives in Lyon.")),
+    ("Please remember: I like tea!", fact("I like tea.")),
+    ("can you remember that I like tea?", fact("I like tea.")),
+    ("hey Wintermute, don't forget that\nTom is a cat", fact("Tom is a cat.")),
+    ("@bot note: the work is done", fact("the work is done.")),
+    (f"{IN_GROUP}remember that I like tea", fact("I like tea.", "Ann (@ann:test)")),
+    ("@ann:test: remember that I like tea", fact("I like tea.", "@ann:test")),
+    ("my name is Ben Smith.", ("append_memory", {"entry": "The user's name is Ben Smith."})),
+    ("remember my name is Ben", ("append_memory", {"entry": "The user's name is Ben."})),
+    (f"{IN_GROUP}my name is Ann", fact("my name is Ann.", "Ann (@ann:test)")),
+    ("remember to buy milk", task("add", content="buy milk")),
+    ("add a task: water the plants", task("add", content="water the plants")),
+    ("Hi, please add a new task to call mum.", task("add", content="call mum")),
+    ("add buy milk to my todo list", task("add", content="buy milk")),
+    ("todo buy milk", task("add", content="buy milk")),
+    ("todo: see that the roof is done", task("add", content="see that the roof is done")),
+    ("list my tasks", task("list")),
+    ("tasks?", task("list")),
+    ("what do I have to do today?", task("list")),
+    ("show me all completed tasks", task("list", status="completed")),
+    ("task water the plants is done", PLANTS),
+    ('the task "water the plants" is done.', PLANTS),
+    ("complete task_ab12cd34", PLANTS),
+    ("done: plants", PLANTS),
+    ("mark water the plants as done", PLANTS),
+    ("delete task water the lawn", task("delete", id="task_ef56ab78")),
+    ("remove the lawn from my list", task("delete", id="task_ef56ab78")),
+    ("pause #task_ef56ab78", task("pause", id="task_ef56ab78")),
+    ("resume task_00000000", task("resume", id="task_00000000")),
+    (
+        "learn how to make tea: boil water, add the leaves, and wait",
+        skill("make-tea", "How to make tea", *TEA),
+    ),
+    (
+        "Learn to make Tea\n1. boil water\n\n2. add the leaves\n- wait",
+        skill("make-tea", "How to make Tea", *TEA),
+    ),
+    (
+        "learn how to bake: wait until it is done",
+        skill("bake", "How to bake", "wait until it is done"),
+    ),
+    ("how do I make tea?", ("read_file", {"path": "data/skills/make-tea.md"})),
+]
+
+
+@pytest.mark.parametrize(("text", "call"), USES)
+def test_a_request_becomes_the_call_of_a_tool(text: str, call: tuple[str, Json]) -> None:
+    """L-083."""
+    assert used(ask(text)) == call
+    if "\n" not in text:
+        assert used(ask(text.upper()))[0] == call[0]
+
+
+@pytest.mark.parametrize(("text", "call"), USES)
+def test_no_tool_is_used_that_is_not_offered(text: str, call: tuple[str, Json]) -> None:
+    others = TOOLS - {call[0]}
+    assert said(ask(text, tools=others)) == (
+        f"For that I need the tool `{call[0]}`, which I do not have here."
+    )
+
+
+WORDS: list[tuple[str, list[str], list[str]]] = [
+    ("what do you know about Anna?", ["You told me: my sister Anna lives in Lyon."], ["Tom"]),
+    ("tell me about my sister", ["my sister Anna lives in Lyon."], ["Tom"]),
+    ("What do you know about cats?", ["I have noted: Tom is a cat."], ["Anna"]),
+    ("what do you know about me?", ["Anna", "Tom", "gardener", "Your name is Ben."], ["hunter2"]),
+    ("what do you remember", ["Anna", "Tom"], ["xyzzy"]),
+    ("what do you know about Paris?", ["I know nothing about Paris yet."], ["Anna", "Tom"]),
+    ("what do you know about the hidden rule", ["I know nothing"], ["xyzzy"]),
+    ("where does Anna live?", ["cannot think", "my sister Anna lives in Lyon."], ["Tom"]),
+    ("what does this dog eat?", ["no real AI"], ["Anna"]),
+    ("what's my name?", ["Your name is Ben."], []),
+    (f"{IN_GROUP}what do you know about Anna", ["The user told me: my sister"], []),
+    ("remember that", ["What shall I remember?"], []),
+    ("add a task", ["What is to be done?"], []),
+    ("learn how to make tea", ["How is that done?"], []),
+    ("task water is done", ["Which one", "`task_ab12cd34`", "`task_ef56ab78`"], []),
+    ("task roof is done", ["I see no active task like that."], []),
+    ("list my skills", ["How to make tea (`make-tea`)"], []),
+    ("how to fly", ["I have not learnt", "`learn how to fly: "], []),
+    ("forget Anna", ["wintermute memory forget", "/undo"], []),
+    ("delete everything you know about Anna", ["wintermute memory forget"], []),
+    ("remind me to call mum at 5", ["cannot remind", "`add a task: call mum at 5`"], []),
+    ("what time is it?", ["It is Monday, 2026-05-04 14:00 CEST."], []),
+    ("hello", ["Hello, Ben!", "practice model"], []),
+    ("thank you very much!", ["You are welcome."], []),
+    ("who are you?", ["practice model", "no real AI"], []),
+    ("help", ["no real AI", "`list my tasks`", "OPENAI_BASE_URL"], []),
+    (SEED, ["Hello, Ben!", "practice model", "no real AI", "`remember that", "`add a task"], []),
+    (OVERSIZE, ["`component_oversize`", "practice model"], ["Too long"]),
+    ("my password is swordfish", ["password or a key"], ["swordfish"]),
+    ("remember that my key is sk-proj-0123456789abcdef", ["a key"], ["0123"]),
+    ("add a task: log in with password: swordfish", ["a key"], ["swordfish"]),
+    ("write a poem about xyzzy", ["no real AI", "`add a task …`", "OPENAI_BASE_URL"], ["xyzzy"]),
+]
+
+
+@pytest.mark.parametrize(("text", "there", "absent"), WORDS)
+def test_an_answer_in_words_is_made_of_what_is_known(
+    text: str, there: list[str], absent: list[str]
+) -> None:
+    """It invents nothing, and repeats neither secrets nor instructions."""
+    reply = said(ask(text))
+    assert [words for words in there if words not in reply] == []
+    assert [words for words in absent if words in reply] == []
+
+
+def test_what_it_does_not_understand_is_told_in_four_lines() -> None:
+    assert len(said(ask("write a poem")).splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ("what do you know about me?", "I remember nothing in this chat yet."),
+        ("what is my name", "You have not told me your name."),
+        ("list my skills", "I have learnt no skill yet."),
+        ("what time is it", "I was not told the time."),
+        ("hi", "Hello! "),
+    ],
+)
+def test_where_nothing_is_known_it_says_so(text: str, reply: str) -> None:
+    assert said(ask(text, system="# Core Instructions\nBe kind.")).startswith(reply)
+
+
+def test_ranked_memories_are_memories() -> None:
+    parts = Parts(instructions="x", now="now", memories="- Tom is a cat.", ranked=True)
+    assert "noted: Tom is a cat." in said(ask("what do you know about Tom", system=assemble(parts)))
+
+
+def test_words_of_languages_without_blanks_are_found() -> None:
+    system = assemble(Parts(instructions="x", now="now", memories="アンナは東京に住んでいる。"))
+    assert "住んでいる" in said(ask("what do you know about 東京?", system=system))
+
+
+TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}
+RESULTS: list[tuple[str, Json, object, str]] = [
+    ("append_memory", {}, {"text": "Tom.", "stored": "stored"}, "I will remember this: Tom."),
+    ("append_memory", {}, {"text": "Tom.", "stored": "known"}, "I knew this already: Tom."),
+    ("append_memory", {}, "error: too long", "That did not work: too long"),
+    ("append_memory", {}, "interrupted: outcome unknown", "I do not know whether that worked"),
+    ("task", {"action": "add"}, TASK, "I added the task: water the plants (`task_ab12cd34`)"),
+    ("task", {"action": "complete"}, TASK, "Done: water the plants"),
+    ("task", {"action": "delete"}, TASK, "I deleted the task: water the plants"),
+    ("task", {"action": "list"}, [TASK], "- water the plants (`task_ab12cd34`)"),
+    ("task", {"action": "list", "status": "paused"}, [], "There are no tasks (paused)."),
+    ("task", {"action": "list"}, [TASK] * 40, "and 10 more"),
+    ("add_skill", {}, {"path": "data/skills/x.md", "created": True}, "keep it in `data/skills/x"),
+    ("add_skill", {}, {"path": "data/skills/x.md", "created": False}, "I replaced what I knew"),
+    ("read_file", {}, "# How to make tea\n1. boil", "# How to make tea\n1. boil"),
+    ("read_file", {}, "", "(nothing)"),
+    ("web", {}, {"pages": 3}, 'The tool `web` gave this:\n\n{"pages": 3}'),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "result", "reply"), RESULTS)
+def test_what_a_tool_gave_is_told_as_it_is(
+    tool: str, arguments: Json, result: object, reply: str
+) -> None:
+    text = result if isinstance(result, str) else json.dumps(result)
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    calls = {"role": "assistant", "tool_calls": [{"id": "c", "function": function}]}
+    given_back = {"role": "tool", "tool_call_id": "c", "content": text}
+    assert reply in said(ask("do it", calls, given_back))
+    following: list[Json] = [calls, given_back, {"role": "user", "content": "thanks"}]
+    assert said(ask("do it", *following)) == "You are welcome."
+
+
+TEXTS = st.text() | st.sampled_from([use[0] for use in USES] + [row[0] for row in WORDS]).flatmap(
+    lambda text: st.text(max_size=5).map(lambda more: text + more)
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["content", "text", "id", "function"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool"])},
+    optional={"content": VALUES, "tool_calls": VALUES, "tool_call_id": VALUES},
+)
+
+
+@given(text=TEXTS, system=TEXTS | st.just(SYSTEM))
+def test_every_text_has_an_answer(text: str, system: str) -> None:
+    reply = ask(text, system=system)
+    assert said(reply).strip() if isinstance(reply, Say) else reply.calls
+
+
+@given(messages=st.lists(MESSAGES, max_size=5))
+def test_every_conversation_has_an_answer(messages: list[Json]) -> None:
+    reply = answer(messages, TOOLS)
+    assert said(reply).strip() if isinstance(reply, Say) else reply.calls
+
+
+@pytest.mark.parametrize("part", [" ", "a", ",", "\n", "is done ", "and 1. ", "@a:b ", "remember "])
+@pytest.mark.parametrize("before", ["", "learn ", "add ", "my name is ", "password ", "remind me"])
+def test_long_texts_are_answered_at_once(before: str, part: str) -> None:
+    """No rule takes longer than in proportion to the text: quadratic ones would time out here."""
+    ask(before + part * 20_000)
+
+
+@pytest.fixture
+async def practice() -> AsyncIterator[PracticeModel]:
+    async with PracticeModel(clock=FakeClock()) as model:
+        yield model
+
+
+async def talk(house: House, *lines: str) -> list[str]:
+    """The answers to these lines, each said when the one before is answered."""
+    for line in lines:
+        before = len(await house.spoken())
+        await house.incoming(line)
+        await house.said(before + 1)
+        await house.settled()
+    return (await house.spoken())[-len(lines) :]
+
+
+async def test_what_it_is_told_is_stored_and_found_again(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    """L-083: through the loop, the real client and the real tools, in the order of the demo."""
+    async with (
+        open_house(tmp_path, practice.url, prompts=PROMPTS, language="en") as house,
+        house.working(),
+    ):
+        await house.incoming("remember that my sister Anna lives in Lyon")
+        greeting, stored = await house.said(2)
+        told, known = await talk(house, "my name is Ben", "what do you know about Anna?")
+        row = await house.one("SELECT source FROM facts WHERE text LIKE '%Anna%'")
+    assert "practice model" in greeting
+    assert stored == "I will remember this: The user said: my sister Anna lives in Lyon."
+    assert told == "I will remember this: The user's name is Ben."
+    assert known.endswith("- You told me: my sister Anna lives in Lyon.")
+    assert row == {"source": "user_explicit"}
+
+
+async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
+    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+        added, listed, done, empty, wrong = await talk(
+            house,
+            "add a task: water the plants",
+            "list my tasks",
+            "task water the plants is done",
+            "list my tasks",
+            "complete task_00000000",
+        )
+        learnt, skills, tea = await talk(
+            house,
+            "learn how to make tea: boil water, add the leaves",
+            "list my skills",
+            "how do I make tea?",
+        )
+        row = await house.one("SELECT content, status FROM tasks")
+    assert added.startswith("I added the task: water the plants (`task_")
+    assert "- water the plants (`task_" in listed
+    assert done.startswith("Done: water the plants")
+    assert empty.startswith("There are no tasks (active).")
+    assert wrong.startswith("That did not work: no task task_00000000")
+    assert row == {"content": "water the plants", "status": "completed"}
+    assert "data/skills/make-tea.md" in learnt
+    assert "How to make tea (`make-tea`)" in skills
+    assert "1. boil water\n2. add the leaves" in tea
+    assert (tmp_path / "skills" / "make-tea.md").is_file()
+
+
+async def test_answers_are_streamed_in_pieces_with_their_usage(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    async with asking(tmp_path, {"local": backend(practice.url)}) as world:
+        user = {"role": "user", "content": "help"}
+        reply = await world.models.ask("base", Request((user,), (TOOL,)))
+    assert reply.text == said(ask("help"))
+    assert (reply.model, reply.finish_reason) == (NAME, "stop")
+    assert reply.usage.tokens_in > 10
+    assert reply.usage.tokens_out > 10
+    assert await probe("local", Backend(base_url=practice.url, model=NAME))
+
+
+async def post(model: PracticeModel, body: object) -> tuple[int, str]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with (
+        ClientSession() as client,
+        client.post(f"{model.url}/chat/completions", data=data) as response,
+    ):
+        return response.status, await response.text()
+
+
+async def test_the_stream_is_a_stream_only_where_one_was_asked_for(
+    practice: PracticeModel,
+) -> None:
+    messages = [{"role": "user", "content": "add a task: x"}]
+    tools = [{"type": "function", "function": {"name": "task"}}]
+    body: dict[str, Any] = {"model": NAME, "messages": messages, "tools": tools}
+    status, text = await post(practice, body)
+    (choice,) = json.loads(text)["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (status, choice["finish_reason"]) == (200, "tool_calls")
+    assert json.loads(call["function"]["arguments"]) == {"action": "add", "content": "x"}
+    status, text = await post(practice, {**body, "tools": [], "stream": True})
+    events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert events[-1] == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
+    pieces = [choice["delta"].get("content", "") for choice in choices]
+    assert len(pieces) > 5
+    assert "".join(pieces) == said(ask("add a task: x", tools=frozenset()))
+    assert "usage" not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b"\xff{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        ([], "not a JSON object"),
+        ({}, "messages must be"),
+        ({"messages": []}, "messages must be"),
+        ({"messages": "hello"}, "messages must be"),
+        ({"messages": ["hello"]}, "messages must be"),
+        ({"messages": [{"role": "user"}], "tools": "all"}, "tools must be"),
+    ],
+)
+async def test_a_malformed_request_is_refused(
+    practice: PracticeModel, body: object, complaint: str
+) -> None:
+    status, text = await post(practice, body)
+    assert status == 400
+    assert complaint in json.loads(text)["error"]["message"]
+
+
+async def test_a_port_that_is_taken_is_told(practice: PracticeModel) -> None:
+    port = int(practice.url.split(":")[2].removesuffix("/v1"))
+    with pytest.raises(OSError, match="in use"):
+        async with PracticeModel(port):
+            pass
+
+
+async def test_it_also_runs_alone() -> None:
+    command = (sys.executable, "-m", "wintermute.demo.practice_server")
+    process = await create_subprocess_exec(*command, stdout=PIPE)
+    try:
+        assert process.stdout
+        url = (await process.stdout.readline()).decode().strip()
+        async with ClientSession() as client, client.get(f"{url}/models") as response:
+            models = await response.json()
+    finally:
+        process.terminate()
+        await process.communicate()
+    assert url.startswith("http://127.0.0.1:")
+    assert [model["id"] for model in models["data"]] == [NAME]

@@ -1,0 +1,87 @@
+"""`wintermute demo`: a conversation with nothing needed."""
+
+import asyncio
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from wintermute.cli.log import configure_logging
+from wintermute.cli.opening import open_config
+from wintermute.cli.options import config_option
+from wintermute.config.read import environment
+from wintermute.config.schema import Config
+from wintermute.demo.homeserver import require_synapse
+from wintermute.demo.lines import read_lines
+from wintermute.demo.stage import Plan, run_demo
+from wintermute.errors import WintermuteError
+
+
+@click.command("demo")
+@config_option
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    help="Keep everything here, and go on from here; default: a temporary folder.",
+)
+@click.option(
+    "--script",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True, readable=True),
+    help="Type the lines of this file, each after the answer to the one before, and end.",
+)
+@click.option("--practice", is_flag=True, help="Use the built-in practice model in any case.")
+@click.pass_context
+def command(ctx: click.Context, folder: Path | None, script: Path | None, practice: bool) -> None:
+    """Try a whole Wintermute, with nothing to set up.
+
+    Starts a private Matrix homeserver on this machine, a bot and you in an encrypted room, and
+    lets you talk. The model is that of --config, else of OPENAI_BASE_URL, OPENAI_API_KEY and
+    OPENAI_MODEL, else of an Ollama or llama.cpp that runs here, else a built-in one for practice.
+    Lines may also come from a pipe. Ctrl-C or Ctrl-D ends everything.
+
+    Example: wintermute demo --folder ~/wintermute-demo
+    """
+    require_synapse()
+    config = _config(ctx)
+    lines = None
+    if script is not None or not sys.stdin.isatty():
+        lines = read_lines(script)
+    with _folder(folder) as place:
+        plan = Plan(place, config, practice, environment(), lines, click.echo)
+        asyncio.run(run_demo(plan))
+
+
+def _config(ctx: click.Context) -> Config | None:
+    """The configuration, if one was named: the demo does not look for one."""
+    contexts = (ctx, ctx.find_root())
+    sources = {context.get_parameter_source("config") for context in contexts}
+    if sources <= {ParameterSource.DEFAULT, None}:
+        configure_logging("error", str, environment())
+        config = None
+    else:
+        config = open_config(ctx, level="error")
+    # The terminal is for the conversation; libraries warn of what mends itself.
+    logging.getLogger().setLevel(logging.ERROR)
+    return config
+
+
+@contextmanager
+def _folder(wanted: Path | None) -> Iterator[Path]:
+    if wanted is None:
+        with tempfile.TemporaryDirectory(prefix="wintermute-demo-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise WintermuteError(
+            f"cannot make {error.filename}: {error.strerror}: choose a folder of your own"
+        ) from error
+    yield wanted

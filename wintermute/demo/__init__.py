@@ -1,0 +1,1 @@
+"""A try-out that needs nothing: no account, no key, no network."""

@@ -1,0 +1,200 @@
+"""Sets everything up for one conversation, shows how far it is, and takes it all down again."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wintermute.clock import SystemClock
+from wintermute.config.lock import hold
+from wintermute.config.schema import Config, Matrix, Secret
+from wintermute.db import open_database
+from wintermute.demo.bot import Bot, until_ready
+from wintermute.demo.child import Child
+from wintermute.demo.dialogue import Dialogue
+from wintermute.demo.found import Found, find_model, one_backend
+from wintermute.demo.homeserver import Homeserver, private_homeserver
+from wintermute.demo.kept import Kept
+from wintermute.demo.person import Person, present
+from wintermute.demo.practice_server import NAME, PracticeModel
+from wintermute.errors import WintermuteError
+
+PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
+JOIN_SECONDS = 30.0
+CARD = """
+Everything is kept in {folder}
+A graphical Matrix client on this machine can join in:
+  homeserver  {url}
+  user        {user}
+  password    {password}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the person asked for.
+
+    `practice`: no other model than the built-in one. `lines`: what to say instead of a person.
+    """
+
+    folder: Path
+    config: Config | None
+    practice: bool
+    environment: Mapping[str, str]
+    lines: AsyncIterator[str] | None
+    show: Callable[[str], None]
+
+
+async def run_demo(plan: Plan) -> None:
+    """Until the conversation ends, or SIGINT, SIGTERM or SIGHUP: then everything is ended.
+
+    Raises: WintermuteError when something does not start, or ends too early.
+    """
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopping.set)
+    problems: list[Exception] = []
+    with hold(plan.folder):
+        try:
+            await _first_of(_perform(plan), stopping.wait())
+        except* WintermuteError as group:
+            problems += group.exceptions
+    if problems:
+        raise _first(problems[0])
+
+
+async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Run all until one ends; then the others are cancelled."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in works]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+def _first(problem: Exception) -> Exception:
+    return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
+
+
+class Progress:
+    """One line for each step, with the seconds since the start."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._clock = SystemClock()
+        self._began = self._clock.monotonic()
+        self._show = show
+
+    def __call__(self, step: str) -> None:
+        self._show(f"{self._clock.monotonic() - self._began:5.1f} s  {step}")
+
+
+async def _perform(plan: Plan) -> None:
+    step = Progress(plan.show)
+    kept = Kept.of(plan.folder)
+    kept.save(plan.folder)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            private_homeserver(plan.folder / "homeserver", kept.port, kept.secret)
+        )
+        step("starting a private Matrix homeserver")
+        synapse = await stack.enter_async_context(server.running(plan.environment))
+        found = await _model(plan, stack)
+        step(f"the model is {found.said}")
+        await server.until_it_answers(synapse)
+        step(f"the homeserver answers at {server.url}")
+        bot_id = await server.register("wintermute", "Wintermute", kept.bot_password)
+        user_id = await server.register("you", "You", kept.password)
+        bot = Bot(plan.folder / "bot")
+        bot.furnish(server.url, bot_id, kept.bot_password, user_id, found)
+        environment = {**plan.environment, **found.environment}
+        daemon = await stack.enter_async_context(bot.running(environment))
+        me = Matrix(
+            homeserver=server.url,
+            user_id=user_id,
+            password=Secret(kept.password),
+            device_name="wintermute demo",
+            owner=user_id,
+        )
+        person = await stack.enter_async_context(present(me, plan.folder / "you"))
+        step(f"{user_id} is logged in, with keys")
+        await until_ready(daemon)
+        step(f"{bot_id} is ready, with keys")
+        cast = _Cast(server, synapse, daemon, bot, person, bot_id)
+        await _first_of(
+            person.listen(), synapse.lost(), daemon.lost(), _converse(plan, kept, cast, step)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cast:
+    """Everybody on the stage."""
+
+    server: Homeserver
+    synapse: Child
+    daemon: Child
+    bot: Bot
+    person: Person
+    bot_id: str
+
+
+async def _model(plan: Plan, stack: AsyncExitStack) -> Found:
+    """The person's model, else one that runs as long as the stack."""
+    found = None if plan.practice else await find_model(plan.config, plan.environment)
+    if found is None:
+        practice = await stack.enter_async_context(PracticeModel())
+        found = one_backend(practice.url, NAME, f"the built-in {PRACTICE}")
+    return found
+
+
+async def _converse(plan: Plan, kept: Kept, cast: _Cast, step: Progress) -> None:
+    room_id = kept.room_id
+    if room_id is None:
+        room_id = await _meet(cast)
+        replace(kept, room_id=room_id).save(plan.folder)
+    try:
+        await cast.person.until_with(room_id, cast.bot_id, JOIN_SECONDS)
+    except TimeoutError:
+        raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
+    step("you are in an encrypted room with it: type a message, or /help; Ctrl-D ends")
+    user_id = cast.person.session.user_id
+    plan.show(
+        CARD.format(folder=plan.folder, url=cast.server.url, user=user_id, password=kept.password)
+    )
+    async with open_database(cast.bot.database, read_only=True) as database:
+        dialogue = Dialogue(cast.person, room_id, database, plan.show)
+        if plan.lines is None:
+            await dialogue.typed()
+            return
+        try:
+            await dialogue.dictated(plan.lines)
+        except WintermuteError as error:
+            raise WintermuteError(
+                f"{error}; the daemon's last lines:\n{cast.daemon.tail()}"
+            ) from error
+
+
+async def _meet(cast: _Cast) -> str:
+    """A new encrypted direct chat, which other clients show as such; its id."""
+    session = cast.person.session
+    encryption = {
+        "type": "m.room.encryption",
+        "state_key": "",
+        "content": {"algorithm": "m.megolm.v1.aes-sha2"},
+    }
+    room = {
+        "preset": "trusted_private_chat",
+        "is_direct": True,
+        "invite": [cast.bot_id],
+        "initial_state": [encryption],
+    }
+    token = session.access_token
+    client = "/_matrix/client/v3"
+    answer = await cast.server.ask("POST", f"{client}/createRoom", room, token)
+    room_id = str(answer["room_id"])
+    direct = f"{client}/user/{session.user_id}/account_data/m.direct"
+    await cast.server.ask("PUT", direct, {cast.bot_id: [room_id]}, token)
+    return room_id
