@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -11,14 +11,16 @@ from wintermute.clock import Clock, SystemClock
 from wintermute.commands.chat import NAMES, ChatCommands
 from wintermute.commands.stores import Stores
 from wintermute.config.lock import hold
+from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.rooms import Rooms
+from wintermute.conversation.rooms import Rooms, Speaker
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import open_database
-from wintermute.errors import HomeserverUnavailable, WintermuteError
+from wintermute.errors import ConfigurationError, HomeserverUnavailable, WintermuteError
+from wintermute.health.notify import Attempts, Supervisor
 from wintermute.ids import NewId, new_id
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
@@ -37,6 +39,8 @@ from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.oversize import Oversize
 from wintermute.prompt.seeds import seed_template
 from wintermute.templates import Template, read_template, shipped_prompts
+from wintermute.terminal.chat import Chat
+from wintermute.terminal.screen import Screen, TerminalSpeaker
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
 from wintermute.tools.memory import AppendMemory, MemoriesView
@@ -48,6 +52,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
 LOGIN_PAUSE = 2.0
+AT_WORK = "at work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Outside:
 
     clock: Clock = field(default_factory=SystemClock)
     new_id: NewId = new_id
+    supervisor: Supervisor = field(default_factory=lambda: Supervisor(environment(), SystemClock()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,8 @@ class Wintermute:
     session: Session
     config: Config
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Work until `stopping` is set; a send in progress may end."""
+    async def run(self, leaving: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Work until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
             parts = [
                 group.create_task(self.sync.run()),
@@ -99,17 +105,18 @@ class Wintermute:
                 group.create_task(self.rooms.run()),
                 group.create_task(self.speaker.run()),
                 group.create_task(self.expiry.run()),
-                group.create_task(self._send()),
+                group.create_task(self._send(ready)),
             ]
-            await stopping.wait()
-            log.info("stopping")
+            await leaving.wait()
+            log.info("leaving")
             await self.sender.drain(DRAIN_SECONDS)
             for part in parts:
                 part.cancel()
 
-    async def _send(self) -> None:
+    async def _send(self, ready: Callable[[], None]) -> None:
         """Nothing is sent before it is known who is in the rooms and which are encrypted."""
         await self.sync.ready.wait()
+        ready()
         log.info("ready device=%s", self.session.device_id)
         if self.session.keys_lost:
             await self.intake.tell_keys_lost()
@@ -117,28 +124,112 @@ class Wintermute:
         await self.sender.run()
 
 
-async def run_daemon(config: Config, outside: Outside | None = None) -> None:
-    """Run until SIGTERM or SIGINT.
+class Orders:
+    """What signals ask of us: to stop, or to go on as the configuration says now."""
+
+    def __init__(
+        self, config: Config, reread: Callable[[], Config], supervisor: Supervisor
+    ) -> None:
+        self._config = config
+        self._next: Config | None = config
+        self._proven: Config | None = None
+        self._stopped = False
+        self._status = AT_WORK
+        self._reread = reread
+        self._supervisor = supervisor
+        self.leaving = asyncio.Event()
+        """Set when whoever works with the present configuration has to end."""
+
+    def stop(self) -> None:
+        """SIGTERM or SIGINT."""
+        self._stopped, self._next = True, None
+        self._supervisor.stopping()
+        self.leaving.set()
+
+    def reload(self) -> None:
+        """SIGHUP. What is wrong with the file is told, and everything stays as it is."""
+        if self._stopped:
+            return
+        self._supervisor.reloading()
+        try:
+            self._next = self._fitting()
+        except ConfigurationError as error:
+            self._refuse(error)
+            if self._proven is not None:  # else the start is not over
+                self._supervisor.ready(self._status)
+        else:
+            log.info("configuration read again")
+            self._status = AT_WORK
+            self.leaving.set()
+
+    def _fitting(self) -> Config:
+        config = self._reread()
+        if config.data_dir != self._config.data_dir:
+            raise ConfigurationError("data_dir: another folder needs a restart")
+        read_texts(config)
+        return config
+
+    def taken(self) -> Config | None:
+        """The configuration to work with from now on; None: end."""
+        config, self._next = self._next, None
+        self._config = config or self._config
+        self.leaving.clear()
+        return config
+
+    def ready(self) -> None:
+        """The first sync with the present configuration is over."""
+        self._proven = self._config
+        self._supervisor.ready(self._status)
+
+    def judged(self, problem: Exception | None) -> Exception | None:
+        """What has to end us. A new configuration that cannot start gives way to the last one."""
+        if problem is None or self._stopped or self._proven in (None, self._config):
+            return problem
+        self._refuse(problem)
+        self._next = self._next or self._proven
+        return None
+
+    def _refuse(self, problem: Exception) -> None:
+        for line in str(problem).splitlines():
+            log.error("configuration refused, the old one stays problem=%s", line)
+        self._status = f"configuration refused, the old one stays: {problem}"
+        self._supervisor.status(self._status)
+
+
+async def run_daemon(
+    config: Config, reread: Callable[[], Config], outside: Outside | None = None
+) -> None:
+    """Run until SIGTERM or SIGINT. After SIGHUP go on with what `reread` gives, if it is right.
 
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
-    stopping = asyncio.Event()
+    outside = outside or Outside()
+    orders = Orders(config, reread, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    outside = outside or Outside()
-    problems: list[Exception] = []
+        loop.add_signal_handler(number, orders.stop)
+    loop.add_signal_handler(signal.SIGHUP, orders.reload)
+    problem: Exception | None = None
     with hold(config.data_dir):
-        try:
-            texts = read_texts(config)  # what is wrong with a file is told first
-            session = await _session(config, outside.clock, stopping)
-            if session is not None:
-                async with open_wintermute(config, session, texts, outside) as wintermute:
-                    await wintermute.run(stopping)
-        except* WintermuteError as group:
-            problems += group.exceptions
-    if problems:
-        raise _first(problems[0])
+        while problem is None and (now := orders.taken()) is not None:
+            problem = orders.judged(await _served(now, orders, outside))
+    if problem is not None:
+        raise problem
+
+
+async def _served(config: Config, orders: Orders, outside: Outside) -> Exception | None:
+    """Build everything and work until told to leave; what ended it otherwise."""
+    problems: list[Exception] = []
+    try:
+        texts = read_texts(config)  # what is wrong with a file is told first
+        session = await _session(config, outside, orders.leaving)
+        if session is not None:
+            outside.supervisor.status("waits for the first sync")
+            async with open_wintermute(config, session, texts, outside) as wintermute:
+                await wintermute.run(orders.leaving, orders.ready)
+    except* WintermuteError as group:
+        problems += group.exceptions
+    return _first(problems[0]) if problems else None
 
 
 def _first(problem: Exception) -> Exception:
@@ -146,24 +237,26 @@ def _first(problem: Exception) -> Exception:
     return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
 
 
-async def _session(config: Config, clock: Clock, stopping: asyncio.Event) -> Session | None:
-    """The login, however long the homeserver is away; None when asked to stop meanwhile."""
+async def _session(config: Config, outside: Outside, leaving: asyncio.Event) -> Session | None:
+    """The login, however long the homeserver is away; None when asked to leave meanwhile."""
     async with asyncio.TaskGroup() as group:
-        login = group.create_task(_login(config, clock))
-        stop = group.create_task(stopping.wait())
+        login = group.create_task(_login(config, outside))
+        stop = group.create_task(leaving.wait())
         await asyncio.wait({login, stop}, return_when=asyncio.FIRST_COMPLETED)
         login.cancel()
         stop.cancel()
     return None if login.cancelled() else login.result()
 
 
-async def _login(config: Config, clock: Clock) -> Session:
+async def _login(config: Config, outside: Outside) -> Session:
     while True:
         try:
             return await logged_in(config.matrix, config.data_dir / "matrix")
         except HomeserverUnavailable as error:
             log.warning("login waits reason=%s", error)
-        await clock.sleep(LOGIN_PAUSE)
+            outside.supervisor.status(f"waits for the homeserver: {error}")
+        outside.supervisor.pulse()
+        await outside.clock.sleep(LOGIN_PAUSE)
 
 
 @asynccontextmanager
@@ -186,7 +279,8 @@ async def open_wintermute(
         models = Models(config.llm, ModelCalls(database, clock, ids), clock, ids)
         try:
             stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
-            yield await _built(config, session, clock, stores, client, models, texts)
+            pulse = outside.supervisor.pulse
+            yield await _built(config, session, clock, stores, client, models, texts, pulse)
         finally:
             await models.aclose()
 
@@ -199,6 +293,7 @@ async def _built(
     client: MatrixClient,
     models: Models,
     texts: Texts,
+    pulse: Callable[[], None],
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
     sender = Sender(client, stores.outbox, stores.known, clock)
@@ -221,12 +316,47 @@ async def _built(
     def stored() -> None:
         sender.wake()
         invitations.wake()
+        pulse()
 
     sync = Sync(
-        client, stores.inbox, stores.known, intake, stores.health, rooms.wake, stored, clock
+        client,
+        stores.inbox,
+        stores.known,
+        intake,
+        stores.health,
+        rooms.wake,
+        stored,
+        Attempts(clock, pulse),
     )
     expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
     return Wintermute(sync, invitations, rooms, sender, speaker, expiry, intake, session, config)
+
+
+@asynccontextmanager
+async def open_chat(
+    config: Config, screen: Screen, outside: Outside | None = None
+) -> AsyncIterator[Chat]:
+    """The same engine in the terminal, at work until the block is left (L-083).
+
+    Raises: ConfigurationError, also when a daemon uses the data folder.
+    """
+    outside = outside or Outside()
+    clock, ids = outside.clock, outside.new_id
+    with hold(config.data_dir):
+        texts = read_texts(config)
+        async with open_database(config.data_dir / "wintermute.db") as database:
+            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
+            models = Models(config.llm, ModelCalls(database, clock, ids), clock, ids)
+            speaker = TerminalSpeaker(screen)
+            rooms = _rooms(config, clock, stores, models, speaker, texts)
+            chat = Chat(stores, rooms, speaker, config.matrix.owner, clock, ids)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    work = group.create_task(chat.run())
+                    yield chat
+                    work.cancel()
+            finally:
+                await models.aclose()
 
 
 def _rooms(
@@ -234,7 +364,7 @@ def _rooms(
     clock: Clock,
     stores: Stores,
     models: Models,
-    speaker: MatrixSpeaker,
+    speaker: Speaker,
     texts: Texts,
 ) -> Rooms:
     gather = Gather(

@@ -1,11 +1,15 @@
 """`wintermute run`."""
 
 import asyncio
+from collections.abc import Callable
 
 import click
 
+from wintermute.cli.log import configure_logging
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option
+from wintermute.cli.options import REDACT, config_option
+from wintermute.config.read import environment
+from wintermute.config.schema import Config
 from wintermute.daemon import run_daemon
 
 
@@ -15,8 +19,24 @@ from wintermute.daemon import run_daemon
 def command(ctx: click.Context) -> None:
     """Run the daemon until it is told to stop.
 
-    SIGTERM or SIGINT end it; what is under way is finished first, what is not is kept.
+    SIGTERM or SIGINT end it; what is under way is finished first, what is not is kept. SIGHUP
+    reads the configuration again and goes on with it, or with the old one when it is wrong.
 
     Example: wintermute run --config ~/wintermute/config.yaml
     """
-    asyncio.run(run_daemon(open_config(ctx, level=None)))
+    hides: list[Callable[[str], str]] = []
+
+    def opened() -> Config:
+        """What the file says now. What was a secret before is hidden from the logs as well."""
+        config = open_config(ctx, level=None)
+        hides.append(ctx.meta[REDACT])
+        ctx.meta[REDACT] = redact
+        configure_logging(config.log.level, redact, environment())
+        return config
+
+    def redact(text: str) -> str:
+        for hide in hides:
+            text = hide(text)
+        return text
+
+    asyncio.run(run_daemon(opened(), opened))
