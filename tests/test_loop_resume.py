@@ -29,7 +29,7 @@ def reply(text: str = "", *calls: Call) -> Reply:
 async def casting(house: House, text: str = "go", event_id: str | None = None) -> Cast:
     """A message whose cast began before the kill."""
     event_id = event_id or await house.incoming(text)
-    (conversation,) = await house.inbox.open_conversations()
+    ((conversation, _),) = await house.inbox.open_conversations()
     async with house.database.transaction() as tx:
         branch = await house.conversations.current_branch(tx, conversation)
         cast = await house.casts.start(tx, branch, event_id, text, "owner", WARDS.record())

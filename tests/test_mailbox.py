@@ -95,7 +95,7 @@ async def test_open_rows_come_in_order_and_whole(mailbox: Mailbox) -> None:
     assert (first.sender, first.sender_name, first.origin) == ("@ann:test", "Ann", "owner")
     assert (first.direct, first.state, first.not_before) == (False, "waiting", None)
     assert [row.event_id for row in await mailbox.inbox.stops(mailbox.conversation)] == ["$e2"]
-    assert await mailbox.inbox.open_conversations() == [mailbox.conversation]
+    assert await mailbox.inbox.open_conversations() == [(mailbox.conversation, ROOM)]
 
 
 async def test_a_row_moves_on_and_may_be_delayed(mailbox: Mailbox) -> None:

@@ -16,6 +16,7 @@ from tests.world.homeserver import Login
 from tests.world.house import ANN, open_house
 from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Text, Use
 from wintermute.config.lock import hold
+from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.messages import Json
 from wintermute.terminal.screen import TerminalSpeaker
 
@@ -208,6 +209,40 @@ async def test_several_lines_and_earlier_lines_can_be_sent(
     assert model.requests[1].last_user == "one\ntwo"
 
 
+async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-082."""
+    config = settings(tmp_path, model.url)
+    program = f"{sys.executable} -m wintermute --config {config} chat"
+    for line, code in (
+        (f"printf 'caf\\351\\n' | {program}", 0),
+        (f"printf '1\\n2\\n3\\n' | {program} | head -1", 0),
+        (f"{program} <&-", 0),
+        (f"printf '1\\n' | {program} >&-", 0),
+    ):
+        done = await asyncio.create_subprocess_shell(
+            line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(WITHIN):
+            _, errors = await done.communicate()
+        assert (done.returncode, errors) == (code, b""), line
+    assert "caf\ufffd" in model.requests[0].last_user
+
+
+async def test_the_terminal_leaves_the_rooms_of_matrix_to_the_daemon(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """A message that waits there is not answered here, and the other way round."""
+    config = settings(tmp_path, model.url)
+    async with open_house(config.parent / "data", model.url) as house:
+        await house.incoming("from the room", room="!room:test")
+    assert (await piped(config, "hi\n"))[1] == "echo: hi\n"
+    assert [seen.last_user for seen in model.requests] == ["hi"]
+    assert TerminalSpeaker(Paper(live=True)).serves("!room:test") is False
+    assert MatrixSpeaker.serves(None, "terminal") is False  # type: ignore[arg-type]  # needs no self
+
+
 class Paper:
     """A screen that keeps what was written."""
 
@@ -224,10 +259,10 @@ class Paper:
     [
         (["", "Hel", "lo"], "Hello", "Hello\n"),
         (["", "Hel"], "Hello", "Hello\n"),
-        (["", "half", "", "Hello"], "Hello", "half\nHello\n"),
+        (["", "half", "", "Hello"], "Hello", "half\n\x1b[2m· again\x1b[0m\nHello\n"),
         (["", "wrong"], "Hello", "wrong\nHello\n"),
         ([], "Hello", "Hello\n"),
-        (["", "a\x1b[2Jb"], "a\x1b[2Jb", "a[2Jb\n"),
+        (["", "a\x1b[2Jb\u202e"], "a\x1b[2Jb\u202e", "a[2Jb\n"),
     ],
 )
 def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: str) -> None:

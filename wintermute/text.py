@@ -32,6 +32,11 @@ def clean(text: str) -> str:
     )
 
 
+def harmless(text: str) -> str:
+    """Text for a terminal: nothing in it moves the cursor, hides or turns around what stands there."""
+    return "".join(mark for mark in clean(text) if mark not in BIDI_CONTROLS and mark != "\ufffd")
+
+
 def display_name(name: str, most: int = 40) -> str:
     """A person's chosen name, safe in one line: no controls, no direction overrides, bounded."""
     visible = "".join(

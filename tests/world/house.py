@@ -122,6 +122,9 @@ class SilentSpeaker:
         self.shown: list[tuple[str, str]] = []
         self.drafts: list[str] = []
 
+    def serves(self, room_id: str) -> bool:
+        return True
+
     def attend(self, room_id: str, event_id: str) -> None:
         self._note("attend", room_id)
 

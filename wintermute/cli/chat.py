@@ -1,6 +1,8 @@
 """`wintermute chat`: talk in the terminal, without Matrix."""
 
 import asyncio
+import io
+import os
 import sys
 
 import click
@@ -10,6 +12,7 @@ from wintermute.cli.options import config_option
 from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
+from wintermute.errors import WintermuteError
 from wintermute.terminal.keyboard import Keyboard
 from wintermute.terminal.pipe import Pipe
 from wintermute.terminal.screen import Output
@@ -30,14 +33,26 @@ def command(ctx: click.Context) -> None:
     Example: wintermute chat --config ~/wintermute/config.yaml
     """
     config = open_config(ctx, level="error")
-    answered = asyncio.run(_chat(config, keyboard=sys.stdin.isatty()))
-    ctx.exit(0 if answered else 1)
+    ctx.exit(0 if asyncio.run(_chat(config)) else 1)
 
 
-async def _chat(config: Config, *, keyboard: bool) -> bool:
-    screen = Output(sys.stdout, live=sys.stdout.isatty())
-    async with open_chat(config, screen) as chat:
-        if keyboard:
-            click.echo(HINT)
-        lines = Keyboard(await chat.typed(), NAMES) if keyboard else Pipe(sys.stdin)
-        return await talk(chat, lines)
+async def _chat(config: Config) -> bool:
+    """Whether every line got its answer."""
+    keyboard = sys.stdin is not None and sys.stdin.isatty()
+    answered = False
+    problems: list[Exception] = []
+    try:
+        async with open_chat(config, Output(lambda: sys.stdout)) as chat:
+            if keyboard:
+                click.echo(HINT)
+                answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
+            else:
+                lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
+                answered = await talk(chat, Pipe(lines))
+    except* BrokenPipeError:  # whoever read our output is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except* WintermuteError as group:
+        problems += group.exceptions
+    if problems:
+        raise problems[0]
+    return answered

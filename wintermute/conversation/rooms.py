@@ -38,6 +38,10 @@ AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032
 class Speaker(Protocol):
     """The way back into a room. None of these waits for the homeserver."""
 
+    def serves(self, room_id: str) -> bool:
+        """Whether answers for this room go out here."""
+        ...
+
     def attend(self, room_id: str, event_id: str) -> None:
         """Show that the message was read and an answer is being made."""
         ...
@@ -144,8 +148,9 @@ class Rooms:
 
     async def run(self) -> None:
         """Work until cancelled, beginning with what an earlier run left."""
-        for conversation_id in await self._inbox.open_conversations():
-            self.wake(conversation_id)
+        for conversation_id, room_id in await self._inbox.open_conversations():
+            if self._speaker.serves(room_id):
+                self.wake(conversation_id)
         async with asyncio.TaskGroup() as workers:
             while True:
                 conversation_id = await self._woken.get()

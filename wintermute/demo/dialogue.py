@@ -13,7 +13,7 @@ from wintermute.demo.person import Heard, Person
 from wintermute.errors import WintermuteError
 
 YOU, BOT = "you> ", "wintermute> "
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
 class Dialogue:
@@ -41,7 +41,14 @@ class Dialogue:
                     except (EOFError, KeyboardInterrupt):
                         return
                     if line.strip():
-                        await self._person.say(self._room_id, line)
+                        await self._say(line)
+
+    async def _say(self, line: str) -> None:
+        """A line that the homeserver does not take, such as a very long one, ends nothing."""
+        try:
+            await self._person.say(self._room_id, line)
+        except WintermuteError as error:
+            self._show(f"not sent: {error}")
 
     async def dictated(self, lines: AsyncIterator[str]) -> None:
         """Say each line when the one before is answered.

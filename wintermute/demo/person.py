@@ -16,7 +16,7 @@ from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.session import Session
 from wintermute.messages import Json
-from wintermute.text import clean
+from wintermute.text import harmless
 
 LONG_POLL_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
@@ -111,7 +111,7 @@ def heard(event: Json) -> Heard | None:
     return Heard(
         str(event["event_id"]),
         str(event["sender"]),
-        clean(body),
+        harmless(body),
         str(content.get(OUTBOX_KEY)),
         str(relation.get("event_id")) if edits else None,
     )

@@ -258,12 +258,13 @@ class Inbox:
         )
         return [row["body"] for row in rows]
 
-    async def open_conversations(self) -> list[str]:
-        """Conversations in which something waits."""
+    async def open_conversations(self) -> list[tuple[str, str]]:
+        """Conversations in which something waits, each with its room."""
         rows = await self._database.rows(
-            "SELECT DISTINCT conversation_id FROM inbox WHERE state IN ('waiting', 'casting')"
+            "SELECT DISTINCT conversation_id, room_id FROM inbox"
+            " WHERE state IN ('waiting', 'casting')"
         )
-        return [row["conversation_id"] for row in rows]
+        return [(row["conversation_id"], row["room_id"]) for row in rows]
 
     async def context(
         self, conversation_id: str, before: int, since: datetime, limit: int = 20

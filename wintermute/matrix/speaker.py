@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass
 
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.outbox import Sender
 
@@ -29,6 +30,10 @@ class MatrixSpeaker:
         self._wanted: dict[str, _Wanted] = {}
         self._bells: dict[str, asyncio.Event] = {}
         self._changed: asyncio.Queue[str] = asyncio.Queue()
+
+    def serves(self, room_id: str) -> bool:
+        """All but what was typed at a terminal."""
+        return room_id != TERMINAL
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Mark the event as read and write on its room."""

@@ -9,6 +9,7 @@ from wintermute.ids import NewId
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Incoming
 from wintermute.terminal.screen import TerminalSpeaker
+from wintermute.text import clean
 
 AWAY = "The model does not answer: {problem}. I go on trying; /stop gives it up."
 
@@ -55,7 +56,7 @@ class Chat:
             sender_name="",
             origin="owner",
             kind="command" if text.lstrip().startswith("/") else "message",
-            body=text.strip(),
+            body=clean(text).strip(),
             sent_at=self._clock.now(),
             direct=True,
         )

@@ -36,7 +36,7 @@ class Keyboard:
         """The next line, which may have several; None after Ctrl-D. Ctrl-C clears it."""
         while True:
             try:
-                with patch_stdout():
+                with patch_stdout(raw=True):  # dim lines stay dim
                     return await self._session.prompt_async(PROMPT)
             except KeyboardInterrupt:
                 continue

@@ -1,7 +1,7 @@
 """Lines that come through a pipe: `echo hi | wintermute chat`."""
 
 import asyncio
-from typing import TextIO
+from typing import BinaryIO
 
 
 class Pipe:
@@ -9,10 +9,10 @@ class Pipe:
 
     patient = False
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
     async def next(self) -> str | None:
         """The next line; None at the end of the stream."""
         line = await asyncio.to_thread(self._stream.readline)
-        return line.rstrip("\r\n") if line else None
+        return line.decode("utf-8", "replace").rstrip("\r\n") if line else None

@@ -1,9 +1,11 @@
 """What a person at the terminal sees: answers as they are written, tools in one dim line each."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol, TextIO
 
-from wintermute.text import clean
+from wintermute.mailbox.outbox import TERMINAL
+from wintermute.text import display_name, harmless
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -22,15 +24,19 @@ class Screen(Protocol):
 
 
 class Output:
-    """A stream as a screen."""
+    """The standard output as a screen."""
 
-    def __init__(self, stream: TextIO, *, live: bool) -> None:
+    def __init__(self, stream: Callable[[], TextIO | None]) -> None:
+        """`stream` is asked each time: a prompt may stand in for it meanwhile."""
         self._stream = stream
-        self.live = live
+        first = stream()
+        self.live = first is not None and first.isatty()
 
     def write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        stream = self._stream()
+        if stream is not None:  # closed by whoever started us
+            stream.write(text)
+            stream.flush()
 
 
 class TerminalSpeaker:
@@ -41,6 +47,10 @@ class TerminalSpeaker:
         self._drafted = ""
         self._begun = False
         self.stirred = asyncio.Event()
+
+    def serves(self, room_id: str) -> bool:
+        """Only what was typed here: the rest is the daemon's."""
+        return room_id == TERMINAL
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Nothing: the person sees that nothing is asked of them."""
@@ -55,6 +65,8 @@ class TerminalSpeaker:
             return
         if not piece:
             self._end_line()
+            if self._drafted:  # it broke off
+                self._screen.write(f"{DIM}· again{PLAIN}\n")
             self._drafted = ""
             return
         self._write(piece)
@@ -64,7 +76,7 @@ class TerminalSpeaker:
         """One dim line for a tool."""
         if self._screen.live:
             self._end_line()
-            self._screen.write(f"{DIM}· {clean(name)}{PLAIN}\n")
+            self._screen.write(f"{DIM}· {display_name(name)}{PLAIN}\n")
             self._drafted = ""
 
     def speak(self, room_id: str) -> None:
@@ -84,7 +96,7 @@ class TerminalSpeaker:
     def _write(self, text: str) -> None:
         # No control characters: a model's answer must not steer the terminal.
         if text:
-            self._screen.write(clean(text).replace("\ufffd", ""))
+            self._screen.write(harmless(text))
             self._begun = not text.endswith("\n")
 
     def _end_line(self) -> None:
