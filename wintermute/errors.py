@@ -5,6 +5,7 @@ WintermuteError
 │   ├── DataFolderInUse         another daemon holds this data folder
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
 │   └── LoginRefused            the homeserver does not accept our token or password
+├── DiskFull                    no room for what has to be kept: nothing is half written
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 ├── SendRefused                 the homeserver will never accept this event as it is
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
@@ -36,6 +37,10 @@ class DatabaseUnusable(ConfigurationError):
 
 class LoginRefused(ConfigurationError):
     """The homeserver does not know our token, or refuses user or password."""
+
+
+class DiskFull(WintermuteError):
+    """Nothing can be written; with room on the disk a new start goes on."""
 
 
 class HomeserverUnavailable(WintermuteError):

@@ -10,7 +10,7 @@ from wintermute.cli.opening import open_config
 from wintermute.cli.options import CONFIG, config_option, json_option
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Backend, Config
-from wintermute.errors import ModelError, WintermuteError
+from wintermute.errors import ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.report import Fact
 from wintermute.llm.probe import probe as ask_model
 from wintermute.matrix.login import probe as ask_homeserver
@@ -49,6 +49,9 @@ async def _probe(config: Config) -> list[Fact]:
 async def _model(name: str, backend: Backend) -> Fact:
     try:
         return Fact(f"model {name}", "ok", await ask_model(name, backend))
+    except ModelUnavailable as error:
+        advice = f"see that it runs, and check base_url of {name} in config.yaml"
+        return Fact(f"model {name}", "fail", f"{error} -> {advice}")
     except ModelError as error:
         return Fact(f"model {name}", "fail", str(error))
 

@@ -1,5 +1,6 @@
 """`wintermute init`: the folder a daemon starts from. Nothing that exists is changed."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from wintermute.config.write import starter_config
 from wintermute.errors import WintermuteError
 from wintermute.templates import shipped_prompts
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NEXT = """
 Next:
   1. Edit the lines marked EDIT in {config}
@@ -32,8 +34,9 @@ def command(folder: Path, as_json: bool) -> None:
     try:
         made = {str(path): new for path, new in _make(folder)}
     except OSError as error:
+        advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
         raise WintermuteError(
-            f"cannot write {error.filename}: {error.strerror}: choose a folder of your own"
+            f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
         ) from error
     if as_json:
         click.echo(json.dumps({"made": [path for path, new in made.items() if new]}, indent=2))
@@ -67,6 +70,10 @@ def _write(path: Path, text: str) -> bool:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        path.unlink()  # else the next `init` would keep half a file
+        raise
     return True

@@ -54,7 +54,7 @@ class Verbs(click.Group):
 @click.version_option(__version__, message="wintermute %(version)s")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # told in our own words
     default=Path("config.yaml"),
     envvar="WINTERMUTE_CONFIG",
     metavar="PATH",

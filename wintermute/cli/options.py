@@ -17,7 +17,7 @@ def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> Non
 
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # told in our own words
     metavar="PATH",
     expose_value=False,
     callback=_remember,

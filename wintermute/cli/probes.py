@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
 from wintermute.db import open_database
-from wintermute.errors import ConfigurationError
+from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.health.report import Fact
 from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.sections import unknown_tools
@@ -62,7 +62,7 @@ async def database(path: Path) -> Fact:
     try:
         async with open_database(path, read_only=True):
             return Fact("database", "ok", str(path))
-    except ConfigurationError as error:
+    except WintermuteError as error:
         return Fact("database", "fail", str(error))
 
 

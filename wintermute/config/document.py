@@ -128,7 +128,16 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
         return Problem(place, "", _bad_start(text[mark.index]))
     # What YAML quotes may be a part of a secret; names of its own tokens are not.
     said = QUOTED.sub("…", f"{error.context}: {problem}" if error.context else problem)
-    return Problem(place, "", f"not valid YAML: {said}")
+    return Problem(place, "", f"not valid YAML: {said}: {_hint(problem)}")
+
+
+def _hint(problem: str) -> str:
+    """What to look for; YAML itself says what it met, not what to do."""
+    if "unexpected end of stream" in problem:
+        return "close the quote or bracket that begins above"
+    if "mapping values are not allowed" in problem:
+        return "align this line with its neighbours, or put quotes around text with a colon"
+    return "look at the indentation, quotes and brackets here"
 
 
 def _bad_start(mark: str) -> str:

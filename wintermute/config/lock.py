@@ -1,12 +1,13 @@
 """One daemon per data folder: a lock that dies with its process, and the number of its holder."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wintermute.errors import ConfigurationError, DataFolderInUse
+from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
 
 NAME = "wintermute.lock"
 
@@ -16,7 +17,7 @@ def hold(data_dir: Path) -> Iterator[None]:
     """Keep every other process of ours out of this folder.
 
     Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
-    is missing or not ours to write.
+    is missing or not ours to write; DiskFull.
     """
     try:
         descriptor = os.open(data_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -64,7 +65,12 @@ def _take(descriptor: int, data_dir: Path) -> None:
         raise _unusable(data_dir, error) from error
 
 
-def _unusable(data_dir: Path, error: OSError) -> ConfigurationError:
+def _unusable(data_dir: Path, error: OSError) -> WintermuteError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(
+            f"the data folder {data_dir} is full ({error.strerror}): make room on its disk, then start"
+            " again"
+        )
     if isinstance(error, FileNotFoundError):
         return ConfigurationError(
             f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"

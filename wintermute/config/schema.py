@@ -174,7 +174,7 @@ class Qdrant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
-        "How memories are kept; flat_file: all in every prompt, editable as MEMORIES.txt.",
+        "How memories are kept; built is flat_file: all in every prompt, editable as MEMORIES.txt.",
         "flat_file",
     )
     top_k: int = key("Memories shown for one message.", 10, least=1, later=True)

@@ -43,7 +43,9 @@ def read_secret(node: Node, sources: Sources) -> Secret | Wrong:
 
 def _from_variable(name: str, environment: Mapping[str, str]) -> Secret | Wrong:
     if name not in environment:
-        return Wrong(f"the environment variable {name} is not set")
+        return Wrong(
+            f"the environment variable {name} is not set: export it, or use {{file: PATH}}"
+        )
     return _usable(environment[name], f"the environment variable {name}")
 
 
@@ -54,7 +56,7 @@ def _from_file(name: str, sources: Sources) -> Secret | Wrong:
         if credentials and not path.exists():
             path = Path(credentials, name)  # an absolute name stays itself
         if not path.is_file():
-            return Wrong(f"there is no file {path}")
+            return Wrong(f"there is no file {path}: write the secret into it, or correct the path")
         with path.open("rb") as file:
             content = file.read(LONGEST)
         return _usable(content.decode("utf-8").rstrip("\r\n"), f"the file {path}")

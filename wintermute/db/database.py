@@ -12,8 +12,10 @@ import aiosqlite
 
 from wintermute.db import driver
 from wintermute.db.migrate import Migration, migrate, migrations
-from wintermute.errors import DatabaseUnusable
+from wintermute.errors import DatabaseUnusable, DiskFull, WintermuteError
 
+NO_ROOM = ("disk is full", "disk I/O error")  # the second when its log cannot grow
+NOT_OURS = ("readonly database", "unable to open database file")
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 
@@ -56,7 +58,10 @@ class Transaction:
 class Database:
     """The program's own database file. Readers never wait for the writer."""
 
-    def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection) -> None:
+    def __init__(
+        self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection
+    ) -> None:
+        self._path = path
         self._writer = writer
         self._reader = reader
         self._lock = asyncio.Lock()
@@ -73,10 +78,12 @@ class Database:
                 await tx.execute("BEGIN IMMEDIATE")
                 yield tx
                 await tx.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 # Queued behind what the driver's thread still runs, cancelled or not: after a
                 # COMMIT it does nothing, else nothing of this transaction remains.
                 await asyncio.shield(self._writer.rollback())
+                if isinstance(error, driver.OperationalError) and _is_full(error):
+                    raise _unusable(self._path, error) from error
                 raise
 
     async def scrub(self) -> bool:
@@ -110,16 +117,16 @@ async def open_database(path: Path, *, read_only: bool = False) -> AsyncIterator
 
     With `read_only` nothing is made or migrated, and transactions fail.
 
-    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file.
+    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file; DiskFull.
     """
     try:
         await asyncio.to_thread(_prepare, path, read_only)
     except driver.Error as error:
-        raise DatabaseUnusable(_advice(path, error)) from error
+        raise _unusable(path, error) from error
     open_one = partial(driver.connect, path)
     writer = aiosqlite.Connection(partial(open_one, read_only=read_only), iter_chunk_size=64)
     async with writer, aiosqlite.Connection(partial(open_one, read_only=True), 64) as reader:
-        yield Database(writer, reader)
+        yield Database(path, writer, reader)
 
 
 def shipped_migrations() -> list[Migration]:
@@ -137,7 +144,7 @@ def _prepare(path: Path, read_only: bool) -> None:
     try:
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
-            raise DatabaseUnusable(_advice(path, problem))
+            raise _unusable(path, problem)
         if not read_only:
             path.chmod(0o600)
             migrate(connection, path, shipped_migrations())
@@ -145,11 +152,24 @@ def _prepare(path: Path, read_only: bool) -> None:
         connection.close()
 
 
-def _advice(path: Path, problem: object) -> str:
-    if isinstance(problem, DatabaseUnusable):
-        return str(problem)
+def _unusable(path: Path, problem: object) -> WintermuteError:
+    """The error for what the driver or a check said, with what to do."""
+    if isinstance(problem, WintermuteError):
+        return problem
     told = " ".join(str(problem).split())
-    return (
-        f"database {path} cannot be used ({told}): stop Wintermute, move the file aside and put "
+    begin = f"database {path} cannot be"
+    if _is_full(problem):
+        return DiskFull(f"{begin} written ({told}): make room on its disk, then start again")
+    if any(text in told for text in NOT_OURS):
+        return DatabaseUnusable(
+            f"{begin} opened ({told}): the file and its folder must be writable for the user who "
+            "runs Wintermute"
+        )
+    return DatabaseUnusable(
+        f"{begin} used ({told}): stop Wintermute, move the file aside and put "
         f"the newest copy in its place (backups and {path.name}.before-* are beside it)"
     )
+
+
+def _is_full(problem: object) -> bool:
+    return any(text in str(problem) for text in NO_ROOM)

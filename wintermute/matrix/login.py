@@ -137,6 +137,9 @@ async def _anonymous(homeserver: str, token: str = "") -> AsyncIterator[AsyncCli
     nio.access_token = token
     try:
         yield nio
+    except HomeserverUnavailable as error:
+        advice = "check matrix.homeserver and that the server runs"
+        raise HomeserverUnavailable(f"{error} -> {advice}", error.retry_after) from error
     finally:
         await nio.close()
 
@@ -150,8 +153,7 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Fact, ...]:
         async with _anonymous(matrix.homeserver) as nio:
             await call(nio, "GET", "/_matrix/client/versions", seconds=15)
     except (HomeserverUnavailable, SendRefused) as error:
-        advice = f"{error} -> check matrix.homeserver and that the server runs"
-        return (Fact("homeserver", "fail", advice),)
+        return (Fact("homeserver", "fail", str(error)),)
     kept = load(folder)
     facts = [Fact("homeserver", "ok", matrix.homeserver), await _probe_login(matrix, kept)]
     if matrix.encryption != "off":

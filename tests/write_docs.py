@@ -1,0 +1,175 @@
+"""Writes the parts of docs/ that the program itself knows: `python -m tests.write_docs`."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import click
+
+from wintermute.cli.main import cli
+from wintermute.commands.chat import NAMES
+from wintermute.config.scalars import expected
+from wintermute.config.schema import Config, Secret
+
+DOCS = Path(__file__).parent.parent / "docs"
+WIDTH = 100
+CONFIGURATION = """\
+# Configuration
+
+Every key of `config.yaml`. `wintermute init DIR` writes the file with all of them and one line about each; a
+shorter file is enough, for only the keys without a default are needed. `wintermute check` reads it and tells every
+mistake with its line and column.
+
+- Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
+- A secret never stands in the file: `{env: NAME}` takes it from the environment, `{file: PATH}` from a file, which
+  under systemd may be the name of a credential.
+- `NAME` in a key is a name of your choice: `llm.backends.local.model`.
+
+*This page is written from the schema by `python -m tests.write_docs`.*
+"""
+LATER = """\
+## Not built yet
+
+These keys are accepted and checked, and have no effect until their feature comes:
+"""
+COMMANDS = """\
+# Commands
+
+What can be typed in a shell, what can be typed in a chat, and what the assistant itself can do. `--config PATH` may
+stand before or after a command; without it, `$WINTERMUTE_CONFIG` or `config.yaml` in this folder counts. Exit codes:
+0 all went well; 1 the operation failed, or a check found problems; 2 the command line, the configuration or the
+account needs a change, and starting again will not help. An error is one line on stderr that says what to do.
+
+*This page is written from `--help` by `python -m tests.write_docs`.*
+"""
+TOOLS = {
+    "append_memory": "remembers one thing",
+    "task": "keeps goals and promises: add, list, update, complete, pause, resume, delete",
+    "add_skill": "keeps a procedure that worked; only in a direct chat with the owner",
+    "read_file": "reads a text file in `data/skills` and the folders of `tools.files.roots`",
+    "write_file": "writes one there",
+    "done": "ends an answer, where `loop.require_done_tool` asks for it",
+}
+
+
+def configuration() -> str:
+    """docs/configuration.md."""
+    parts = [CONFIGURATION]
+    alone = [field for field in _present(Config) if not dataclasses.is_dataclass(field.type)]
+    parts += ["## At the top\n", _table([row for field in alone for row in _rows(field, "")])]
+    for field in _present(Config):
+        if dataclasses.is_dataclass(field.type):
+            rows = [row for inner in _present(field.type) for row in _rows(inner, f"{field.name}.")]
+            parts += [f"## {field.name}\n\n{field.metadata['doc']}\n", _table(rows)]
+    names = ", ".join(f"`{name}`" for name in later(Config, ""))
+    return "\n".join([*parts, LATER, names, ""])
+
+
+def keys() -> Iterator[str]:
+    """Every key whose feature exists, as the page writes it."""
+    for field in _present(Config):
+        yield from (name for name, *_ in _rows(field, ""))
+
+
+def later(shape: Any, before: str) -> Iterator[str]:
+    """Keys whose feature does not exist, the outermost of each branch."""
+    for field in dataclasses.fields(shape):
+        name = before + field.name
+        inner, deeper = _inside(field.type)
+        if field.metadata.get("later"):
+            yield name
+        elif inner:
+            yield from later(inner, f"{name}.{deeper}")
+
+
+def _present(shape: Any) -> list["dataclasses.Field[Any]"]:
+    return [field for field in dataclasses.fields(shape) if not field.metadata.get("later")]
+
+
+def _inside(kind: Any) -> tuple[Any, str]:
+    """The section behind a key, and what stands between the two; None for a plain value."""
+    if dataclasses.is_dataclass(kind):
+        return kind, ""
+    if get_origin(kind) is Mapping and dataclasses.is_dataclass(get_args(kind)[1]):
+        return get_args(kind)[1], "NAME."
+    found = [part for part in get_args(kind) if dataclasses.is_dataclass(part)]
+    return (found[0], "") if found else (None, "")
+
+
+def _rows(field: "dataclasses.Field[Any]", before: str) -> Iterator[tuple[str, str, str, str]]:
+    name = before + field.name
+    inner, between = _inside(field.type)
+    if inner is None:
+        yield name, _kind(field), _default(field), field.metadata["doc"]
+    else:
+        for deeper in _present(inner):
+            yield from _rows(deeper, f"{name}.{between}")
+
+
+def _kind(field: "dataclasses.Field[Any]") -> str:
+    plain = [part for part in get_args(field.type) if part is not type(None)]
+    optional = type(None) in get_args(field.type)
+    kind = plain[0] if optional else field.type
+    if kind is Secret:
+        return "`{env: NAME}` or `{file: PATH}`"
+    if get_origin(kind) is tuple:
+        return f"a list: {expected(get_args(kind)[0], field.metadata)}"
+    return expected(kind, field.metadata) + (", or empty" if optional else "")
+
+
+def _default(field: "dataclasses.Field[Any]") -> str:
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if value is dataclasses.MISSING:
+        return "**needed**"
+    if isinstance(value, str | Path):
+        return f"`{value}`"
+    return "" if value in (None, ()) else f"`{json.dumps(value)}`"
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> str:
+    lines = [f"| `{key}` | {kind} | {default} | {doc} |" for key, kind, default, doc in rows]
+    return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""])
+
+
+def commands(
+    command: click.Command = cli, parent: click.Context | None = None
+) -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Every command, by its words, with a context to ask for its help."""
+    context = click.Context(
+        command,
+        parent,
+        info_name=command.name if parent else "wintermute",
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        **command.context_settings,
+    )
+    yield context.command_path, command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from commands(inner, context)
+
+
+def command_line() -> str:
+    """docs/commands.md."""
+    parts = [COMMANDS]
+    for words, command, context in commands():
+        parts.append(f"## {words}\n\n```text\n{command.get_help(context)}\n```\n")
+    said = "\n".join(f"- `{name}`: {text}" for name, text in NAMES.items())
+    tools = "\n".join(f"- `{name}`: {text}" for name, text in TOOLS.items())
+    parts.append(f"## In a chat\n\n{said}\n")
+    parts.append(f"## Tools of the assistant\n\n{tools}\n")
+    return "\n".join(parts)
+
+
+PAGES = {"configuration.md": configuration, "commands.md": command_line}
+
+
+if __name__ == "__main__":
+    for page, text in PAGES.items():
+        (DOCS / page).write_text(text(), "utf-8")
