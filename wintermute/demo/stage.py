@@ -25,7 +25,7 @@ from wintermute.errors import WintermuteError
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
 JOIN_SECONDS = 30.0
 CARD = """
-Everything is kept in {folder}
+Everything is in {folder} (--folder DIR keeps it)
 A graphical Matrix client on this machine can join in:
   homeserver  {url}
   user        {user}
