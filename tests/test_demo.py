@@ -338,7 +338,7 @@ def test_the_zone_is_that_of_this_machine(localtime: str, zone: str) -> None:
 @pytest.mark.parametrize(
     ("content", "text", "replaces"),
     [
-        ({"msgtype": "m.text", "body": "a\x1b[2Jb"}, "a\ufffd[2Jb", None),
+        ({"msgtype": "m.text", "body": "a\x1b[2Jb"}, "a[2Jb", None),
         (
             {
                 "msgtype": "m.text",
@@ -371,3 +371,18 @@ def test_a_folder_keeps_its_secrets_for_its_owner_and_its_port_while_it_is_free(
     (tmp_path / "demo.json").write_text("[]")
     with pytest.raises(ConfigurationError, match="choose another folder"):
         Kept.of(tmp_path)
+
+
+def test_nobody_left_to_read_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
+    """L-082: as in `wintermute demo --script FILE | head -1`."""
+    script = tmp_path / "lines"
+    script.write_text("hello\n")
+    with subprocess.Popen(
+        command("--script", script), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE) == 0

@@ -2,13 +2,12 @@
 
 import asyncio
 import io
-import os
 import sys
 
 import click
 
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option
+from wintermute.cli.options import config_option, unread
 from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
@@ -42,15 +41,14 @@ async def _chat(config: Config) -> bool:
     answered = False
     problems: list[Exception] = []
     try:
-        async with open_chat(config, Output(lambda: sys.stdout)) as chat:
-            if keyboard:
-                click.echo(HINT)
-                answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
-            else:
-                lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
-                answered = await talk(chat, Pipe(lines))
-    except* BrokenPipeError:  # whoever read our output is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with unread():
+            async with open_chat(config, Output(lambda: sys.stdout)) as chat:
+                if keyboard:
+                    click.echo(HINT)
+                    answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
+                else:
+                    lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
+                    answered = await talk(chat, Pipe(lines))
     except* WintermuteError as group:
         problems += group.exceptions
     if problems:

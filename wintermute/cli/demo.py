@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from wintermute.cli.log import configure_logging
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option
+from wintermute.cli.options import config_option, unread
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.demo.homeserver import require_synapse
@@ -55,7 +55,8 @@ def command(ctx: click.Context, folder: Path | None, script: Path | None, practi
         lines = read_lines(script)
     with _folder(folder) as place:
         plan = Plan(place, config, practice, environment(), lines, click.echo)
-        asyncio.run(run_demo(plan))
+        with unread():
+            asyncio.run(run_demo(plan))
 
 
 def _config(ctx: click.Context) -> Config | None:

@@ -1,6 +1,9 @@
 """The options that commands share, and where they leave what they were given."""
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -24,6 +27,16 @@ config_option = click.option(
     help="The configuration, as before the command.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """A block that ends quietly when whoever read our output is gone, as after `| head -1`."""
+    try:
+        yield
+    except* BrokenPipeError:
+        # Python writes what is left over at its end; nobody wants it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def redacted(ctx: click.Context, text: str) -> str:
