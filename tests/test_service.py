@@ -224,8 +224,9 @@ async def test_a_configuration_that_is_wrong_changes_nothing(
             ({"data_dir": "elsewhere"}, ["data_dir: another folder needs a restart"]),
             (
                 {"matrix": {"user_id": other.user_id, "password": {"file": "wrong"}}},
-                ["check matrix.user_id and matrix.password"],
+                ["matrix: another account or device needs a restart"],
             ),
+            ({"tools": {"files": {"roots": ["data/skills"]}}}, ["lies in the data folder"]),
         ]
         async with Bot(config, python) as bot:
             room = await meet(ann, login.user_id)

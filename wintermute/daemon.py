@@ -166,6 +166,8 @@ class Orders:
         config = self._reread()
         if config.data_dir != self._config.data_dir:
             raise ConfigurationError("data_dir: another folder needs a restart")
+        if _account(config) != _account(self._config):  # its keys are all we have of the old one
+            raise ConfigurationError("matrix: another account or device needs a restart")
         read_texts(config)
         return config
 
@@ -194,6 +196,10 @@ class Orders:
             log.error("configuration refused, the old one stays problem=%s", line)
         self._status = f"configuration refused, the old one stays: {problem}"
         self._supervisor.status(self._status)
+
+
+def _account(config: Config) -> tuple[object, ...]:
+    return config.matrix.user_id, config.matrix.device_id, config.matrix.access_token
 
 
 async def run_daemon(
