@@ -16,7 +16,7 @@ from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.errors import ToolFailed
 from wintermute.memory.entry import LONGEST, MOST, cleaned, entries, entry, key
 from wintermute.memory.places import Places, folder_name
-from wintermute.memory.records import NewFact, Source
+from wintermute.memory.records import Source
 
 
 @pytest.fixture
@@ -237,22 +237,6 @@ async def test_what_was_retired_long_ago_is_removed(memory: Memory) -> None:
     async with memory.database.transaction() as tx:
         assert await memory.facts.expire(tx, NOON + timedelta(days=1)) == 1
     assert await memory.texts() == ["live"]
-
-
-async def test_ten_thousand_facts_are_retired_beside_the_event_loop(memory: Memory) -> None:
-    """Nobody waits for it: with room for a busy machine."""
-    async with memory.database.transaction() as tx:
-        new = [NewFact(ANN, f"fact number {n} about something") for n in range(10_000)]
-        ids = [taken.fact.id for taken in await memory.facts.take(tx, new)]
-        loop = asyncio.get_running_loop()
-        work = asyncio.ensure_future(memory.facts.lay_down(tx, ANN, ids, "tool"))  # noqa: TID251
-        longest, last = 0.0, loop.time()
-        while not work.done():
-            await asyncio.sleep(0)
-            longest, last = max(longest, loop.time() - last), loop.time()
-        assert len(await work) == 10_000
-    assert longest < 0.1
-    assert await memory.facts.count(ANN) == 0
 
 
 WORDS = st.sampled_from(["tea time", "Tea Time", "teatime", "coffee", "rex 1", "rex 2"])
