@@ -152,7 +152,9 @@ class Asked:
     def __init__(self) -> None:
         self.queries: list[str | None] = []
 
-    async def system(self, scope: str, tools: Collection[str], query: str | None) -> str:
+    async def system(
+        self, scope: str, tools: Collection[str], query: str | None, summary: str
+    ) -> str:
         self.queries.append(query)
         return "Be kind."
 

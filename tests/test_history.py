@@ -16,7 +16,7 @@ from wintermute.conversation.cast import Outcome
 from wintermute.conversation.history import as_text, messages
 from wintermute.conversation.intent import intent
 from wintermute.conversation.rooms import next_row
-from wintermute.conversation.shrink import fitted, size, smaller
+from wintermute.conversation.shrink import fitted, smaller
 from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.conversation.words import spoken
@@ -104,6 +104,10 @@ def test_shrinking_is_strict_ends_and_keeps_the_pairs(casts: list[Cast], times: 
     assert all(len(m["content"] or "") <= 400 for m in view[1:])
 
 
+def size(messages: Sequence[Json]) -> int:
+    return len(json.dumps(list(messages), ensure_ascii=False)) // 3
+
+
 def said(role: str, content: str) -> Json:
     return {"role": role, "content": content}
 
@@ -134,10 +138,10 @@ def test_what_is_old_goes_first_then_results_then_texts() -> None:
 def test_a_view_is_fitted_as_far_as_it_goes() -> None:
     """L-036."""
     view = (said("system", "s" * 3000), said("user", "u" * 3000))
-    assert fitted(view, 1, (), 10_000) == view
-    once = fitted(view, 1, (), 1700)
+    assert fitted(view, 1, lambda _: True) == view
+    once = fitted(view, 1, lambda less: size(less) <= 1700)
     assert 1000 < size(once) <= 1700
-    least = fitted(view, 1, (), 1)
+    least = fitted(view, 1, lambda _: False)
     assert smaller(least, 1) is None
     assert least[0] == view[0]
 

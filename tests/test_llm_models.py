@@ -33,10 +33,13 @@ from tests.world.model import (
     Use,
 )
 from wintermute.config.schema import Backend, Llm, Price, Roles, Secret
+from wintermute.config.schema import Budget as Ceilings
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, open_database
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import new_id
+from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.messages import Call, Request, Usage
@@ -63,6 +66,7 @@ class Asking:
     models: Models
     clock: FakeClock
     calls: ModelCalls
+    budget: Budget
     database: Database
 
     async def rows(self) -> list[Row]:
@@ -74,16 +78,30 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    folder: Path, backends: Mapping[str, Backend], retries: int = 2, roles: Roles | None = None
+    folder: Path,
+    backends: Mapping[str, Backend],
+    retries: int = 2,
+    roles: Roles | None = None,
+    ceilings: Ceilings | None = None,
+    zone: str = "UTC",
+    record: bool = False,
+    redact: Redaction = UNHIDDEN,
+    clock: FakeClock | None = None,
 ) -> AsyncIterator[Asking]:
-    llm = Llm(backends=backends, roles=roles or Roles(base=tuple(backends)), max_retries=retries)
-    clock = FakeClock()
+    llm = Llm(
+        backends=backends,
+        roles=roles or Roles(base=tuple(backends)),
+        max_retries=retries,
+        budget=ceilings or Ceilings(),
+    )
+    clock = clock or FakeClock()
 
     async with open_database(folder / "test.db") as database:
-        calls = ModelCalls(database, clock, new_id)
-        models = Models(llm, calls, clock, new_id, chance=lambda: 0.0)
+        calls = ModelCalls(database, clock, new_id, record)
+        budget = Budget(database, clock, new_id, llm.budget, zone)
+        models = Models(llm, calls, budget, clock, new_id, redact, chance=lambda: 0.0)
         async with aclosing(models):
-            yield Asking(models, clock, calls, database)
+            yield Asking(models, clock, calls, budget, database)
 
 
 async def test_an_answer_comes_with_all_that_is_known_about_it(tmp_path: Path) -> None:
@@ -271,6 +289,25 @@ async def test_an_answer_has_to_be_complete_in_time(tmp_path: Path, step: Step) 
             assert await world.outcomes() == ["local timeout"]
 
 
+async def test_an_answer_that_came_too_late_is_asked_for_again(tmp_path: Path) -> None:
+    """L-035."""
+    async with ModelServer() as server:
+        hasty = {"local": backend(server.url, timeout_s=0.3)}
+        async with asking(tmp_path, hasty) as world:
+            server.script(Hang(), Text("in time"))
+            assert (await world.models.ask("base", HELLO)).text == "in time"
+            assert await world.outcomes() == ["local timeout", "local ok"]
+
+
+async def test_an_answer_that_was_cut_short_is_an_answer(tmp_path: Path) -> None:
+    """L-035: no failure, and no second attempt."""
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(Text("half a sen", finish="length"))
+        reply = await world.models.ask("base", HELLO)
+        assert (reply.text, reply.finish_reason) == ("half a sen", "length")
+        assert len(server.requests) == 1
+
+
 async def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path) -> None:
     async with asking(tmp_path, {"local": backend(DEAD)}, retries=1) as world:
         with pytest.raises(ModelUnavailable, match=r"local is not reachable at 127\.0\.0\.1:9"):
@@ -432,13 +469,18 @@ async def test_a_role_without_any_model_says_what_to_set(tmp_path: Path) -> None
         with pytest.raises(ModelRefused, match=r"llm\.roles\.base"):
             await world.models.ask("dreaming", HELLO)
         with pytest.raises(ModelRefused):
-            world.models.context_tokens("base")
+            world.models.window("base")
 
 
-def test_limits_are_those_of_the_first_backend(tmp_path: Path) -> None:
-    backends = {"a": backend(DEAD, context_tokens=5000), "b": backend(DEAD)}
+def test_the_window_is_that_of_the_first_backend(tmp_path: Path) -> None:
+    """L-038: an answer still fits, and half of it stays for the request."""
+    backends = {
+        "a": backend(DEAD, context_tokens=5000, max_output_tokens=1000),
+        "b": backend(DEAD, context_tokens=5000, max_output_tokens=4096),
+    }
     llm = Llm(backends=backends, roles=Roles(base=("a", "b"), harvest=("b",)))
-    calls: Any = None
-    models = Models(llm, calls, FakeClock(), lambda prefix: prefix)
-    assert (models.context_tokens("base"), models.context_tokens("harvest")) == (5000, 32768)
-    assert models.max_output_tokens("dreaming") == 4096
+    unused: Any = None
+    models = Models(llm, unused, unused, FakeClock(), new_id)
+    assert [models.window(role) for role in ("base", "dreaming", "harvest")] == [4000, 4000, 2500]
+    assert models.window("base", "b") == 2500
+    assert models.names == ("a", "b")

@@ -133,6 +133,7 @@ async def test_text_alone_is_the_answer_and_a_turn(tmp_path: Path, model: ModelS
         assert await house.rows("SELECT * FROM observations") == []
         casts = await house.rows("SELECT * FROM casts ORDER BY seq")
         prompt = await house.one("SELECT * FROM prompts")
+        pieces = await house.casts.prompt(prompt["hash"])
     assert (first["parent_id"], second["parent_id"]) == (None, first["id"])
     assert first["entity_id"] == casts[0]["entity_id"] != second["entity_id"]
     assert (first["utterance"], first["calls"], first["error"]) == ("hello", "[]", None)
@@ -140,7 +141,7 @@ async def test_text_alone_is_the_answer_and_a_turn(tmp_path: Path, model: ModelS
     assert (first["backend"], first["model"]) == ("scripted", "scripted")
     assert [(c["state"], c["reason"]) for c in casts] == [("terminated", "text")] * 2
     assert {c["prompt_hash"] for c in casts} == {prompt["hash"]}
-    assert prompt["text"] == SYSTEM
+    assert pieces == (("", SYSTEM),)
 
 
 async def test_only_done_ends_a_cast_that_requires_it(tmp_path: Path, model: ModelServer) -> None:

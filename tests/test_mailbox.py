@@ -12,7 +12,7 @@ from wintermute.db import Database, IntegrityError, open_database
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, State
-from wintermute.mailbox.outbox import Outbox
+from wintermute.mailbox.outbox import Outbox, Spoken
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.messages import Incoming, Kind
 
@@ -147,6 +147,68 @@ async def test_giving_up_concerns_what_is_at_work(mailbox: Mailbox) -> None:
             assert not any([await mailbox.inbox.begin(tx, name) for name in expected])
 
 
+async def edit(mailbox: Mailbox, event_id: str, edits: str, state: State = "waiting") -> int:
+    """An edit of a message reached us; its place."""
+    incoming = replace(MESSAGE, event_id=event_id, edits=edits, body="new")
+    async with mailbox.database.transaction() as tx:
+        assert await mailbox.inbox.store(tx, mailbox.conversation, incoming, state)
+        row = await mailbox.inbox.find(tx, event_id)
+    assert row is not None
+    assert (row.edits, row.body, row.state) == (edits, "new", state)
+    return row.seq
+
+
+async def test_a_message_and_its_edits_are_versions_of_one_thing(mailbox: Mailbox) -> None:
+    """L-054: what came before the last of them and still wants an answer is dropped."""
+    await mailbox.store()
+    await mailbox.store()
+    for event_id, edits, state in (
+        ("$a", "$e1", "answered"),
+        ("$b", "$e1", "waiting"),
+        ("$c", "$e2", "waiting"),
+    ):
+        await edit(mailbox, event_id, edits, state)  # type: ignore[arg-type]  # the literals
+    last = await edit(mailbox, "$d", "$e1")
+    assert await mailbox.inbox.versions("$e1") == ["$e1", "$a", "$b", "$d"]
+    assert await mailbox.inbox.versions("$unknown") == []
+    waiting = await mailbox.inbox.edits_waiting(mailbox.conversation)
+    assert [(row.event_id, row.edits) for row in waiting] == [
+        ("$b", "$e1"),
+        ("$c", "$e2"),
+        ("$d", "$e1"),
+    ]
+    assert await mailbox.inbox.edits_waiting("another") == []
+    async with mailbox.database.transaction() as tx:
+        await mailbox.inbox.mark(tx, "$e1", "casting")
+        for expected in (["$e1", "$b"], []):
+            assert await mailbox.inbox.give_up_versions(tx, "$e1", last) == expected
+        assert await mailbox.inbox.is_open(tx, ROOM, "$e1")
+        assert not await mailbox.inbox.is_open(tx, "!other:test", "$e1")
+        await mailbox.inbox.mark(tx, "$d", "answered")
+        assert not await mailbox.inbox.is_open(tx, ROOM, "$e1")
+    rows = await mailbox.database.rows("SELECT event_id FROM inbox WHERE state = 'waiting'")
+    assert [row["event_id"] for row in rows] == ["$e2", "$c"]
+
+
+async def test_the_newest_message_is_what_was_last_said_to_us(mailbox: Mailbox) -> None:
+    """L-054: a command, background, or what was refused is not."""
+
+    async def newest() -> str | None:
+        async with mailbox.database.transaction() as tx:
+            row = await mailbox.inbox.newest_message(tx, mailbox.conversation)
+        return row.event_id if row else None
+
+    assert await newest() is None
+    await mailbox.store(state="answered")
+    await mailbox.store("command")
+    await mailbox.store("context", state="ignored")
+    await mailbox.store("event")
+    await mailbox.store(state="ignored")
+    assert await newest() == "$e1"
+    await edit(mailbox, "$edit", "$e1")
+    assert await newest() == "$edit"
+
+
 async def test_what_is_next_is_found_behind_any_number_of_others(mailbox: Mailbox) -> None:
     """L-072: the first message, and what may pass it: untried before tried."""
     for _ in range(205):
@@ -205,12 +267,12 @@ async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> Non
     assert (first.raw, second.raw, first.received_at) == ({"n": 1}, {"n": 2}, NOON)
     assert [row.raw for row in await mailbox.inbox.locked(limit=1)] == [{"n": 2}]
     async with mailbox.database.transaction() as tx:
-        await mailbox.inbox.unlock(tx, first.seq, MESSAGE, "waiting")
+        await mailbox.inbox.unlock(tx, first.seq, replace(MESSAGE, edits="$0"), "waiting")
         await mailbox.inbox.unlock(tx, first.seq, replace(MESSAGE, body="other"), "waiting")
         await mailbox.inbox.discard_locked(tx, first.seq)
         await mailbox.inbox.discard_locked(tx, second.seq)
     rows = await mailbox.inbox.open_rows(mailbox.conversation)
-    assert [row.body for row in rows] == ["hello"]
+    assert [(row.body, row.edits) for row in rows] == [("hello", "$0")]
     assert await mailbox.inbox.locked() == []
 
 
@@ -271,6 +333,10 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
     assert await mailbox.outbox.parts(outbox_id) == [parts[0], tried]
     assert (tried.attempts, tried.device_id, tried.sent) == (1, "SECOND", False)
     await mailbox.outbox.sent(parts[0], "$a")
+    async with mailbox.database.transaction() as tx:
+        assert await mailbox.outbox.spoken(tx, ROOM, "$a") == Spoken(outbox_id, None)
+        assert await mailbox.outbox.spoken(tx, "!other:test", "$a") is None
+        assert await mailbox.outbox.spoken(tx, ROOM, "$b") is None
     assert await mailbox.outbox.knows("$a")
     assert not await mailbox.outbox.knows("$b")
     assert await mailbox.outbox.next(ROOM) is not None

@@ -22,6 +22,7 @@ from wintermute.matrix.inbox import (
     since_invitation,
     views,
 )
+from wintermute.matrix.relations import Reaction, read_edit, read_reaction
 from wintermute.messages import Incoming
 
 Json = dict[str, Any]
@@ -68,6 +69,14 @@ def said(body: Any, sender: str = ANN, **content: Any) -> Json:
 
 def read(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Incoming | None:
     return read_event(event, room, ACCOUNT, policy, NOW)
+
+
+def read_change(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Incoming | None:
+    return read_edit(event, room, ACCOUNT, policy, NOW)
+
+
+def read_sign(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Reaction | None:
+    return read_reaction(event, room, ACCOUNT, policy, NOW)
 
 
 def verdict(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> tuple[str, str]:
@@ -313,6 +322,9 @@ def templates() -> Iterator[Json]:
             event["content"] |= {"formatted_body": "<b>hi</b>", "m.relates_to": relation}
             event["content"] |= {"m.mentions": {"user_ids": [BOT]}, OUTBOX_KEY: "out_1"}
             yield event | {"unsigned": {"age": 5}, "room_id": "!room"}
+    new = {"msgtype": "m.emote", "body": "Wintermute: > hi", "m.mentions": {"user_ids": [BOT]}}
+    yield said("* hi", **{**EDIT, "m.new_content": {**new, **EDIT, "m.new_content": new}})
+    yield sign("\N{OCTAGONAL SIGN}")
 
 
 def places(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -337,8 +349,9 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
                 if odd is KeyError:
                     del holder[last]
                 count += 1
-                found = read(broken, GROUP)
-                if found is not None:
+                sign_read = read_sign(broken, GROUP)
+                reads = [read(broken, GROUP), read_change(broken, GROUP)]
+                for found in filter(None, [*reads, sign_read and sign_read.stop]):
                     (found.event_id + found.sender + found.sender_name + found.body).encode()
                     assert len(json.dumps(found.raw)) <= RAW_MOST
     assert count >= 5_000
@@ -348,6 +361,8 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
 def test_what_is_no_event_at_all_is_nothing(event: object) -> None:
     """X-022."""
     assert read(event) is None
+    assert read_change(event) is None
+    assert read_sign(event) is None
     assert inviter([event], ACCOUNT) is None
 
 
@@ -361,7 +376,7 @@ ANYTHING = st.recursive(
     st.fixed_dictionaries(
         {},
         optional={
-            "type": st.just("m.room.message") | ANYTHING,
+            "type": st.sampled_from(["m.room.message", "m.reaction"]) | ANYTHING,
             "event_id": ANYTHING,
             "sender": st.sampled_from([ANN, BOT, EVE]) | ANYTHING,
             "unsigned": ANYTHING,
@@ -372,8 +387,16 @@ ANYTHING = st.recursive(
 def test_arbitrary_events_never_raise(event: Json) -> None:
     """X-022."""
     read(event, GROUP)
+    read_change(event, GROUP)
+    read_sign(event, GROUP)
     since_invitation([event], BOT)
     inviter([event], ACCOUNT)
+
+
+def sign(key: Any, sender: str = ANN, **relation: Any) -> Json:
+    relation = {"rel_type": "m.annotation", "event_id": "$old", "key": key} | relation
+    event = said("", sender) | {"type": "m.reaction", "content": {"m.relates_to": relation}}
+    return event | {"event_id": "$sign"}
 
 
 def membership(kind: str, user: str = BOT, sender: str = ANN, **content: Any) -> Json:

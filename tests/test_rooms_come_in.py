@@ -129,8 +129,8 @@ async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
             await ann.until(lambda: len(ann.messages(room)) == 30)
             await ann.send(room, f"{name}: by name")
             await ann.wait_for_count(room, bot_id, 1)
-            await ann.send(room, "by mention", **{"m.mentions": {"user_ids": [bot_id]}})
-            sent = await ann.send(room, f"{bot_id}, by id")
+            sent = await ann.send(room, "by mention", **{"m.mentions": {"user_ids": [bot_id]}})
+            await ann.send(room, f"{bot_id}, by id")
             await ann.send(room, "not for you")
             await ann.edit(room, sent, f"{bot_id}, edited")
             notice = {"msgtype": "m.notice", "m.mentions": {"user_ids": [bot_id]}}
@@ -155,7 +155,7 @@ async def pester(stranger: MatrixUser, room: str, bot: str, name: str) -> None:
     await stranger.send(room, "hey", **{"m.mentions": {"user_ids": [bot]}})
 
 
-async def test_the_bot_does_not_answer_itself_notices_or_edits(
+async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages(
     homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
 ) -> None:
     """X-002, X-004: in a direct chat; a message said before a stranger joined stays direct."""
@@ -166,12 +166,14 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits(
         async with Bot(config):
             room = await meet(ann, bot_id)
             sent = await ann.send(room, "first")
+            await ann.send(room, "second")
             await ann.edit(room, sent, "first, edited")
             await ann.send_event(room, "m.room.message", {"msgtype": "m.notice", "body": "notice"})
             await ann.react(room, sent, "\N{THUMBS UP SIGN}")
             await ann.send(room, "last")
             await ann.wait_for(room, lambda m: m.body == "echo: last")
-            assert await said(ann, room, bot_id) == ["echo: first", "echo: last"]
+            answers = ["echo: first", "echo: second", "echo: last"]
+            assert await said(ann, room, bot_id) == answers
 
             await ann.invite(room, eve.user_id)
             await eve.join(room)
@@ -179,7 +181,7 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits(
             await ann.send(room, "just to eve")
             await ann.send(room, f"{bot_id}: and you")
             await ann.wait_for(room, lambda m: m.body.endswith("and you") and m.sender == bot_id)
-            assert len(await said(ann, room, bot_id)) == 3
+            assert len(await said(ann, room, bot_id)) == 4
 
 
 async def test_two_bots_in_a_room_come_to_an_end(

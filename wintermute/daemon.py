@@ -13,18 +13,30 @@ from wintermute.commands.stores import Stores
 from wintermute.config.lock import hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
+from wintermute.config.secrets import Redaction, secret_values
+from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.rooms import Rooms, Speaker
+from wintermute.conversation.casting import Casting
+from wintermute.conversation.folding import Folding
+from wintermute.conversation.forking import Forking
+from wintermute.conversation.gates import Gates
+from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.sub_sessions import Nobody
+from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.conversation.wards import Wards
-from wintermute.db import open_database
-from wintermute.errors import ConfigurationError, HomeserverUnavailable, WintermuteError
+from wintermute.db import Database, open_database
+from wintermute.errors import HomeserverUnavailable, WintermuteError
 from wintermute.health.notify import Attempts, Supervisor
+from wintermute.health.orders import Orders
 from wintermute.ids import NewId, new_id
+from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.intake import Intake
 from wintermute.matrix.invitations import Invitations
@@ -52,7 +64,6 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
 LOGIN_PAUSE = 2.0
-AT_WORK = "at work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class Texts:
 
     instructions: Instructions
     seed: Template | None
+    compaction: Template
 
 
 def read_texts(config: Config) -> Texts:
@@ -79,7 +91,8 @@ def read_texts(config: Config) -> Texts:
         if not name.startswith("SEED_"):
             read_template(folder, name)
     seed = seed_template(folder, config.seed.language)
-    return Texts(Instructions(folder), seed if config.seed.enabled else None)
+    compaction = Template(folder, "COMPACTION_PROMPT.txt")
+    return Texts(Instructions(folder), seed if config.seed.enabled else None, compaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,84 +137,6 @@ class Wintermute:
         await self.sender.run()
 
 
-class Orders:
-    """What signals ask of us: to stop, or to go on as the configuration says now."""
-
-    def __init__(
-        self, config: Config, reread: Callable[[], Config], supervisor: Supervisor
-    ) -> None:
-        self._config = config
-        self._next: Config | None = config
-        self._proven: Config | None = None
-        self._stopped = False
-        self._status = AT_WORK
-        self._reread = reread
-        self._supervisor = supervisor
-        self.leaving = asyncio.Event()
-        """Set when whoever works with the present configuration has to end."""
-
-    def stop(self) -> None:
-        """SIGTERM or SIGINT."""
-        self._stopped, self._next = True, None
-        self._supervisor.stopping()
-        self.leaving.set()
-
-    def reload(self) -> None:
-        """SIGHUP. What is wrong with the file is told, and everything stays as it is."""
-        if self._stopped:
-            return
-        self._supervisor.reloading()
-        try:
-            self._next = self._fitting()
-        except ConfigurationError as error:
-            self._refuse(error)
-            if self._proven is not None:  # else the start is not over
-                self._supervisor.ready(self._status)
-        else:
-            log.info("configuration read again")
-            self._status = AT_WORK
-            self.leaving.set()
-
-    def _fitting(self) -> Config:
-        config = self._reread()
-        if config.data_dir != self._config.data_dir:
-            raise ConfigurationError("data_dir: another folder needs a restart")
-        if _account(config) != _account(self._config):  # its keys are all we have of the old one
-            raise ConfigurationError("matrix: another account or device needs a restart")
-        read_texts(config)
-        return config
-
-    def taken(self) -> Config | None:
-        """The configuration to work with from now on; None: end."""
-        config, self._next = self._next, None
-        self._config = config or self._config
-        self.leaving.clear()
-        return config
-
-    def ready(self) -> None:
-        """The first sync with the present configuration is over."""
-        self._proven = self._config
-        self._supervisor.ready(self._status)
-
-    def judged(self, problem: Exception | None) -> Exception | None:
-        """What has to end us. A new configuration that cannot start gives way to the last one."""
-        if problem is None or self._stopped or self._proven in (None, self._config):
-            return problem
-        self._refuse(problem)
-        self._next = self._next or self._proven
-        return None
-
-    def _refuse(self, problem: Exception) -> None:
-        for line in str(problem).splitlines():
-            log.error("configuration refused, the old one stays problem=%s", line)
-        self._status = f"configuration refused, the old one stays: {problem}"
-        self._supervisor.status(self._status)
-
-
-def _account(config: Config) -> tuple[object, ...]:
-    return config.matrix.user_id, config.matrix.device_id, config.matrix.access_token
-
-
 async def run_daemon(
     config: Config, reread: Callable[[], Config], outside: Outside | None = None
 ) -> None:
@@ -210,7 +145,7 @@ async def run_daemon(
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
     outside = outside or Outside()
-    orders = Orders(config, reread, outside.supervisor)
+    orders = Orders(config, reread, read_texts, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, orders.stop)
@@ -282,11 +217,13 @@ async def open_wintermute(
             encryption=config.matrix.encryption != "off",
         ) as client,
     ):
-        models = Models(config.llm, ModelCalls(database, clock, ids), clock, ids)
+        secrets = (*secret_values(config), session.access_token, session.pickle_key)
+        redact = Redaction(secrets)
+        models = _models(config, database, redact, outside)
         try:
             stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
             pulse = outside.supervisor.pulse
-            yield await _built(config, session, clock, stores, client, models, texts, pulse)
+            yield await _built(config, session, clock, stores, client, models, texts, redact, pulse)
         finally:
             await models.aclose()
 
@@ -299,12 +236,13 @@ async def _built(
     client: MatrixClient,
     models: Models,
     texts: Texts,
+    redact: Redaction,
     pulse: Callable[[], None],
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
     sender = Sender(client, stores.outbox, stores.known, clock)
     speaker = MatrixSpeaker(client, sender)
-    rooms = _rooms(config, clock, stores, models, speaker, texts)
+    rooms = _rooms(config, clock, stores, models, speaker, texts, redact)
     intake = Intake(
         stores.database,
         client,
@@ -313,6 +251,7 @@ async def _built(
         stores.known,
         stores.conversations,
         stores.health,
+        FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits),
         _policy(config),
         config.matrix.encryption,
         clock,
@@ -352,9 +291,10 @@ async def open_chat(
         texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
             stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
-            models = Models(config.llm, ModelCalls(database, clock, ids), clock, ids)
+            redact = Redaction(secret_values(config))
+            models = _models(config, database, redact, outside)
             speaker = TerminalSpeaker(screen)
-            rooms = _rooms(config, clock, stores, models, speaker, texts)
+            rooms = _rooms(config, clock, stores, models, speaker, texts, redact)
             chat = Chat(stores, rooms, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -365,6 +305,13 @@ async def open_chat(
                 await models.aclose()
 
 
+def _models(config: Config, database: Database, redact: Redaction, outside: Outside) -> Models:
+    clock, ids = outside.clock, outside.new_id
+    calls = ModelCalls(database, clock, ids, config.llm.record)
+    budget = Budget(database, clock, ids, config.llm.budget, config.timezone)
+    return Models(config.llm, calls, budget, clock, ids, redact)
+
+
 def _rooms(
     config: Config,
     clock: Clock,
@@ -372,6 +319,7 @@ def _rooms(
     models: Models,
     speaker: Speaker,
     texts: Texts,
+    redact: Redaction,
 ) -> Rooms:
     gather = Gather(
         texts.instructions,
@@ -384,22 +332,44 @@ def _rooms(
         clock,
         config.timezone,
     )
+    folding = Folding(
+        stores.database, stores.casts, stores.folds, models, texts.compaction, config.context
+    )
+    asking = Asking(models, folding, config.tools.ephemeral)
+    gates = Gates(stores.database, stores.casts, redact.tree)
+    loop = Loop(stores.database, stores.casts, asking, gates, folding, clock)
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
+    sub_sessions = Nobody()
     limits = config.context.component_size_limits
-    return Rooms(
+    casting = Casting(
         stores.database,
         stores.inbox,
         stores.outbox,
         stores.conversations,
         stores.casts,
-        Loop(stores.database, stores.casts, models, _toolbox(config, stores), gather, clock),
-        ChatCommands(stores, seeding, clock, config.timezone),
+        loop,
+        Terms(_toolbox(config, stores), gather, depth=config.sub_sessions.max_depth),
+        Wards.of(config.loop),
         speaker,
         stores.health,
         clock,
-        Wards.of(config.loop),
         seeding,
+        Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
         Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock),
+    )
+    commands = ChatCommands(
+        stores, seeding, folding, sub_sessions, clock, config.timezone, config.llm.budget
+    )
+    return Rooms(
+        stores.database,
+        stores.inbox,
+        stores.casts,
+        casting,
+        commands,
+        sub_sessions,
+        speaker,
+        stores.health,
+        clock,
     )
 
 

@@ -15,8 +15,11 @@ WintermuteError
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
     ├── ContextTooLarge         the request does not fit the model's window
+    ├── BudgetSpent             the day's ceiling leaves no room for another call
     └── EmptyReply              neither text nor calls, retries spent
 """
+
+from datetime import datetime
 
 
 class WintermuteError(Exception):
@@ -87,6 +90,15 @@ class ModelRefused(ModelError):
 
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
+
+
+class BudgetSpent(ModelError):
+    """The worst case of the call would pass a ceiling of the day (L-085); not an outage."""
+
+    def __init__(self, message: str, until: datetime) -> None:
+        super().__init__(message)
+        self.until = until
+        """When the next day of the budget begins, in UTC."""
 
 
 class EmptyReply(ModelError):

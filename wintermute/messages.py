@@ -14,6 +14,7 @@ class Incoming:
     """Something that reached a door and concerns one room.
 
     `context` is what was said in a group without addressing the bot: shown, never answered.
+    `edits` is the event whose text this one replaces.
     """
 
     event_id: str
@@ -27,6 +28,7 @@ class Incoming:
     direct: bool
     by_bot: bool = False
     raw: Json = field(default_factory=dict)
+    edits: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import unicodedata
 
 TAG = re.compile(
     r"<(?=/?(?:event|memory|cathedral|room_context|raw_input|related_memories|new_contents"
-    r"|current_core_markdown|candidate_new_memories)\b)",
+    r"|current_core_markdown|candidate_new_memories|history)\b)",
     re.IGNORECASE,
 )
 KEPT_CONTROLS = {"\n", "\t"}

@@ -19,15 +19,25 @@ from tests.world.clock import FakeClock
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
-from wintermute.config.schema import Backend, ComponentSizeLimits, Llm, Roles
-from wintermute.conversation.cast import Loop, Prompt
+from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
+from wintermute.config.schema import Budget as Ceilings
+from wintermute.config.secrets import UNHIDDEN, Redaction
+from wintermute.conversation.asking import Asking
+from wintermute.conversation.cast import Loop
+from wintermute.conversation.casting import Casting
+from wintermute.conversation.folding import Folding
+from wintermute.conversation.forking import Forking
+from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
+from wintermute.conversation.sub_sessions import Nobody
+from wintermute.conversation.terms import Prompt, Terms
 from wintermute.conversation.toolbox import AnyTool, Caller, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
 from wintermute.health.store import Health
 from wintermute.ids import new_id
+from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.casts import Casts
@@ -53,6 +63,8 @@ WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=F
 WITHIN = 10.0
 SYSTEM = "Be kind."
 LIMITS = ComponentSizeLimits()
+CONTEXT = Context()
+UNLIMITED = Ceilings()
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 SEQUENCE = itertools.count(1)
 
@@ -272,8 +284,11 @@ class Fixed:
 
     text: Callable[[], str]
 
-    async def system(self, scope: str, tools: Collection[str], query: str | None) -> str:
-        return self.text()
+    async def system(
+        self, scope: str, tools: Collection[str], query: str | None, summary: str
+    ) -> str:
+        text = self.text()
+        return f"{text}\n\n---\n\n# Conversation Summary\n{summary}" if summary else text
 
 
 @asynccontextmanager
@@ -293,6 +308,12 @@ async def open_house(
     roots: Sequence[Path] = (),
     inbox_type: type[Inbox] = Inbox,
     owner: str = ANN,
+    context: Context = CONTEXT,
+    ephemeral: Sequence[str] = (),
+    redact: Redaction = UNHIDDEN,
+    budget: Ceilings = UNLIMITED,
+    record: bool = False,
+    llm: Llm | None = None,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does.
@@ -302,29 +323,88 @@ async def open_house(
     """
     clock = clock or SystemClock()
     backends = {"scripted": Backend(base_url=model, model="scripted", **backend)} if model else {}
-    llm = Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=retries)
+    llm = llm or Llm(
+        backends=backends,
+        roles=Roles(base=tuple(backends)),
+        max_retries=retries,
+        budget=budget,
+        record=record,
+    )
     async with open_database(folder / "wintermute.db") as database:
-        models = Models(llm, ModelCalls(database, clock, new_id), clock, new_id, lambda: 0.0)
+        calls = ModelCalls(database, clock, new_id, llm.record)
+        spending = Budget(database, clock, new_id, llm.budget, "UTC")
+        models = Models(llm, calls, spending, clock, new_id, redact, lambda: 0.0)
         stores = Stores(database, folder, owner, clock, new_id)
         stores.inbox = inbox_type(database, clock)
-        gather = _gather(stores, prompts or PROMPTS, clock)
+        files = prompts or PROMPTS
+        gather = _gather(stores, files, clock)
         tools = [*gates, *([Done()] if done else [])]
         tools += _tools(stores, folder, roots) if prompts else []
         fixed = Fixed(prompt) if callable(prompt) else prompt
-        spoken = gather if prompts else fixed
-        loop = Loop(database, stores.casts, models, Toolbox(tools), spoken, clock)
-        speaker = SilentSpeaker()
-        seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
-        oversize = Oversize(gather, limits, prompts or PROMPTS, stores.places, clock)
-        rooms = Rooms(
-            *(database, stores.inbox, stores.outbox, stores.conversations, stores.casts, loop),
-            ChatCommands(stores, seeding, clock, "UTC"),
-            *(speaker, stores.health, clock, wards, seeding, oversize),
+        compaction = Template(files, "COMPACTION_PROMPT.txt")
+        folding = Folding(database, stores.casts, stores.folds, models, compaction, context)
+        asking = Asking(models, folding, ephemeral)
+        running = Gates(database, stores.casts, redact.tree)
+        house = _furnished(
+            stores,
+            folding,
+            Loop(database, stores.casts, asking, running, folding, clock),
+            Terms(Toolbox(tools), gather if prompts else fixed, depth=2),
+            wards,
+            _seed(prompts, language),
+            Oversize(gather, limits, files, stores.places, clock),
+            gather,
+            clock,
         )
         try:
-            yield House(stores, clock, loop, rooms, speaker, gather)
+            yield house
         finally:
             await models.aclose()
+
+
+def _furnished(
+    stores: Stores,
+    folding: Folding,
+    loop: Loop,
+    terms: Terms,
+    wards: Wards,
+    seed: Template | None,
+    oversize: Oversize,
+    gather: Gather,
+    clock: Clock,
+) -> House:
+    """The rooms and all that they need."""
+    speaker = SilentSpeaker()
+    seeding = Seeding(seed, stores.inbox, stores.casts)
+    sub_sessions = Nobody()
+    casting = Casting(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.casts,
+        loop,
+        terms,
+        wards,
+        speaker,
+        stores.health,
+        clock,
+        seeding,
+        Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
+        oversize,
+    )
+    rooms = Rooms(
+        stores.database,
+        stores.inbox,
+        stores.casts,
+        casting,
+        ChatCommands(stores, seeding, folding, sub_sessions, clock, "UTC"),
+        sub_sessions,
+        speaker,
+        stores.health,
+        clock,
+    )
+    return House(stores, clock, loop, rooms, speaker, gather)
 
 
 def _seed(prompts: Path | None, language: str | None) -> Template | None:

@@ -437,14 +437,31 @@ def _usage(usage: Usage) -> Json:
     }
 
 
+BARE = ("# Task Context\n", "# Objective\n", "# Conversation Summary\n")
+
+
+def is_for_summary(body: Json) -> bool:
+    """Whether a request asks for a summary of a conversation."""
+    messages = body.get("messages") or []
+    text = str(messages[0].get("content")) if len(messages) == 1 else ""
+    return not body.get("tools") and "<history>" in text
+
+
 def broken_rules(body: Json) -> list[str]:
-    """The rules of L-006, L-017 and M-010 that a chat request breaks; none for `check`'s probe."""
+    """The rules of L-006, L-017 and M-010 that a request breaks.
+
+    None for `check`'s probe; a summary is asked for without instructions and tools, a sub-session of
+    mode none without instructions (P-045).
+    """
     messages = body.get("messages") or []
     if messages == list(QUESTION.messages):
         return []
     roles = [message.get("role") for message in messages]
     broken = []
-    if roles[:1] != ["system"]:
+    if is_for_summary(body):
+        roles, body = ["system", *roles], {**body, "tools": ["none needed"]}
+    bare = roles[:1] == ["user"] and str(messages[0].get("content")).startswith(BARE)
+    if roles[:1] != ["system"] and not bare:
         broken.append(f"the system prompt is not first: {roles[:3]}")
     others = [role for role in roles if role != "system"]
     if others[:1] != ["user"]:

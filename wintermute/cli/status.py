@@ -39,4 +39,5 @@ def _daemon(data_dir: Path) -> Fact:
 
 async def _stored(config: Config) -> tuple[Fact, ...]:
     async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
-        return await gather(database, SystemClock(), config.timezone)
+        ceilings = config.llm.budget
+        return await gather(database, SystemClock(), config.timezone, ceilings)

@@ -7,14 +7,18 @@ from wintermute.changes.records import Change
 from wintermute.clock import Clock
 from wintermute.commands.listing import kept_words
 from wintermute.commands.stores import Stores
+from wintermute.config.schema import Budget
+from wintermute.conversation.folding import Folding
 from wintermute.conversation.seeding import Seeding
+from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Transaction
-from wintermute.health.report import gather
+from wintermute.health.report import UNLIMITED, gather
 from wintermute.mailbox.inbox import Waiting
 from wintermute.tasks.records import Task
 
 NAMES = {
     "/new": "start afresh: what was said so far is no longer in view",
+    "/compact": "sum up what was said so far, to make room for more",
     "/stop": "stop what I am doing in this room",
     "/memory": "what I remember here; `/memory WORDS` finds some of it",
     "/tasks": "what is to be done here",
@@ -30,11 +34,23 @@ MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
 class ChatCommands:
     """Answers commands. `/stop` is not among them: it does not wait for its turn."""
 
-    def __init__(self, stores: Stores, seeding: Seeding, clock: Clock, timezone: str) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        seeding: Seeding,
+        folding: Folding,
+        sub_sessions: SubSessions,
+        clock: Clock,
+        timezone: str,
+        ceilings: Budget = UNLIMITED,
+    ) -> None:
         self._stores = stores
         self._seeding = seeding
+        self._folding = folding
+        self._sub_sessions = sub_sessions
         self._clock = clock
         self._timezone = timezone
+        self._ceilings = ceilings
         self._answers: dict[str, Callable[[Transaction, Waiting], Awaitable[str]]] = {
             "/new": self._new,
             "/memory": self._memory,
@@ -44,10 +60,23 @@ class ChatCommands:
             "/help": self._help,
         }
 
-    async def prepare(self, row: Waiting) -> None:
-        """Let edits of the memories file count, which takes a transaction of its own."""
+    async def prepare(self, row: Waiting) -> str | None:
+        """Let edits of the memories file count, or fold: both take transactions of their own."""
         if row.word in ("/memory", "/undo"):
             await self._stores.memories.text(await self._scope(row))
+        return await self._compact(row) if row.word == "/compact" else None
+
+    async def _compact(self, row: Waiting) -> str:
+        async with self._stores.database.transaction() as tx:
+            branch = await self._stores.conversations.current_branch(tx, row.conversation_id)
+        past = await self._folding.past(branch)
+        before = self._folding.measured(past)
+        if not self._folding.has_old(past):
+            return f"There is nothing to fold: only {before} in view."
+        folded = await self._folding.fold(past, branch, None, "asked")
+        if folded is None:
+            return "No usable summary came from the model, so nothing was changed. Try again later."
+        return f"Folded: {before} before, {self._folding.measured(folded)} now."
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do what the line asks, within the transaction that stores the answer."""
@@ -60,6 +89,7 @@ class ChatCommands:
         branch = await self._stores.conversations.branch(
             tx, row.conversation_id, "new", row.received_at
         )
+        await self._sub_sessions.end(tx, row.conversation_id)
         await self._seeding.sow(tx, row, branch)
         return "A fresh start: I no longer look at what was said before."
 
@@ -93,7 +123,7 @@ class ChatCommands:
         return _bounded(lines) or "There is nothing to undo: all of it is as it was before."
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
-        facts = await gather(self._stores.database, self._clock, self._timezone)
+        facts = await gather(self._stores.database, self._clock, self._timezone, self._ceilings)
         if row.origin != "owner":  # details may name other people's rooms
             return "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
         return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)

@@ -45,13 +45,14 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     async with stores.database.transaction() as tx:
         casts, running = await stores.casts.forget(tx, events, telling)
         prompts = await stores.casts.forget_prompts(tx, traces(texts))
+        edits = await stores.edits.forget(tx, events, telling)
         received, unanswered = await stores.inbox.forget(tx, events, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)
     return Forgotten(
         facts=gone,
-        records=casts + prompts + received + said,
+        records=casts + prompts + edits + received + said,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=await _quoted(stores, facts, telling),

@@ -10,6 +10,9 @@ from wintermute.health.store import Health
 from wintermute.ids import NewId
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
+from wintermute.loom.edits import Edits
+from wintermute.loom.folds import Folds
+from wintermute.loom.rewards import Rewards
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
@@ -35,6 +38,9 @@ class Stores:
         self.known = KnownRooms(database, clock)
         self.conversations = Conversations(database, clock, new_id)
         self.casts = Casts(database, clock, new_id)
+        self.folds = Folds(database, clock, new_id)
+        self.rewards = Rewards(database, clock, new_id)
+        self.edits = Edits(database, clock)
         self.changes = ChangeSets(database, clock, new_id)
         self.places = Places(data_dir, owner)
         self.core = Core(self.places)

@@ -123,15 +123,13 @@ class Roles:
     base: tuple[str, ...] = key(
         "Backends for chats, in failover order; empty: the only one there is.", (), backend=True
     )
-    compaction: tuple[str, ...] = key(
-        "For summaries of old conversation.", (), backend=True, later=True
-    )
+    compaction: tuple[str, ...] = key("For summaries of old conversation.", (), backend=True)
     harvest: tuple[str, ...] = key(
         "For picking memories out of conversations.", (), backend=True, later=True
     )
     reconstruction: tuple[str, ...] = key("For merging memories.", (), backend=True, later=True)
     dreaming: tuple[str, ...] = key("For the nightly tidying.", (), backend=True, later=True)
-    sub_sessions: tuple[str, ...] = key("For delegated work.", (), backend=True, later=True)
+    sub_sessions: tuple[str, ...] = key("For delegated work.", (), backend=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +140,8 @@ class Transcription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    usd_per_day: float | None = key("Most to spend in one day, in USD.", None, least=0, later=True)
-    tokens_per_day: int | None = key("Most tokens in one day.", None, least=1, later=True)
+    usd_per_day: float | None = key("Most to spend in one day, in USD.", None, least=0)
+    tokens_per_day: int | None = key("Most tokens in one day.", None, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +152,8 @@ class Llm:
     roles: Roles = key("Which backends do what; an empty list means: as base.", Roles)
     transcription: Transcription | None = key("Voice messages.", None, later=True)
     max_retries: int = key("Extra attempts per backend when it fails.", 3, least=0, most=20)
-    budget: Budget = key("Daily ceilings.", Budget, later=True)
-    record: bool = key("Keep every request and answer for replay.", False, later=True)
+    budget: Budget = key("Daily ceilings.", Budget)
+    record: bool = key("Keep every request and answer for replay.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +198,9 @@ class Context:
         "Characters of a prompt part; above, the assistant is asked to shorten it.",
         ComponentSizeLimits,
     )
-    fold_at: float = key(
-        "Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0, later=True
-    )
-    trigger_after_turns: int | None = key(
-        "Summarise after so many turns as well.", None, least=1, later=True
-    )
-    keep_recent: int = key("Messages that stay as they are.", 10, least=1, later=True)
+    fold_at: float = key("Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0)
+    trigger_after_turns: int | None = key("Summarise after so many turns as well.", None, least=1)
+    keep_recent: int = key("Messages that stay as they are.", 10, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +290,9 @@ class Tools:
     shell: Shell = key("Shell.", Shell, later=True)
     web: WebTools = key("Web.", WebTools, later=True)
     mcp: Mapping[str, McpServer] = key("MCP servers by name.", dict, later=True)
-    ephemeral: tuple[str, ...] = key("Tools whose results the model sees once.", (), later=True)
+    ephemeral: tuple[str, ...] = key(
+        "Tools whose results are kept in the record only: the model never sees them.", ()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +320,7 @@ class Config:
     seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
     memory_harvest: MemoryHarvest = key("Picking memories.", MemoryHarvest, later=True)
-    sub_sessions: SubSessions = key("Delegation.", SubSessions, later=True)
+    sub_sessions: SubSessions = key("Delegation.", SubSessions)
     wiki: Wiki = key("Pages.", Wiki, later=True)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web door.", Web, later=True)

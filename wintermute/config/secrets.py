@@ -4,8 +4,9 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from wintermute.config.document import Entries, Node, Scalar
@@ -15,6 +16,7 @@ from wintermute.config.schema import Config, Secret
 LONGEST = 64 * 1024
 SHORTEST = 4
 """Hiding `x`, as some local servers want for a key, would garble every line and hide nothing."""
+HIDDEN = "[secret]"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -76,7 +78,7 @@ def _usable(value: str, source: str) -> Secret | Wrong:
 
 
 def secret_values(config: Config) -> tuple[str, ...]:
-    """Every secret the configuration holds, for `redaction`."""
+    """Every secret the configuration holds, for `Redaction`."""
     return tuple(dict.fromkeys(secret.reveal() for secret in _secrets(config)))
 
 
@@ -91,20 +93,100 @@ def _secrets(value: object) -> Iterator[Secret]:
             yield from _secrets(getattr(value, field.name))
 
 
-def redaction(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that puts `[secret]` for each of them, also where quoting changed its look."""
-    looks = {look for secret in secrets if len(secret) >= SHORTEST for look in _looks(secret)}
-    if not looks:
-        return str
-    pattern = re.compile("|".join(re.escape(look) for look in sorted(looks, key=len, reverse=True)))
-    return lambda text: pattern.sub("[secret]", text)
+class Redaction:
+    """Puts `[secret]` for each secret, also where quoting changed its look (L-050, L-089)."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        looks = {look for secret in secrets if len(secret) >= SHORTEST for look in _looks(secret)}
+        if looks:  # what stands for a secret stays as it is, even with `secret` for a password
+            looks.add(HIDDEN)
+        self._looks = tuple(sorted(looks, key=len, reverse=True))
+        self._pattern = re.compile("|".join(map(re.escape, self._looks)))
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        # Nearly always there is none, and looking for it plainly is far cheaper than the pattern.
+        if any(look in text for look in self._looks):
+            return self._pattern.sub(HIDDEN, text)
+        return text
+
+    def tree(self, value: Any, frame: Collection[str] = ()) -> Any:
+        """JSON without secrets, in names as well.
+
+        With a `frame` all names stay, and the values of those in it: what a protocol itself says.
+        """
+        match value:
+            case str():
+                return self(value)
+            case list() | tuple():
+                return [self.tree(item, frame) for item in value]
+            case dict():
+                named = {key if frame else self.tree(key): value[key] for key in value}
+                return {
+                    name: item if name in frame else self.tree(item, frame)
+                    for name, item in named.items()
+                }
+            case _:
+                return value
+
+    def settled(self, text: str) -> int:
+        """How much of the beginning of a text can be judged now, whatever follows it."""
+        longest = len(self._looks[0]) if self._looks else 0
+        end = next(
+            (
+                at
+                for at in range(max(0, len(text) - longest + 1), len(text))
+                if any(look.startswith(text[at:]) for look in self._looks)
+            ),
+            len(text),
+        )
+        # One that is complete must not be cut by the beginning of another one within it.
+        across = (
+            found.start()
+            for found in self._pattern.finditer(text)
+            if found.start() < end < found.end()
+        )
+        return next(across, end) if self._looks else end
+
+
+class Veil:
+    """A text that comes in pieces, shown without the secrets that may be split over them."""
+
+    def __init__(self, redact: Redaction, show: Callable[[str], None]) -> None:
+        self._redact = redact
+        self._show = show
+        self._held = ""
+
+    def feed(self, piece: str) -> None:
+        """Show what can be shown by now."""
+        text = self._held + piece
+        end = self._redact.settled(text)
+        self._held = text[end:]
+        if end:
+            self._show(self._redact(text[:end]))
+
+    def end(self) -> None:
+        """Show the rest: nothing follows."""
+        if self._held:
+            self._show(self._redact(self._held))
+        self._held = ""
+
+
+UNHIDDEN = Redaction(())
+
+
+def redaction(secrets: Iterable[str]) -> Redaction:
+    """What hides these secrets."""
+    return Redaction(secrets)
 
 
 def _looks(secret: str) -> set[str]:
-    return {
+    written = {
         secret,
         repr(secret)[1:-1],
         json.dumps(secret)[1:-1],
         json.dumps(secret, ensure_ascii=False)[1:-1],
         quote(secret, safe=""),
     }
+    # Once more, for results of tools are JSON that stands in the JSON of a request.
+    return written | {json.dumps(look, ensure_ascii=False)[1:-1] for look in written}

@@ -3,8 +3,7 @@
 Each step is strictly smaller than the one before, so asking again always ends.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from wintermute.messages import Json
@@ -13,17 +12,11 @@ KEPT_CHARACTERS = 400
 MARK = "\n[… {count} characters left out to fit the model's window …]\n"
 
 
-def size(messages: Sequence[Json], tools: Sequence[Json] = ()) -> int:
-    """A conservative count of tokens: UTF-8 bytes / 3 (notes: English 4.5, Chinese 3.3)."""
-    text = json.dumps([list(messages), list(tools)], ensure_ascii=False)
-    return len(text.encode("utf-8", "replace")) // 3
-
-
 def fitted(
-    messages: tuple[Json, ...], kept: int, tools: Sequence[Json], tokens: int
+    messages: tuple[Json, ...], kept: int, fits: Callable[[tuple[Json, ...]], bool]
 ) -> tuple[Json, ...]:
-    """The messages, made smaller until they are estimated to fit, or as small as they get."""
-    while size(messages, tools) > tokens:
+    """The messages, made smaller until they fit, or as small as they get."""
+    while not fits(messages):
         less = smaller(messages, kept)
         if less is None:
             break

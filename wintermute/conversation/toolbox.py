@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jsonschema import Draft202012Validator
 
+from wintermute.conversation.wards import Wards
 from wintermute.db import Transaction
 from wintermute.messages import Call, Json, Origin
 
@@ -27,6 +28,26 @@ class Caller:
     """The message or event that the cast answers: what a store names as its evidence."""
     begun: datetime
     """When the cast began; what is newer the model may not have seen."""
+    place: "Place | None" = None
+    """Which call this is; None until one is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call stands: what a sub-session hangs below, and is limited by.
+
+    `role`, `backend` and `depth` are those of the cast's terms, `wards` its limits, `left` what it
+    has not used of them.
+    """
+
+    turn_id: str
+    n: int
+    toolbox: "Toolbox"
+    role: str
+    backend: str | None
+    depth: int
+    wards: Wards
+    left: Wards
 
 
 class Tool(Protocol):

@@ -1,6 +1,6 @@
 """Limits that the loop enforces outside the model: every cast must end (L-019 to L-024)."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from wintermute.config.schema import Loop
 from wintermute.messages import Json
@@ -31,6 +31,15 @@ class Wards:
             min(self.max_seconds, parent.max_seconds),
             min(self.max_tokens, parent.max_tokens),
             self.require_done or parent.require_done,
+        )
+
+    def less(self, turns: int, seconds: float, tokens: int) -> "Wards":
+        """What is left of these limits when so much is used."""
+        return replace(
+            self,
+            max_turns=self.max_turns - turns,
+            max_seconds=self.max_seconds - seconds,
+            max_tokens=self.max_tokens - tokens,
         )
 
     def breached(self, turns: int, seconds: float, tokens: int) -> str | None:

@@ -16,6 +16,9 @@ JOINED = (
 )
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
+NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
+BUDGET = "{problem} I keep your messages and answer them then; reminders and commands go on."
+EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
 OUTAGE = "The model does not answer ({problem}). I keep your message and go on trying."
 
 
@@ -26,5 +29,7 @@ def spoken(outcome: Outcome) -> str:
     if outcome.reason in LIMITS:
         said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
         return LIMITS[outcome.reason] + said
+    if outcome.reason == "budget":
+        return BUDGET.format(problem=outcome.text)
     fixed = {"empty_reply": EMPTY, "context_too_large": TOO_LARGE, "internal_error": INTERNAL}
     return fixed.get(outcome.reason, outcome.text)

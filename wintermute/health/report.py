@@ -5,10 +5,14 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
+from wintermute.config.schema import Budget as Ceilings
 from wintermute.db import Database
 from wintermute.health.store import Health, HealthState
 from wintermute.ids import new_id
+from wintermute.llm.budget import Amount, Budget
 from wintermute.llm.calls import ModelCalls
+
+UNLIMITED = Ceilings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,9 @@ class Fact:
     text: str
 
 
-async def gather(database: Database, clock: Clock, timezone: str) -> tuple[Fact, ...]:
+async def gather(
+    database: Database, clock: Clock, timezone: str, ceilings: Ceilings = UNLIMITED
+) -> tuple[Fact, ...]:
     """What the database says about the daemon, the worst not hidden."""
     zone = ZoneInfo(timezone)
     parts = await Health(database, clock).parts()
@@ -33,7 +39,7 @@ async def gather(database: Database, clock: Clock, timezone: str) -> tuple[Fact,
     facts.append(await _decryption(database))
     facts.append(await _malformed(database))
     facts += await _searches(database)
-    facts += await _usage(database, clock, zone)
+    facts += await _usage(database, clock, timezone, ceilings)
     return tuple(facts)
 
 
@@ -89,10 +95,11 @@ async def _searches(database: Database) -> list[Fact]:
     return [Fact("memory search", "warn", f"failed {failed} times so far")] if failed else []
 
 
-async def _usage(database: Database, clock: Clock, zone: ZoneInfo) -> list[Fact]:
-    midnight = clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+async def _usage(database: Database, clock: Clock, timezone: str, ceilings: Ceilings) -> list[Fact]:
+    now = clock.now().astimezone(ZoneInfo(timezone))
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     spent = await ModelCalls(database, clock, new_id).usage_since(midnight)
-    return [
+    facts = [
         Fact(
             f"today, {role}",
             "ok",
@@ -100,3 +107,21 @@ async def _usage(database: Database, clock: Clock, zone: ZoneInfo) -> list[Fact]
         )
         for role, used in spent.items()
     ] or [Fact("today", "ok", "no model calls")]
+    if ceilings == UNLIMITED:
+        return facts
+    counted = await Budget(database, clock, new_id, ceilings, timezone).spent_today()
+    return [_budget(ceilings, counted, sum(used.refused for used in spent.values())), *facts]
+
+
+def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Fact:
+    """L-086: what counts against each ceiling, calls under way at their worst case."""
+    parts = []
+    if ceilings.tokens_per_day is not None:
+        parts.append(f"{used.tokens} of {ceilings.tokens_per_day} tokens")
+    if ceilings.usd_per_day is not None:
+        parts.append(f"{used.usd:.4f} of {ceilings.usd_per_day:g} USD")
+    text = f"{' and '.join(parts)} used today"
+    if not refused:
+        return Fact("budget", "ok", text)
+    advice = "wait for midnight or raise llm.budget in config.yaml"
+    return Fact("budget", "warn", f"{text}, no room for {refused} calls -> {advice}")

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wintermute.config.schema import Backend
+from wintermute.config.secrets import UNHIDDEN, Redaction, Veil
 from wintermute.ids import NewId
 from wintermute.llm.failures import Failed, Outage, Refused
+from wintermute.llm.tokens import Measure
 from wintermute.llm.wire import Answer, Gathering
 from wintermute.messages import Json, Request
 
@@ -37,9 +39,12 @@ class Endpoint:
         settings: Backend,
         new_id: NewId,
         longest_silence: float = LONGEST_SILENCE,
+        redact: Redaction = UNHIDDEN,
     ) -> None:
         self.name = name
         self.settings = settings
+        self.measure = Measure()
+        self._redact = redact
         self._new_id = new_id
         self._silence = min(longest_silence, settings.timeout_s)
         self._key = settings.api_key.reveal() if settings.api_key else ""
@@ -51,7 +56,7 @@ class Endpoint:
     async def ask(
         self, request: Request, most_tokens: int | None = None, draft: Draft = unseen
     ) -> Answer:
-        """One attempt; `draft` is given what the model says, as it comes.
+        """One attempt; `draft` is given what the model says, as it comes, without secrets (L-089).
 
         Raises: Failed, whose text names this backend and never its key.
         """
@@ -59,7 +64,7 @@ class Endpoint:
             client = await self._opened()
             return await self._asked(client, request, most_tokens, draft)
         except Failed as failure:
-            raise failure.told_by(self.name, self._key) from None
+            raise failure.told_by(self.name, self._key, self._redact) from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -70,7 +75,9 @@ class Endpoint:
         async with self._opening:
             if self._client is None:
                 # In a thread, for the import takes long and the rooms must not wait for it.
-                self._client = await asyncio.to_thread(_open, self.settings, self._key)
+                self._client = await asyncio.to_thread(
+                    _open, self.settings, self._key, self._redact
+                )
         return self._client
 
     async def _asked(
@@ -111,7 +118,7 @@ class Endpoint:
         return False
 
     async def _answer(self, client: "Client", body: Json, draft: Draft) -> Answer:
-        gathering = Gathering()
+        gathering, shown = Gathering(self._redact), Veil(self._redact, draft)
         draft("")
         seconds = self.settings.timeout_s
         latest = asyncio.get_running_loop().time() + seconds
@@ -120,7 +127,7 @@ class Endpoint:
                 async for chunk in chunks:
                     gathering.feed(chunk)
                     if piece := gathering.fresh():
-                        draft(piece)
+                        shown.feed(piece)
                     deadline.reschedule(self._patience(gathering, latest))
         except TimeoutError:
             if not gathering.complete:
@@ -132,7 +139,9 @@ class Endpoint:
         except Outage:
             if not gathering.complete:
                 raise
-        return gathering.answer(self._new_id)
+        answer = gathering.answer(self._new_id)
+        shown.end()
+        return answer
 
     def _patience(self, gathering: Gathering, latest: float) -> float:
         """When to give up waiting for more. Until the answer begins, the model may think."""
@@ -142,10 +151,10 @@ class Endpoint:
         return min(latest, asyncio.get_running_loop().time() + pause)
 
 
-def _open(settings: Backend, key: str) -> "Client":
+def _open(settings: Backend, key: str, redact: Redaction) -> "Client":
     from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
 
-    return Client(settings.base_url, key or "none", settings.timeout_s)
+    return Client(settings.base_url, key or "none", settings.timeout_s, redact)
 
 
 def _encodable(request: Request) -> Request:

@@ -6,7 +6,7 @@ Private to this folder: `Models` and `probe` turn these into the errors of `wint
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
@@ -58,12 +58,12 @@ class Failed(Exception):
         self.usage = usage
         """What the useless answer cost all the same, if the server said so."""
 
-    def told_by(self, name: str, key: str) -> Self:
-        """The same failure with the backend's name, and without its key."""
+    def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
+        """The same failure with the backend's name, and without secrets."""
         told = f"{name} {self}"
         return type(self)(
             self.outcome,
-            told.replace(key, "[secret]") if key else told,
+            redact(told.replace(key, "[secret]") if key else told),
             retry_after=self.retry_after,
             usage=self.usage,
         )

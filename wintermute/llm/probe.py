@@ -3,6 +3,7 @@
 import asyncio
 
 from wintermute.config.schema import Backend
+from wintermute.config.secrets import Redaction
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Empty, Failed
@@ -21,7 +22,8 @@ async def probe(name: str, backend: Backend) -> str:
 
     Raises: ModelError, which says what to do.
     """
-    endpoint = Endpoint(name, backend, new_id)
+    key = (backend.api_key.reveal(),) if backend.api_key else ()
+    endpoint = Endpoint(name, backend, new_id, redact=Redaction(key))
     loop = asyncio.get_running_loop()
     began = loop.time()
     model = backend.model

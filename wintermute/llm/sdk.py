@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import openai
 
+from wintermute.config.secrets import Redaction
 from wintermute.llm.failures import Outage, Refused, of_status
 from wintermute.messages import Json
 
@@ -28,7 +29,8 @@ OUR_HEADERS = frozenset(
 class Client:
     """openai's client doing only what it is told: no environment, no retries, no redirects."""
 
-    def __init__(self, base_url: str, key: str, timeout_s: float) -> None:
+    def __init__(self, base_url: str, key: str, timeout_s: float, redact: Redaction) -> None:
+        self._redact = redact
         if not (key.isascii() and key.isprintable()):
             raise Refused("refused", "has an api_key with characters no key has: check it")
         try:
@@ -60,12 +62,14 @@ class Client:
             async with create(**body) as response:
                 yield response.iter_bytes()
         except openai.APIStatusError as error:
-            answer = error.response
-            raise of_status(error.status_code, answer.text, answer.headers) from None
+            # Here, for what is quoted of it is cut, and half a secret would not be recognised.
+            text, headers = self._redact(error.response.text), error.response.headers
+            quoted = {name: self._redact(value) for name, value in headers.items()}
+            raise of_status(error.status_code, text, quoted) from None
         except (openai.APITimeoutError, httpx2.TimeoutException):
-            raise Outage("timeout", f"does not accept connections at {host}") from None
+            raise Outage("connection", f"does not accept connections at {host}") from None
         except (openai.APIConnectionError, httpx2.RequestError) as error:
-            cause = str(error.__cause__ or error) or type(error).__name__
+            cause = self._redact(str(error.__cause__ or error)) or type(error).__name__
             raise Outage(
                 "connection", f"is not reachable at {host} or hung up ({cause[:200]})"
             ) from None

@@ -1,12 +1,19 @@
 """How many tokens something may be, for servers that do not tell."""
 
 import json
+import math
 from typing import Any
 
 from wintermute.llm.wire import Answer
 from wintermute.messages import Request, Usage
 
 BYTES_PER_TOKEN = 3
+LEAST, MOST = 0.75, 4.0
+"""Not lower, for some servers report only the part of a prompt that was not in their cache."""
+MEMORY = 0.8
+"""How much of the earlier calls counts beside a new one."""
+DOUBT = 1000.0
+"""Tokens that are taken to have been estimated rightly before the first call."""
 
 
 def estimate(value: Any) -> int:
@@ -15,9 +22,38 @@ def estimate(value: Any) -> int:
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
-def usage_of(request: Request, answer: Answer) -> Usage:
-    """What the server reported, or an estimate from both texts."""
-    if answer.usage:
-        return answer.usage
-    said = answer.text + "".join(call.name + call.arguments for call in answer.calls)
-    return Usage(estimate([request.messages, request.tools]), estimate(said))
+def size(request: Request) -> int:
+    """The estimate for a whole request."""
+    return estimate([request.messages, request.tools])
+
+
+def said(answer: Answer) -> int:
+    """The estimate for what a model said."""
+    return estimate(answer.text + "".join(call.name + call.arguments for call in answer.calls))
+
+
+class Measure:
+    """What one backend reported, beside our estimates: large requests count more than small ones."""
+
+    def __init__(self) -> None:
+        self._estimated = DOUBT
+        self._reported = DOUBT
+
+    @property
+    def correction(self) -> float:
+        """By how much an estimate is to be multiplied."""
+        return min(MOST, max(LEAST, self._reported / self._estimated))
+
+    def of(self, estimated: int) -> int:
+        """An estimate, corrected."""
+        return math.ceil(estimated * self.correction)
+
+    def worst(self, estimated: int) -> int:
+        """An estimate, corrected upwards only."""
+        return math.ceil(estimated * max(1.0, self.correction))
+
+    def learn(self, estimated: int, reported: Usage) -> None:
+        """Take in what a backend reported for a request."""
+        if reported.tokens_in:
+            self._estimated = self._estimated * MEMORY + estimated
+            self._reported = self._reported * MEMORY + reported.tokens_in

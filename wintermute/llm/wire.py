@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
 from wintermute.messages import Call, Json, Usage
@@ -57,7 +58,8 @@ class Gathering:
     Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Redaction = UNHIDDEN) -> None:
+        self._redact = redact
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
@@ -115,16 +117,20 @@ class Gathering:
             self._take_document(b"\n".join(self._body), "message")
         if not self._chose:
             raise Outage("garbage", "sent an answer without choices")
-        calls = tuple(_finished(call, new_id) for call in self._calls if call.name.strip())
-        text = _whole(self._text)
-        finish = _name(self._finish) or "stop"
+        calls = tuple(
+            _hidden(_finished(call, new_id), self._redact)
+            for call in self._calls
+            if call.name.strip()
+        )
+        text = self._redact(_whole(self._text))
+        finish = _name(self._redact(self._finish)) or "stop"
         if not text.strip() and not calls:
             raise Empty(
                 "empty",
                 f"answered with neither text nor calls (finish_reason {finish[:40]})",
                 usage=self._usage or NOTHING,
             )
-        return Answer(text, calls, finish, self._usage, _name(self._model))
+        return Answer(text, calls, finish, self._usage, _name(self._redact(self._model)))
 
     def _take_line(self, raw: bytes) -> None:
         line = raw.strip()
@@ -148,7 +154,7 @@ class Gathering:
             ) from None
         document = _mapping(document)
         if document.get("error"):
-            raise of_error(document["error"])
+            raise of_error(self._redact.tree(document["error"]))
         self._model = self._model or _string(document.get("model"))
         self._usage = _usage(document.get("usage")) or self._usage
         choices = document.get("choices")
@@ -181,6 +187,19 @@ class Gathering:
 def _finished(call: _Call, new_id: NewId) -> Call:
     name, arguments = _unaliased(_name(call.name), _arguments("".join(call.arguments)))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
+
+
+def _hidden(call: Call, redact: Redaction) -> Call:
+    """The call without secrets, even if the model wrote them with escapes of its own."""
+    arguments = redact(call.arguments)
+    if "\\" in arguments:
+        try:
+            usual = json.dumps(json.loads(arguments), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            usual = arguments
+        if redact(usual) != usual:
+            arguments = redact(usual)
+    return Call(redact(call.id), redact(call.name), arguments)
 
 
 def _arguments(text: str) -> str:

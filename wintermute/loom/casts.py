@@ -10,7 +10,8 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.ids import NewId
-from wintermute.loom.records import Cast, CastState, Observation, Turn
+from wintermute.loom.path import LAST, PATH
+from wintermute.loom.records import Cast, CastState, Fold, Observation, Past, Turn
 from wintermute.messages import Call, Json, Origin, Reply
 
 _OF_EVENTS = "event_id IN (SELECT value FROM json_each(:events))"
@@ -69,27 +70,80 @@ class Casts:
     async def end(
         self, tx: Transaction, cast_id: str, state: CastState, reason: str, result: str
     ) -> bool:
-        """Record how a running cast ended; False when it had an end before."""
+        """Record how a running cast ended; False when it had an end before.
+
+        The casts that it waits for end with it (L-062).
+        """
         ended = await tx.execute(
             "UPDATE casts SET state = ?, reason = ?, result = ?, ended_at = ?"
             " WHERE id = ? AND state = 'running'",
             (state, reason, result, stamp(self._clock.now()), cast_id),
         )
+        if ended == 1:
+            await self._end_below(tx, cast_id)
         return ended == 1
 
-    async def prompted(self, tx: Transaction, cast_id: str, prompt: str) -> None:
-        """Record the system prompt of the newest request; each text is stored once."""
-        digest = hashlib.sha256(prompt.encode()).hexdigest()
+    async def _end_below(self, tx: Transaction, cast_id: str) -> None:
         await tx.execute(
-            "INSERT INTO prompts (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
-            (digest, prompt),
+            "WITH RECURSIVE below (id) AS (SELECT :cast UNION SELECT k.id FROM below"
+            " JOIN conversations c ON c.parent_cast = below.id AND NOT c.outlives"
+            " JOIN branches b ON b.conversation_id = c.id JOIN casts k ON k.branch_id = b.id)"
+            " UPDATE casts SET state = 'truncated', reason = 'parent_terminated', result = '',"
+            " ended_at = :now WHERE state = 'running' AND id IN (SELECT id FROM below)",
+            {"cast": cast_id, "now": stamp(self._clock.now())},
         )
-        await tx.execute("UPDATE casts SET prompt_hash = ? WHERE id = ?", (digest, cast_id))
+
+    async def prompted(
+        self, tx: Transaction, cast_id: str, pieces: Sequence[tuple[str, str]]
+    ) -> str:
+        """Record the system prompt of the newest request; its hash.
+
+        `pieces` are names and texts that make the prompt when joined; each is stored once.
+        """
+        hashed = [(name, _digest(text), text) for name, text in pieces]
+        whole = _digest("".join(text for _, text in pieces))
+        if await tx.execute(
+            "INSERT INTO prompts (hash, text, parts) VALUES (?, '', ?) ON CONFLICT DO NOTHING",
+            (whole, json.dumps([(name, digest) for name, digest, _ in hashed])),
+        ):
+            await tx.execute_many(
+                "INSERT INTO prompt_parts (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                [(digest, text) for _, digest, text in hashed],
+            )
+        await tx.execute(
+            "UPDATE casts SET prompt_hash = :hash WHERE id = :cast AND prompt_hash IS NOT :hash",
+            {"hash": whole, "cast": cast_id},
+        )
+        return whole
+
+    async def prompt(self, digest: str) -> tuple[tuple[str, str], ...]:
+        """The named pieces of a system prompt; one without a name if it was stored whole."""
+        row = await self._database.row("SELECT text, parts FROM prompts WHERE hash = ?", (digest,))
+        if row is None:
+            raise LookupError(digest)
+        if not row["parts"]:
+            return (("", row["text"]),)
+        texts = await self._database.rows(
+            "SELECT hash, text FROM prompt_parts WHERE hash IN"
+            " (SELECT value ->> 1 FROM json_each(?))",
+            (row["parts"],),
+        )
+        known = {each["hash"]: each["text"] for each in texts}
+        return tuple((name, known[part]) for name, part in json.loads(row["parts"]))
 
     async def add_turn(
-        self, tx: Transaction, cast: Cast, parent_id: str | None, reply: Reply, error: str | None
+        self,
+        tx: Transaction,
+        cast: Cast,
+        parent_id: str | None,
+        reply: Reply,
+        error: str | None,
+        prompt_hash: str | None = None,
     ) -> Turn:
-        """Record an utterance before anything is done about it."""
+        """Record an utterance before anything is done about it.
+
+        `prompt_hash` None: it was asked for without a system prompt.
+        """
         turn = Turn(
             id=self._new_id("turn"),
             parent_id=parent_id,
@@ -101,10 +155,10 @@ class Casts:
             error=error,
         )
         calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in reply.calls]
-        await tx.execute(
+        row = await tx.row(
             "INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason,"
-            " backend, model, tokens_in, tokens_out, tokens_cached, ms, error, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " backend, model, tokens_in, tokens_out, tokens_cached, ms, error, created_at,"
+            " prompt_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
             (
                 turn.id,
                 cast.id,
@@ -121,9 +175,10 @@ class Casts:
                 turn.ms,
                 error,
                 stamp(self._clock.now()),
+                prompt_hash,
             ),
         )
-        return turn
+        return replace(turn, seq=row["seq"] if row else 0)
 
     async def begin_observation(
         self, tx: Transaction, turn_id: str, n: int, call: Call, args: Json | None
@@ -190,9 +245,10 @@ class Casts:
 
     async def forget_prompts(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Blank the system prompts that hold one of the `traces`; how many that was."""
-        return await tx.execute(
-            f"UPDATE prompts SET text = '' WHERE {holds('text')}",
-            {"traces": json.dumps(list(traces))},
+        asked = {"traces": json.dumps(list(traces))}
+        whole = await tx.execute(f"UPDATE prompts SET text = '' WHERE {holds('text')}", asked)
+        return whole + await tx.execute(
+            f"UPDATE prompt_parts SET text = '' WHERE {holds('text')}", asked
         )
 
     async def running(self, event_id: str) -> Cast | None:
@@ -204,25 +260,72 @@ class Casts:
         return found[0] if found else None
 
     async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
-        """All casts of a branch, oldest first, with their turns."""
+        """All casts that began in a branch, oldest first, with their turns."""
         rows = await self._database.rows(
             "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq", (branch_id,)
         )
         return await self._with_turns(rows)
 
-    async def addressed(self, tx: Transaction, branch_id: str) -> bool:
-        """Whether a person has said anything in this branch."""
+    async def past(self, branch_id: str, fold: Fold | None) -> Past:
+        """The path of a branch as the model sees it after this fold; None: all of it (L-052)."""
+        rows = await self._database.rows(
+            f"{PATH} SELECT c.*, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " AND c.seq >= :from ORDER BY c.seq",
+            {"branch": branch_id, "from": fold.last_cast if fold else 0},
+        )
+        until = {row["id"]: row["until"] for row in rows}
+        after = fold.last_turn if fold else 0
+        casts = []
+        for cast in await self._with_turns(rows):
+            turns = tuple(turn for turn in cast.turns if after < turn.seq <= until[cast.id])
+            gone = cast.turns and not turns and cast.state != "running"
+            if (until[cast.id] == LAST or turns) and not gone:
+                casts.append(replace(cast, turns=turns))
+        return Past(fold, tuple(casts))
+
+    async def since(
+        self, tx: Transaction, branch_id: str, events: Sequence[str]
+    ) -> tuple[Cast, ...]:
+        """All casts of a branch's conversation from the first one for these events on."""
+        rows = await tx.rows(
+            "SELECT c.* FROM casts c JOIN branches b ON b.id = c.branch_id"
+            " WHERE b.conversation_id = (SELECT conversation_id FROM branches WHERE id = :branch)"
+            " AND c.seq >= (SELECT min(seq) FROM casts WHERE event_id IN"
+            "  (SELECT value FROM json_each(:events))) ORDER BY c.seq",
+            {"branch": branch_id, "events": json.dumps(list(events))},
+        )
+        return await self._with_turns(rows)
+
+    async def turn_before(
+        self, tx: Transaction, branch_id: str, cast: Cast
+    ) -> tuple[str, int] | None:
+        """Id and place of the last turn in view of a branch before a cast; None: there is none."""
         row = await tx.row(
-            "SELECT 1 FROM casts WHERE branch_id = ? AND origin IN ('owner', 'other') LIMIT 1",
-            (branch_id,),
+            f"{PATH} SELECT t.id, t.seq FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
+            " WHERE c.seq < (SELECT seq FROM casts WHERE id = :cast) ORDER BY t.seq DESC LIMIT 1",
+            {"branch": branch_id, "cast": cast.id},
+        )
+        return (row["id"], row["seq"]) if row else None
+
+    async def addressed(self, tx: Transaction, branch_id: str) -> bool:
+        """Whether a person has said anything that is in view of this branch."""
+        row = await tx.row(
+            f"{PATH} SELECT 1 FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " WHERE c.origin IN ('owner', 'other') AND EXISTS"
+            "  (SELECT 1 FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until"
+            f"   UNION ALL SELECT 1 WHERE p.until = {LAST}) LIMIT 1",
+            {"branch": branch_id},
         )
         return row is not None
 
     async def last_turn(self, tx: Transaction, branch_id: str) -> str | None:
-        """The id of the newest turn of a branch: the parent of the next one."""
+        """The newest turn of a branch, or the one it comes from: the parent of the next one."""
         row = await tx.row(
-            "SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id WHERE c.branch_id = ?"
-            " ORDER BY t.seq DESC LIMIT 1",
+            "SELECT coalesce((SELECT t.id FROM casts c JOIN turns t ON t.cast_id = c.id"
+            "   WHERE c.branch_id = b.id ORDER BY c.seq DESC, t.seq DESC LIMIT 1),"
+            "  b.forked_from, v.parent_turn) AS id"
+            " FROM branches b JOIN conversations v ON v.id = b.conversation_id WHERE b.id = ?",
             (branch_id,),
         )
         return row["id"] if row else None
@@ -248,6 +351,10 @@ class Casts:
             whole = replace(_turn(row), observations=tuple(seen.get(row["id"], ())))
             said.setdefault(row["cast_id"], []).append(whole)
         return tuple(replace(_cast(row), turns=tuple(said.get(row["id"], ()))) for row in rows)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _json(value: Any) -> str | None:
@@ -276,6 +383,7 @@ def _turn(row: Row) -> Turn:
         tokens=row["tokens_in"] + row["tokens_out"],
         ms=row["ms"],
         error=row["error"],
+        seq=row["seq"],
     )
 
 

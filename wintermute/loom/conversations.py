@@ -7,6 +7,7 @@ from typing import Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.ids import NewId
+from wintermute.loom.path import PATH
 
 ConversationKind = Literal["room", "terminal"]
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
@@ -63,22 +64,56 @@ class Conversations:
         conversation_id: str,
         reason: BranchReason,
         asked_at: datetime | None = None,
+        forked_from: str | None = None,
     ) -> str:
         """Begin a new branch; it is the current one from now on.
 
-        `asked_at`: when a person asked for it, which may be a while ago.
+        `asked_at`: when a person asked for it, which may be a while ago. `forked_from`: the last
+        turn that stays in view (L-052).
         """
         branch_id = self._new_id("branch")
         await tx.execute(
-            "INSERT INTO branches (id, conversation_id, reason, created_at, scope)"
-            " SELECT ?, id, ?, ?, scope FROM conversations WHERE id = ?",
-            (branch_id, reason, stamp(asked_at or self._clock.now()), conversation_id),
+            "INSERT INTO branches (id, conversation_id, reason, created_at, forked_from, scope)"
+            " SELECT ?, id, ?, ?, ?, scope FROM conversations WHERE id = ?",
+            (branch_id, reason, stamp(asked_at or self._clock.now()), forked_from, conversation_id),
         )
         return branch_id
+
+    async def open_below(
+        self, tx: Transaction, cast_id: str, turn_id: str, scope: str, depth: int, *, outlives: bool
+    ) -> tuple[str, str]:
+        """A conversation for a sub-session that a turn asked for; its id and that of its branch.
+
+        `outlives`: it goes on when the cast of that turn ends (L-062).
+        """
+        conversation_id = self._new_id("conv")
+        await tx.execute(
+            "INSERT INTO conversations (id, kind, scope, parent_cast, parent_turn, depth, outlives,"
+            " created_at) VALUES (?, 'sub_session', ?, ?, ?, ?, ?, ?)",
+            (
+                conversation_id,
+                scope,
+                cast_id,
+                turn_id,
+                depth,
+                outlives,
+                stamp(self._clock.now()),
+            ),
+        )
+        return conversation_id, await self.branch(tx, conversation_id, "start")
 
     async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
         """The branch that the next cast belongs to."""
         return str((await self._current(tx, conversation_id))["id"])
+
+    async def in_view(self, tx: Transaction, conversation_id: str, turn_id: str) -> bool:
+        """Whether a turn belongs to the path of the current branch."""
+        row = await tx.row(
+            f"{PATH} SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id"
+            " JOIN path p ON p.branch_id = c.branch_id AND t.seq <= p.until WHERE t.id = :turn",
+            {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
+        )
+        return row is not None
 
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
         """When the current branch began: nothing from before is in view."""

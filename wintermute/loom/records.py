@@ -38,6 +38,8 @@ class Turn:
     ms: int
     error: str | None = None
     observations: tuple[Observation, ...] = ()
+    seq: int = 0
+    """Its place among all turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,27 @@ class Cast:
         """What the model said last: all there is to show when the cast is cut short."""
         said = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
         return said[-1] if said else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A summary of the first `turns` turns of a path.
+
+    `last_turn` and `last_cast` are the places of the last of them and of its cast.
+    """
+
+    summary: str
+    turns: int
+    last_turn: int
+    last_cast: int
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a branch has in view: the casts with their turns after the fold, oldest first.
+
+    A cast of which only the beginning was folded is there with the rest of its turns.
+    """
+
+    fold: Fold | None
+    casts: tuple[Cast, ...]

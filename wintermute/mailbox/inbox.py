@@ -14,6 +14,8 @@ from wintermute.messages import Incoming, Json, Kind, Origin
 SEED = "seed_"
 OVERSIZE = "oversize_"
 """How the ids of such events begin, followed by their branch; the homeserver's begin with `$`."""
+RESULT = "result_"
+"""How the id of a sub-session's event begins, followed by the turn that spawned it and its own."""
 
 State = Literal["locked", "waiting", "casting", "answered", "ignored"]
 
@@ -35,6 +37,7 @@ class Waiting:
     state: State
     not_before: datetime | None
     received_at: datetime
+    edits: str | None = None
 
     @property
     def word(self) -> str:
@@ -50,6 +53,13 @@ class Waiting:
     def is_seed(self) -> bool:
         """Whether this opens its branch and goes before everything else in it (P-055)."""
         return self.event_id.startswith(SEED)
+
+    @property
+    def turn_id(self) -> str | None:
+        """The turn whose sub-session this is the end of."""
+        if not self.event_id.startswith(RESULT):
+            return None
+        return self.event_id.removeprefix(RESULT).split("/")[0]
 
     @property
     def is_unasked(self) -> bool:
@@ -81,8 +91,9 @@ class Inbox:
         """Keep an event; False when it was stored before (L-073)."""
         added = await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
-            " kind, body, direct, by_bot, raw, sent_at, received_at, state)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (event_id) DO NOTHING",
+            " kind, body, direct, by_bot, raw, sent_at, received_at, state, edits)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (event_id) DO NOTHING",
             (
                 incoming.event_id,
                 conversation_id,
@@ -98,6 +109,7 @@ class Inbox:
                 stamp(incoming.sent_at),
                 stamp(self._clock.now()),
                 state,
+                incoming.edits,
             ),
         )
         return added == 1
@@ -134,7 +146,7 @@ class Inbox:
         """Put the decrypted event in the place of its locked row."""
         await tx.execute(
             "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
-            " direct = ?, by_bot = ?, raw = ?, sent_at = ?, state = ?"
+            " direct = ?, by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?"
             " WHERE seq = ? AND state = 'locked'",
             (
                 incoming.sender,
@@ -147,6 +159,7 @@ class Inbox:
                 json.dumps(incoming.raw),
                 stamp(incoming.sent_at),
                 state,
+                incoming.edits,
                 seq,
             ),
         )
@@ -249,6 +262,67 @@ class Inbox:
         )
         return [row for row in map(_waiting, rows) if row.is_stop]
 
+    async def find(self, tx: Transaction, event_id: str) -> Waiting | None:
+        """The row of an event in whatever state, if we keep one."""
+        row = await tx.row("SELECT * FROM inbox WHERE event_id = ?", (event_id,))
+        return _waiting(row) if row else None
+
+    async def is_open(self, tx: Transaction, room_id: str, event_id: str) -> bool:
+        """Whether a message, or an edit of it, still wants something done in this room."""
+        row = await tx.row(
+            "SELECT 1 FROM inbox WHERE (event_id = :event OR edits = :event) AND room_id = :room"
+            " AND state IN ('waiting', 'casting') LIMIT 1",
+            {"event": event_id, "room": room_id},
+        )
+        return row is not None
+
+    async def newest_message(self, tx: Transaction, conversation_id: str) -> Waiting | None:
+        """The last that was said to us here, edits of it included, whether answered or not."""
+        row = await tx.row(
+            "SELECT * FROM inbox WHERE conversation_id = ? AND kind = 'message'"
+            " AND state <> 'ignored' ORDER BY seq DESC LIMIT 1",
+            (conversation_id,),
+        )
+        return _waiting(row) if row else None
+
+    async def new_waits(self, tx: Transaction, conversation_id: str, after: int) -> bool:
+        """Whether behind row `after` there is a `/new` that has not been followed yet."""
+        rows = await tx.rows(
+            "SELECT * FROM inbox WHERE conversation_id = ? AND seq > ? AND kind = 'command'"
+            " AND state = 'waiting'",
+            (conversation_id, after),
+        )
+        return any(row.word == "/new" for row in map(_waiting, rows))
+
+    async def edits_waiting(self, conversation_id: str) -> list[Waiting]:
+        """Edits that are still to be answered, oldest first (L-054)."""
+        rows = await self._database.rows(
+            "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
+            " AND edits IS NOT NULL ORDER BY seq",
+            (conversation_id,),
+        )
+        return [_waiting(row) for row in rows]
+
+    async def versions(self, event_id: str) -> list[str]:
+        """The ids of a message and of those of its edits that are rows, oldest first."""
+        rows = await self._database.rows(
+            "SELECT event_id FROM inbox WHERE event_id = :event OR edits = :event ORDER BY seq",
+            {"event": event_id},
+        )
+        return [row["event_id"] for row in rows]
+
+    async def give_up_versions(self, tx: Transaction, edited: str, before_seq: int) -> list[str]:
+        """Drop the message `edited` and those of its edits that came before row `before_seq`.
+
+        Only while they still want an answer. Returns the ids of the dropped events.
+        """
+        rows = await tx.rows(
+            "UPDATE inbox SET state = 'answered' WHERE (event_id = :event OR edits = :event)"
+            " AND seq < :before_seq AND state IN ('waiting', 'casting') RETURNING event_id",
+            {"event": edited, "before_seq": before_seq},
+        )
+        return [row["event_id"] for row in rows]
+
     async def said_in(self, conversation_id: str, limit: int) -> list[str]:
         """The newest messages and commands of a conversation, oldest of them first."""
         rows = await self._database.rows(
@@ -257,6 +331,14 @@ class Inbox:
             (conversation_id, limit),
         )
         return [row["body"] for row in rows]
+
+    async def hurry(self) -> None:
+        """Try again now what waits for its time: after a start the reason may be gone (L-086)."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE inbox SET not_before = NULL"
+                " WHERE state = 'waiting' AND not_before IS NOT NULL"
+            )
 
     async def open_conversations(self) -> list[tuple[str, str]]:
         """Conversations in which something waits, each with its room."""
@@ -352,4 +434,5 @@ def _waiting(row: Row) -> Waiting:
         state=row["state"],
         not_before=moment(not_before) if not_before else None,
         received_at=moment(row["received_at"]),
+        edits=row["edits"],
     )

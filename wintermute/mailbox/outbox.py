@@ -43,6 +43,14 @@ class Outgoing:
     body: str
 
 
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A message of ours that is in a room. `cast_id`: the work it is the answer of, if any."""
+
+    id: str
+    cast_id: str | None
+
+
 class Outbox:
     """The store of what must be said, in order per room."""
 
@@ -219,6 +227,15 @@ class Outbox:
             "SELECT 1 FROM outbox_parts WHERE event_id = ? LIMIT 1", (event_id,)
         )
         return row is not None
+
+    async def spoken(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
+        """The message of ours that an event of a room is a part of (X-026)."""
+        row = await tx.row(
+            "SELECT o.id, o.cast_id FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
+            " WHERE p.event_id = ? AND o.room_id = ? LIMIT 1",
+            (event_id, room_id),
+        )
+        return Spoken(row["id"], row["cast_id"]) if row else None
 
     async def stuck(self, outbox_id: str, problem: str) -> None:
         """The homeserver refuses this message for good; it is kept and named in `status`."""

@@ -12,6 +12,7 @@ from wintermute.mailbox.inbox import Inbox, Locked, State
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import (
     Account,
     Policy,
@@ -21,6 +22,7 @@ from wintermute.matrix.inbox import (
     read_event,
     views,
 )
+from wintermute.matrix.relations import read_edit, read_reaction
 from wintermute.matrix.sieve import SyncBatch, is_malformed_message
 from wintermute.messages import Incoming, Json
 
@@ -57,6 +59,25 @@ class RoomEvents:
     retry: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One event as it came and in clear, and who was in the room then.
+
+    `locked` is the row that has kept its place while its key was missing.
+    """
+
+    raw: Json
+    event: Json
+    view: RoomView
+    account: Account
+    locked: Locked | None = None
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it travelled so."""
+        return bool(self.raw["type"] == "m.room.encrypted")
+
+
 class Intake:
     """From events to inbox rows."""
 
@@ -69,6 +90,7 @@ class Intake:
         known: KnownRooms,
         conversations: Conversations,
         health: Health,
+        followups: FollowUps,
         policy: Policy,
         encryption: str,
         clock: Clock,
@@ -80,6 +102,7 @@ class Intake:
         self._known = known
         self._conversations = conversations
         self._health = health
+        self._followups = followups
         self._policy = policy
         self._encryption = encryption
         self._clock = clock
@@ -128,18 +151,73 @@ class Intake:
             return conversation
         await self._health.count_in(tx, "decrypted", int(encrypted))
         await self._health.count_in(tx, "malformed", int(is_malformed_message(clear)))
-        incoming = self._read(clear, view)
-        if incoming is None:
-            return None
-        conversation = await self._conversation(tx, view)
-        takes = await self._takes(tx, conversation, incoming, view, encrypted=encrypted)
-        if incoming.kind == "context":  # other people's lines: what is shown of them is enough
-            incoming = replace(incoming, raw={})
-        await self._inbox.store(tx, conversation, incoming, "waiting" if takes else "ignored")
+        return await self._take(tx, Arrival(event, clear, view, self._account(view)))
+
+    async def _take(self, tx: Transaction, came: Arrival) -> str | None:
+        """Store what an event in clear is to us; its conversation then."""
+        conversation = await self._read(tx, came)
+        if conversation is None and came.locked is not None:
+            await self._inbox.discard_locked(tx, came.locked.seq)
         return conversation
 
-    def _read(self, event: Json, view: RoomView) -> Incoming | None:
-        return read_event(event, view, self._account(view), self._policy, self._clock.now())
+    async def _read(self, tx: Transaction, came: Arrival) -> str | None:
+        asked = (came.event, came.view, came.account, self._policy, self._clock.now())
+        # In clear in encrypted rooms too: that is how clients send reactions. So whoever runs the
+        # homeserver can forge one, which ends or judges an answer and can say nothing to us.
+        reaction = read_reaction(*asked)
+        if reaction is not None:
+            if not await self._followups.stops(tx, reaction):
+                return None
+            return await self._keep(tx, came, await self._home(tx, came), reaction.stop, "waiting")
+        edit = read_edit(*asked)
+        if edit is not None:
+            return await self._edited(tx, came, edit)
+        incoming = read_event(*asked)
+        if incoming is None:
+            return None
+        conversation = await self._home(tx, came)
+        takes = await self._takes(tx, conversation, incoming, came)
+        if incoming.kind == "context":  # other people's lines: what is shown of them is enough
+            incoming = replace(incoming, raw={})
+        state: State = "waiting" if takes else "ignored"
+        return await self._keep(tx, came, conversation, incoming, state)
+
+    async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
+        """An edit is answered in the place of what it changes, or noted, and never one message more."""
+        original = await self._followups.original(tx, edit)
+        known = came.locked is None and await self._inbox.find(tx, edit.event_id)
+        if original is None or known:
+            return None
+        conversation = await self._home(tx, came)
+        if original.state == "locked":  # what it changes has no text yet: with it, later
+            await self._inbox.store_locked(tx, conversation, edit.room_id, edit.event_id, came.raw)
+            return conversation
+        if await self._refuses(tx, conversation, came):
+            return None
+        seq = came.locked.seq if came.locked else None
+        if not await self._followups.is_newest(tx, edit, original, seq):
+            await self._followups.note(tx, edit, original)
+            return None
+        return await self._keep(tx, came, conversation, edit, "waiting")
+
+    async def _home(self, tx: Transaction, came: Arrival) -> str:
+        if came.locked is not None:
+            return came.locked.conversation_id
+        return await self._conversation(tx, came.view)
+
+    async def _keep(
+        self,
+        tx: Transaction,
+        came: Arrival,
+        conversation: str,
+        incoming: Incoming,
+        state: State,
+    ) -> str:
+        if came.locked is None:
+            await self._inbox.store(tx, conversation, incoming, state)
+        else:
+            await self._inbox.unlock(tx, came.locked.seq, incoming, state)
+        return conversation
 
     def _account(self, view: RoomView) -> Account:
         account = self._client.account
@@ -153,25 +231,24 @@ class Intake:
         return await self._conversations.in_room(tx, view.room_id, scope)
 
     async def _takes(
-        self,
-        tx: Transaction,
-        conversation: str,
-        incoming: Incoming,
-        view: RoomView,
-        *,
-        encrypted: bool,
+        self, tx: Transaction, conversation: str, incoming: Incoming, came: Arrival
     ) -> bool:
         """Whether a message is to be answered, beyond being addressed to us by somebody allowed."""
-        if incoming.kind == "context":
-            return False
-        if self._encryption == "required" and not encrypted:
-            # In an encrypted room too: whoever runs the homeserver could have written it.
-            await self._outbox.notice_once(
-                tx, f"plain {view.room_id}", DAY, conversation, view.room_id, ONLY_ENCRYPTED
-            )
+        if incoming.kind == "context" or await self._refuses(tx, conversation, came):
             return False
         if incoming.by_bot:
             return await self._inbox.bot_streak(tx, conversation) < MOST_BOT_EXCHANGES
+        return True
+
+    async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
+        """Whether what came in clear should not have; its room is told then (X-015)."""
+        if self._encryption != "required" or came.encrypted:
+            return False
+        # In an encrypted room too: whoever runs the homeserver could have written it.
+        room_id = came.view.room_id
+        await self._outbox.notice_once(
+            tx, f"plain {room_id}", DAY, conversation, room_id, ONLY_ENCRYPTED
+        )
         return True
 
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
@@ -192,16 +269,12 @@ class Intake:
                 await self._complain(row)
                 continue
             view = self._client.room(row.room_id)
-            incoming = self._read(clear, view)
+            came = Arrival(row.raw, clear, view, self._account(view), row)
             async with self._database.transaction() as tx:
-                await self._health.count_in(tx, "decrypted", 1)
-                if incoming is None:
-                    await self._inbox.discard_locked(tx, row.seq)
-                    continue
-                takes = await self._takes(tx, row.conversation_id, incoming, view, encrypted=True)
-                state: State = "waiting" if takes else "ignored"
-                await self._inbox.unlock(tx, row.seq, incoming, state)
-            woken.add(row.conversation_id)
+                await self._health.count_in(tx, "decrypted", int(came.encrypted))
+                conversation = await self._take(tx, came)
+            if conversation is not None:
+                woken.add(conversation)
         return woken
 
     async def _complain(self, row: Locked) -> None:

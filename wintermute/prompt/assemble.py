@@ -47,6 +47,21 @@ def joined(parts: Iterable[tuple[str, str]]) -> str:
     return DIVIDER.join(f"# {heading}\n{content}" for heading, content in parts if content)
 
 
+def pieces(prompt: str) -> tuple[tuple[str, str], ...]:
+    """A prompt taken apart at its dividers: names and texts, which joined are the prompt.
+
+    The name is that of the heading, "" where there is none.
+    """
+    first, *others = prompt.split(DIVIDER)
+    texts = [first, *(DIVIDER + text for text in others)]
+    return tuple((_heading(text), text) for text in texts)
+
+
+def _heading(piece: str) -> str:
+    line = piece.removeprefix(DIVIDER).partition("\n")[0]
+    return line.removeprefix("# ") if line.startswith("# ") else ""
+
+
 def current_time(now: datetime, timezone: str) -> str:
     """Day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007)."""
     # strftime would name the day in the language of the machine.

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from wintermute.clock import Clock
@@ -12,7 +13,14 @@ from wintermute.memory.core import Core
 from wintermute.prompt.assemble import Parts, assemble, current_time
 from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.limits import Component
-from wintermute.prompt.parts import core_text, flat_lines, ranked_lines, skill_lines, task_lines
+from wintermute.prompt.parts import (
+    core_text,
+    flat_lines,
+    inert,
+    ranked_lines,
+    skill_lines,
+    task_lines,
+)
 from wintermute.prompt.sections import chosen
 from wintermute.skills.store import Skills
 from wintermute.tasks.store import Tasks
@@ -57,9 +65,12 @@ class Gather:
         self._clock = clock
         self._timezone = timezone
 
-    async def system(self, scope: str, tools: Collection[str], query: str | None) -> str:
+    async def system(
+        self, scope: str, tools: Collection[str], query: str | None, summary: str = ""
+    ) -> str:
         """The system prompt for one scope and one set of tools."""
-        return assemble(await self.gather(scope, tools, query))
+        parts = await self.gather(scope, tools, query)
+        return assemble(replace(parts, summary=inert(summary)))
 
     async def gather(self, scope: str, tools: Collection[str], query: str | None = None) -> Parts:
         """The parts, none of another scope."""

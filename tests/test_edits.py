@@ -1,0 +1,436 @@
+"""Edits: a new text for the newest message is answered, any other is noted, none is one more (L-054)."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_encryption import hand_over
+from tests.test_matrix_reading import (
+    ANN,
+    BOT,
+    DIRECT,
+    EDIT,
+    EVE,
+    GROUP,
+    read,
+    read_change,
+    said,
+)
+from tests.world.bot import Bot, meet, write_settings
+from tests.world.bot import said as spoken
+from tests.world.clock import NOON, FakeClock
+from tests.world.homeserver import Homeserver
+from tests.world.model import Hang, ModelServer
+from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.user import CLIENT, MatrixUser
+from wintermute.commands.stores import Stores
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.mailbox.inbox import State
+from wintermute.matrix.followups import FollowUps
+from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
+from wintermute.messages import Incoming, Kind
+
+Json = dict[str, Any]
+Person = Callable[[str], MatrixUser]
+NewName = Callable[[str], str]
+EDITED: Json = {**EDIT, "m.new_content": {"msgtype": "m.text", "body": "new"}}
+ROOM = "!room"
+MESSAGE = Incoming("$", ROOM, ANN, "Ann", "owner", "message", "text", NOON, direct=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "room", "expected"),
+    [
+        ("new", DIRECT, ("message", "new")),
+        (" /stop ", DIRECT, ("command", "/stop")),
+        ("Wintermute: new", GROUP, ("message", "new")),
+        ("new", GROUP, ("context", "new")),
+    ],
+)
+def test_an_edit_is_read_as_if_its_new_text_was_said(
+    body: str, room: RoomView, expected: tuple[str, str]
+) -> None:
+    """L-054: and says of which event it is the new text."""
+    new = {"msgtype": "m.text", "body": body, "m.relates_to": {"event_id": "$else"}}
+    event = said("* old", **{**EDIT, "m.new_content": new})
+    found = read_change(event, room)
+    assert found is not None
+    assert (found.kind, found.body) == expected
+    assert (found.event_id, found.edits, found.raw) == ("$one", "$old", event)
+    assert read(event, room) is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        said("* new", EVE, **EDITED),
+        said("* new", BOT, **EDITED),
+        said("* new", **EDIT),
+        said("* new", **{**EDITED, "m.new_content": "new"}),
+        said("* new", **{**EDITED, "m.new_content": {"msgtype": "m.notice", "body": "new"}}),
+        said("* new", **{**EDITED, "m.new_content": {"msgtype": "m.text", "body": " "}}),
+        said("* new", **{**EDITED, "m.new_content": EDITED}),
+        said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace"}}),
+        said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace", "event_id": "$one"}}),
+        said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.thread", "event_id": "$old"}}),
+        said("* new", **EDITED, **{OUTBOX_KEY: "out_1"}),
+        said("* new", **EDITED) | {"type": "m.sticker"},
+        said("* new", **EDITED) | {"state_key": ""},
+        said("* new", **EDITED) | {"unsigned": {"redacted_because": {}}},
+        said("gone") | {"content": {}},
+    ],
+)
+def test_what_is_no_edit_of_an_allowed_person_is_nothing(event: Json) -> None:
+    """L-054, X-004: of strangers and bots, without a text, about itself, taken back."""
+    assert read_change(event) is None
+
+
+@dataclass
+class Desk:
+    """The stores, and what they say of an edit."""
+
+    stores: Stores
+    clock: FakeClock
+    followups: FollowUps
+    conversation: str
+
+    async def take(
+        self,
+        event_id: str,
+        kind: Kind = "message",
+        state: State = "answered",
+        body: str = "text",
+        edits: str | None = None,
+    ) -> None:
+        """Something reached us a second after what came before it."""
+        self.clock.advance(1)
+        incoming = replace(MESSAGE, event_id=event_id, kind=kind, body=body, edits=edits)
+        async with self.stores.database.transaction() as tx:
+            assert await self.stores.inbox.store(tx, self.conversation, incoming, state)
+
+    async def lock(self, event_id: str) -> None:
+        """A message whose key is missing."""
+        raw = {"sender": ANN, "type": "m.room.encrypted"}
+        async with self.stores.database.transaction() as tx:
+            await self.stores.inbox.store_locked(tx, self.conversation, ROOM, event_id, raw)
+
+    async def branch(self, reason: Any) -> None:
+        """A new branch begins."""
+        self.clock.advance(1)
+        async with self.stores.database.transaction() as tx:
+            await self.stores.conversations.branch(tx, self.conversation, reason)
+
+    async def verdict(self, edit: Incoming, seq: int | None = None) -> str:
+        """What becomes of an edit."""
+        async with self.stores.database.transaction() as tx:
+            original = await self.followups.original(tx, edit)
+            if original is None:
+                return "nothing"
+            if original.state == "locked":
+                return "locked"
+            newest = await self.followups.is_newest(tx, edit, original, seq)
+            return "answered" if newest else "noted"
+
+
+def edit_of(event_id: str, kind: Kind = "message", **changes: Any) -> Incoming:
+    return replace(MESSAGE, event_id="$edit", kind=kind, edits=event_id, **changes)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    clock = FakeClock()
+    async with open_database(tmp_path / "test.db") as database:
+        stores = Stores(database, tmp_path, ANN, clock, new_id)
+        async with database.transaction() as tx:
+            conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
+        followups = FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits)
+        yield Desk(stores, clock, followups, conversation)
+
+
+@pytest.mark.parametrize("state", ["waiting", "casting", "answered"])
+async def test_the_newest_message_may_be_edited_again_and_again(desk: Desk, state: State) -> None:
+    """L-054: answered or not; commands, context and events of ours are no messages."""
+    await desk.take("$1", state=state)
+    await desk.take("$2", "command", body="/status")
+    await desk.take("$3", "context", "ignored")
+    await desk.take("$4", "event")
+    await desk.take("$5", state="ignored")
+    assert await desk.verdict(edit_of("$1")) == "answered"
+    await desk.take("$6", edits="$1")
+    await desk.branch("edit")
+    assert await desk.verdict(edit_of("$1")) == "answered"
+
+
+@pytest.mark.parametrize("edits", [None, "$2"])
+async def test_an_edit_of_an_older_message_is_noted(desk: Desk, edits: str | None) -> None:
+    """L-054: also when the newer one is locked no more, or was edited itself."""
+    await desk.take("$1")
+    await desk.take("$2", state="waiting")
+    if edits:
+        await desk.take("$3", edits=edits)
+    assert await desk.verdict(edit_of("$1")) == "noted"
+    assert await desk.verdict(edit_of("$2")) == "answered"
+
+
+@pytest.mark.parametrize("reason", ["new", "scope", "fork"])
+async def test_a_message_out_of_view_is_an_older_one(desk: Desk, reason: str) -> None:
+    """L-054: of another branch, however often the newest one was edited before."""
+    await desk.take("$1")
+    await desk.branch("edit")
+    assert await desk.verdict(edit_of("$1")) == "answered"
+    await desk.branch(reason)
+    await desk.branch("edit")
+    assert await desk.verdict(edit_of("$1")) == "noted"
+    await desk.take("$2")
+    assert await desk.verdict(edit_of("$2")) == "answered"
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "expected"),
+    [
+        ("/new", "waiting", "noted"),
+        ("/NEW please", "waiting", "noted"),
+        ("/new", "answered", "answered"),  # its branch says so, and there is none
+        ("/newer", "waiting", "answered"),
+    ],
+)
+async def test_a_fresh_start_that_is_asked_for_counts(
+    desk: Desk, body: str, state: State, expected: str
+) -> None:
+    """L-054: although the queue has not come to it; one before the message does not matter."""
+    await desk.take("$0", "command", "waiting", "/new")
+    await desk.take("$1")
+    await desk.take("$2", "command", state, body)
+    assert await desk.verdict(edit_of("$1")) == expected
+
+
+async def test_edits_from_and_into_commands_are_noted(desk: Desk) -> None:
+    """L-054; and what no longer addresses us in a group."""
+    await desk.take("$1", "command", body="/status")
+    await desk.take("$2")
+    assert await desk.verdict(edit_of("$1")) == "noted"
+    assert await desk.verdict(edit_of("$2", "command")) == "noted"
+    assert await desk.verdict(edit_of("$2", "context")) == "noted"
+
+
+async def test_what_is_not_ones_own_message_to_us_cannot_be_edited(desk: Desk) -> None:
+    """L-054: unknown, of somebody else, of another room, background, refused, an edit itself."""
+    await desk.take("$1")
+    await desk.take("$2", "context", "ignored")
+    await desk.take("$3", "event")
+    await desk.take("$4", state="ignored")
+    await desk.take("$5", edits="$1")
+    for event_id in ("$2", "$3", "$4", "$5", "$6"):
+        assert await desk.verdict(edit_of(event_id)) == "nothing"
+    assert await desk.verdict(edit_of("$1", sender="@bob:home")) == "nothing"
+    assert await desk.verdict(edit_of("$1", room_id="!other")) == "nothing"
+    assert await desk.verdict(edit_of("$1")) == "answered"
+
+
+async def test_an_edit_whose_key_came_late_has_its_old_place(desk: Desk) -> None:
+    """L-054, X-021: another edit was read meanwhile; and what it edits may be locked itself."""
+    await desk.lock("$1")
+    assert await desk.verdict(edit_of("$1")) == "locked"
+    await desk.take("$2")
+    await desk.lock("$late")
+    assert await desk.verdict(edit_of("$2"), seq=3) == "answered"
+    await desk.take("$3", edits="$2")
+    assert await desk.verdict(edit_of("$2"), seq=3) == "noted"
+
+
+async def test_edits_are_noted_once_kept_and_forgotten(desk: Desk) -> None:
+    """L-048, L-054: forgetting blanks the text of an edit, of its message, or with the words."""
+    edits, database = desk.stores.edits, desk.stores.database
+    texts = ("my pin is 1234", "some words", "other words", "kept")
+    async with database.transaction() as tx:
+        for n, text in enumerate(texts):
+            assert await edits.note(tx, f"$e{n}", f"$m{n}", desk.conversation, ANN, text)
+        assert not await edits.note(tx, "$e0", "$m0", desk.conversation, ANN, "twice")
+        assert await edits.forget(tx, ["$e1", "$m2", "$m9"], ["PIN is 1234"]) == 3
+        assert await edits.forget(tx, ["$e1"], []) == 0
+    rows = await database.rows("SELECT edited, text FROM edits ORDER BY seq")
+    assert [(row["edited"], row["text"]) for row in rows] == [
+        ("$m0", ""),
+        ("$m1", ""),
+        ("$m2", ""),
+        ("$m3", "kept"),
+    ]
+
+
+def rows_of(bot: Bot) -> list[tuple[Any, ...]]:
+    """What was stored as something to be answered."""
+    found = bot.rows("SELECT event_id, kind, body, edits, state FROM inbox ORDER BY seq")
+    return [tuple(row.values()) for row in found]
+
+
+def notes_of(bot: Bot) -> list[tuple[Any, ...]]:
+    return [
+        tuple(r.values()) for r in bot.rows("SELECT edited, sender, text FROM edits ORDER BY seq")
+    ]
+
+
+async def settled(person: MatrixUser, room: str, word: str) -> str:
+    """Whatever was sent before has been read when this is answered; its event id."""
+    sent = await person.send(room, word)
+    await person.wait_for(room, lambda m: m.body == f"echo: {word}")
+    return sent
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
+    encrypted: bool,
+    homeserver: Homeserver,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """L-054, L-073: the others are noted; over a restart, and when all of it is delivered again."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann:
+        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id, encrypted=encrypted)
+            one = await settled(ann, room, "one")
+            two = await settled(ann, room, "two")
+            [token] = bot.rows("SELECT token FROM sync_token")
+            await ann.edit(room, one, "one, later")
+            await ann.edit(room, two, "/stop")
+            again = await ann.edit(room, two, "two, again")
+            await ann.wait_for(room, lambda m: m.body == "echo: two, again")
+            await bot.stop()
+            await ann.edit(room, again, "an edit of an edit")
+            help_ = await ann.send(room, "/help")
+            await ann.edit(room, help_, "help!")
+            await ann.edit(room, two, "two, after all")
+            await bot.start()
+            await settled(ann, room, "again")
+            await bot.stop()
+            assert bot.change("UPDATE sync_token SET token = ?", token["token"]) == 1
+            await bot.start()
+            await settled(ann, room, "end")
+            assert rows_of(bot)[:3] == [
+                (one, "message", "one", None, "answered"),
+                (two, "message", "two", None, "answered"),
+                (again, "message", "two, again", two, "answered"),
+            ]
+            assert [(*row[1:3], row[3] == two) for row in rows_of(bot)[3:]] == [
+                ("command", "/help", False),
+                ("message", "two, after all", True),
+                ("message", "again", False),
+                ("message", "end", False),
+            ]
+            assert notes_of(bot) == [
+                (one, ann.user_id, "one, later"),
+                (two, ann.user_id, "/stop"),
+                (help_, ann.user_id, "help!"),
+            ]
+
+
+async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
+    homeserver: Homeserver, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> None:
+    """L-054, X-021: neither is one message more when the key comes."""
+    login, anns = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
+    withheld: list[Request] = []
+
+    def withhold(request: Request) -> Action:
+        if "/sendToDevice/" not in request.path:
+            return None
+        withheld.append(request)
+        return Answer(200, {})
+
+    async with (
+        Proxy(homeserver.url) as proxy,
+        MatrixUser(proxy.url, anns, tmp_path / "ann") as ann,
+    ):
+        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id, encrypted=True)
+            proxy.before = withhold
+            one = await ann.send(room, "one")
+            two = await ann.send(room, "two")
+            await ann.edit(room, one, "one, edited")
+            await ann.edit(room, two, "two, edited")
+            proxy.before = lambda _request: None
+            await hand_over(ann, withheld)
+            await ann.wait_for(room, lambda m: m.body == "echo: two, edited")
+            await settled(ann, room, "end")
+            assert [(*row[1:4],) for row in rows_of(bot)] == [
+                ("message", "one", None),
+                ("message", "two", None),
+                ("locked", "", None),
+                ("message", "two, edited", two),
+                ("message", "end", None),
+            ]
+            assert notes_of(bot) == [(one, ann.user_id, "one, edited")]
+            assert not bot.rows("SELECT * FROM inbox WHERE state = 'locked'")
+
+
+async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
+    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> None:
+    """X-015, L-054: whoever runs the homeserver could have written it; it is told in the room."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann:
+        config = write_settings(
+            tmp_path / "bot",
+            homeserver.url,
+            login,
+            model.url,
+            ann.user_id,
+            matrix={"encryption": "required"},
+        )
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id, encrypted=True)
+            old = await settled(ann, room, "old")
+            one = await settled(ann, room, "one")
+            for event_id in (old, one):
+                new = {"msgtype": "m.text", "body": "obey"}
+                relation = {"rel_type": "m.replace", "event_id": event_id}
+                path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear{event_id[1:9]}"
+                content = {**new, "m.new_content": new, "m.relates_to": relation}
+                assert (await ann.api("PUT", path, content))[0] == 200
+            await ann.wait_for(room, lambda m: "only answer encrypted" in m.body)
+            await settled(ann, room, "end")
+            assert [row[2] for row in rows_of(bot)] == ["old", "one", "end"]
+            assert notes_of(bot) == []
+            answers = await spoken(ann, room, login.user_id)
+            assert [answer[:6] for answer in answers] == ["echo: ", "echo: ", "I only", "echo: "]
+
+
+async def test_an_edited_question_is_answered_once_more_with_its_new_text(
+    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> None:
+    """L-054: in the place of the old one, which is asked no longer, answered or not."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann:
+        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
+        async with Bot(config):
+            room = await meet(ann, login.user_id)
+            await settled(ann, room, "before")
+            sent = await settled(ann, room, "how tall is Ben?")
+            await ann.edit(room, sent, "how tall is Ann?")
+            await ann.wait_for(room, lambda m: m.body == "echo: how tall is Ann?")
+            model.script(Hang())
+            hanging = await ann.send(room, "how old?")
+            await model.request_arrived(4)
+            await ann.edit(room, hanging, "how young?")
+            await ann.wait_for(room, lambda m: m.body == "echo: how young?")
+            await settled(ann, room, "end")
+            assert (await spoken(ann, room, login.user_id))[2:] == [
+                "echo: how tall is Ann?",
+                "echo: how young?",
+                "echo: end",
+            ]
+            assert asked(model) == ["before", "how tall is Ann?", "how young?", "end"]
+
+
+def asked(model: ModelServer) -> Sequence[str]:
+    """What the last request has of the person."""
+    turns = [m for m in model.requests[-1].messages if m["role"] == "user"]
+    return [str(turn["content"]).rsplit(": ")[-1] for turn in turns]

@@ -1,0 +1,280 @@
+"""Reactions: thumbs on an answer are rewards, a stop sign ends what is at work (X-026)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_matrix_reading import (
+    ANN,
+    BOB,
+    BOT,
+    DIRECT,
+    EVE,
+    GROUP,
+    POLICY,
+    read_sign,
+    room_of,
+    sign,
+)
+from tests.world.bot import Bot, meet, write_settings
+from tests.world.clock import NOON, FakeClock
+from tests.world.homeserver import Homeserver
+from tests.world.model import Hang, ModelServer, Text
+from tests.world.user import MatrixUser
+from wintermute.commands.stores import Stores
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.matrix.followups import FollowUps
+from wintermute.matrix.inbox import Policy, RoomView
+from wintermute.matrix.relations import Mark, Reaction, meaning
+from wintermute.messages import Incoming
+
+Json = dict[str, Any]
+Person = Callable[[str], MatrixUser]
+NewName = Callable[[str], str]
+UP, DOWN, STOP = "\N{THUMBS UP SIGN}", "\N{THUMBS DOWN SIGN}", "\N{OCTAGONAL SIGN}"
+ROOM = "!room"
+MESSAGE = Incoming("$", ROOM, ANN, "Ann", "owner", "message", "text", NOON, direct=True)
+LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 30 for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("\U0001f44d", "good"),
+        ("\U0001f44d\ufe0f", "good"),
+        ("\U0001f44d\U0001f3fe", "good"),
+        ("\U0001f44e\U0001f3fb", "bad"),
+        ("\U0001f6d1", "stop"),
+        ("\U0001f6d1\ufe0e", "stop"),
+        ("\u2764\ufe0f", None),
+        ("\ufe0f", None),
+        ("\U0001f44d\U0001f44d", None),
+        ("stop", None),
+        ("", None),
+    ],
+)
+def test_a_sign_means_the_same_in_every_presentation(key: str, expected: str | None) -> None:
+    """X-026."""
+    assert meaning(key) == expected
+    found = read_sign(sign(key))
+    assert (found and found.mark) == expected
+
+
+@pytest.mark.parametrize("room", [DIRECT, GROUP])
+def test_a_reaction_carries_the_stop_it_may_be(room: RoomView) -> None:
+    """X-026: a command of its own, by the reaction's id, in a group without our name too."""
+    found = read_sign(sign("\U0001f6d1", BOB), room_of(BOB) if room is DIRECT else room)
+    assert found is not None
+    assert found.target == "$old"
+    stop = found.stop
+    assert (stop.event_id, stop.sender, stop.origin) == ("$sign", BOB, "other")
+    assert (stop.kind, stop.body, stop.direct) == ("command", "/stop", room is DIRECT)
+    assert stop.raw == sign("\U0001f6d1", BOB)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        sign("\U0001f44d", EVE),
+        sign("\U0001f44d", BOT),
+        sign("\U0001f44d", rel_type="m.reference"),
+        sign("\U0001f44d", event_id="$sign"),
+        sign("\U0001f44d", event_id=""),
+        sign("\U0001f44d", event_id="x" * 256),
+        sign("\U0001f44d", event_id=["$old"]),
+        sign(["\U0001f44d"]),
+        sign(None),
+        sign("\U0001f44d") | {"type": "m.room.message"},
+        sign("\U0001f44d") | {"content": {}},
+        sign("\U0001f44d") | {"content": {"m.relates_to": "$old"}},
+        sign("\U0001f44d") | {"state_key": ""},
+        sign("\U0001f44d") | {"unsigned": {"redacted_because": {}}},
+        sign("\U0001f44d") | {"event_id": None},
+    ],
+)
+def test_other_reactions_mean_nothing(event: Json) -> None:
+    """X-003, X-026: of strangers, taken back, about themselves, malformed."""
+    assert read_sign(event) is None
+    elsewhere = Policy(ANN, POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
+    assert read_sign(sign("\U0001f44d"), DIRECT, elsewhere) is None
+
+
+def reaction(mark: Mark, target: str, event_id: str = "$sign", room: str = ROOM) -> Reaction:
+    stop = replace(MESSAGE, event_id=event_id, room_id=room, kind="command", body="/stop")
+    return Reaction(target, mark, stop)
+
+
+async def answered(stores: Stores, turns: int) -> list[str]:
+    """Ann asked, and was told in two parts what a cast of so many turns found: `$a0` and `$a1`."""
+    async with stores.database.transaction() as tx:
+        conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
+        await stores.inbox.store(tx, conversation, replace(MESSAGE, event_id="$q"), "answered")
+        branch = await stores.conversations.current_branch(tx, conversation)
+        cast = await stores.casts.start(tx, branch, "$q", "text", "owner", {})
+        ids = [f"turn{n}" for n in range(turns)]
+        for name in ids:
+            await tx.execute(
+                "INSERT INTO turns (id, cast_id, entity_id, utterance, calls, finish_reason,"
+                " backend, model, tokens_in, tokens_out, tokens_cached, ms, created_at)"
+                " VALUES (?, ?, 'e', '', '[]', 'stop', '', '', 0, 0, 0, 0, '')",
+                (name, cast.id),
+            )
+        said = await stores.outbox.say(tx, conversation, ROOM, "an answer", cast_id=cast.id)
+        notice = await stores.outbox.say(tx, conversation, ROOM, "a notice", kind="notice")
+    for outbox_id, names in ((said, ("$a0", "$a1")), (notice, ("$n",))):
+        contents: list[tuple[str, Json]] = [(f"txn{name}", {}) for name in names]
+        parts = await stores.outbox.store_parts(outbox_id, contents, "DEVICE")
+        for part, name in zip(parts, names, strict=True):
+            await stores.outbox.sent(part, name)
+    return ids
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_a_thumb_rewards_the_last_turn_of_the_answer(tmp_path: Path, turns: int) -> None:
+    """X-026, L-073: on any of its parts, once for each event; never a stop."""
+    async with open_database(tmp_path / "test.db") as database:
+        stores = Stores(database, tmp_path, ANN, FakeClock(), new_id)
+        follow = FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits)
+        await answered(stores, turns)
+        async with database.transaction() as tx:
+            for seen in (
+                reaction("good", "$a0", "$1"),
+                reaction("bad", "$a1", "$2"),
+                reaction("good", "$a0", "$1"),
+                reaction("good", "$n", "$3"),
+                reaction("good", "$q", "$4"),
+                reaction("good", "$unknown", "$5"),
+                reaction("good", "$a0", "$6", "!another"),
+            ):
+                assert not await follow.stops(tx, seen)
+        rows = await database.rows("SELECT * FROM rewards ORDER BY event_id")
+        found = [(r["event_id"], r["turn_id"], r["value"], r["sender"]) for r in rows]
+        last = f"turn{turns - 1}"
+        assert found == ([("$1", last, 1, ANN), ("$2", last, -1, ANN)] if turns else [])
+
+
+async def test_a_stop_sign_counts_on_our_words_and_on_what_is_at_work(tmp_path: Path) -> None:
+    """X-026: in its room; on an edited message while its new text is at work."""
+    async with open_database(tmp_path / "test.db") as database:
+        stores = Stores(database, tmp_path, ANN, FakeClock(), new_id)
+        follow = FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits)
+        await answered(stores, 1)
+        async with database.transaction() as tx:
+            conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
+            for event_id, state, edits in (
+                ("$waiting", "waiting", None),
+                ("$ignored", "ignored", None),
+                ("$edit", "waiting", "$q"),
+            ):
+                row = replace(MESSAGE, event_id=event_id, edits=edits)
+                assert not await follow.stops(tx, reaction("stop", event_id))
+                await stores.inbox.store(tx, conversation, row, state)  # type: ignore[arg-type]  # the literals
+            counted = ["$a0", "$a1", "$n", "$waiting", "$edit", "$q"]
+            for target in (*counted, "$ignored", "$unknown"):
+                assert await follow.stops(tx, reaction("stop", target)) is (target in counted)
+                assert not await follow.stops(tx, reaction("stop", target, room="!another"))
+            await stores.inbox.mark(tx, "$edit", "casting")
+            assert await follow.stops(tx, reaction("stop", "$q"))
+            await stores.inbox.mark(tx, "$edit", "answered")
+            assert not await follow.stops(tx, reaction("stop", "$q"))
+        assert not await database.rows("SELECT * FROM rewards")
+
+
+@pytest.mark.parametrize("encryption", ["preferred", "required"])
+async def test_thumbs_in_an_encrypted_room_are_kept(
+    encryption: str,
+    homeserver: Homeserver,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """X-026: reactions are never encrypted; taking one back undoes nothing; strangers have none."""
+    login = homeserver.user(fresh("bot"))
+    bot_id = login.user_id
+    async with person("ann") as ann, person("eve") as eve:
+        matrix = {"encryption": encryption}
+        config = write_settings(
+            tmp_path / "bot", homeserver.url, login, model.url, ann.user_id, matrix=matrix
+        )
+        async with Bot(config) as bot:
+            room = await meet(ann, bot_id, eve, encrypted=True)
+            model.script(Text(LONG))
+            asked = await ann.send(room, f"{bot_id}: tell")
+            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM outbox")))
+            await bot.said_all()
+            parts = [
+                r["event_id"] for r in bot.rows("SELECT event_id FROM outbox_parts ORDER BY n")
+            ]
+            assert len(parts) > 2
+            up = await ann.react(room, parts[0], UP + "\ufe0f")
+            await ann.redact(room, up)
+            down = await ann.react(room, parts[-1], DOWN)
+            await eve.react(room, parts[0], DOWN)
+            await ann.react(room, asked, UP)
+            await ann.react(room, parts[1], "\N{HEAVY BLACK HEART}")
+            await bot.restart()
+            await ann.send(room, f"{bot_id}: end")
+            await ann.wait_for(room, lambda m: m.body.endswith("): end") and m.sender == bot_id)
+            [turn] = bot.rows("SELECT id FROM turns ORDER BY seq LIMIT 1")
+            assert bot.rows("SELECT turn_id, value, sender, event_id FROM rewards") == [
+                {"turn_id": turn["id"], "value": value, "sender": ann.user_id, "event_id": event}
+                for value, event in ((1, up), (-1, down))
+            ]
+            assert len(ann.messages(room, bot_id)) == len(parts) + 1
+            assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("encryption", ["preferred", "required"])
+async def test_a_stop_sign_ends_the_answer_at_once(
+    encryption: str,
+    homeserver: Homeserver,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """X-026, L-023: on the question or on anything we said, within a second, told once."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann:
+        matrix = {"encryption": encryption}
+        config = write_settings(
+            tmp_path / "bot", homeserver.url, login, model.url, ann.user_id, matrix=matrix
+        )
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id, encrypted=True)
+            model.script(Hang(), Hang())
+            first = await ann.send(room, "one")
+            await model.request_arrived(1)
+            signs = [await ann.react(room, first, STOP)]
+            [told] = await ann.wait_for_count(room, login.user_id, 1)
+            assert told.body == "Stopped."
+            await bot.said_all()
+
+            await ann.send(room, "two")
+            await model.request_arrived(2)
+            await ann.react(room, first, STOP + "\ufe0f")  # answered: no longer at work
+            signs.append(await ann.react(room, told.event_id, STOP))
+            await ann.wait_for_count(room, login.user_id, 2)
+            await ann.send(room, "three")
+            await ann.wait_for(room, lambda m: m.body == "echo: three")
+
+            bodies = [m.body for m in ann.messages(room, login.user_id)]
+            assert bodies == ["Stopped.", "Stopped.", "echo: three"]
+            stops = bot.rows("SELECT * FROM inbox WHERE kind = 'command' ORDER BY seq")
+            assert [(row["event_id"], row["body"]) for row in stops] == [
+                (event_id, "/stop") for event_id in signs
+            ]
+            ended = bot.rows("SELECT ended_at FROM casts WHERE reason = 'stopped' ORDER BY seq")
+            for cast, row in zip(ended, stops, strict=True):
+                took = moment(cast["ended_at"]) - moment(row["received_at"])
+                assert 0 <= took.total_seconds() < 1
+
+
+def moment(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp)

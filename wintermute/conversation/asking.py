@@ -1,0 +1,102 @@
+"""One question to the model: what a cast has in view, folded and cut until it fits."""
+
+import logging
+from collections.abc import Collection
+
+from wintermute.conversation.folding import Cause, Folding, marked
+from wintermute.conversation.history import messages, query
+from wintermute.conversation.running import Running
+from wintermute.conversation.shrink import fitted, smaller
+from wintermute.errors import ContextTooLarge
+from wintermute.llm.models import Models
+from wintermute.messages import Json, Reply, Request
+
+log = logging.getLogger(__name__)
+
+
+class Asking:
+    """Builds requests from the record, and never asks with one that did not fit before (L-036).
+
+    Results of the gates named in `hidden` stay in the record (L-055).
+    """
+
+    def __init__(self, models: Models, folding: Folding, hidden: Collection[str] = ()) -> None:
+        self._models = models
+        self._folding = folding
+        self._hidden = frozenset(hidden)
+
+    async def reply(self, running: Running) -> Reply:
+        """The model's answer to what is in view. Raises: ModelError, ConfigurationError."""
+        view = await self._view(running)
+        if self._folding.due(running.past, self._tokens(running, view), self._window(running)):
+            view = await self._folded(running, "size") or view
+        view = fitted(view, _kept(running, view), lambda less: self._fits(running, less))
+        while True:
+            try:
+                return await self._models.ask(
+                    running.terms.role,
+                    self._request(running, view),
+                    backend=running.terms.backend,
+                    cast_id=running.cast.id,
+                    draft=running.watch.draft,
+                )
+            except ContextTooLarge:
+                less = await self._less(running, view)
+                if less is None:
+                    raise
+                log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))
+                view = less
+
+    async def _view(self, running: Running) -> tuple[Json, ...]:
+        past, terms = running.past, running.terms
+        summary = marked(past.fold)
+        running.prompt = await terms.prompt.system(
+            running.caller.scope,
+            terms.toolbox.names,
+            query(running.cast, past.casts[:-1]),
+            summary,
+        )
+        return messages(
+            running.prompt,
+            past.casts,
+            summary=f"# Conversation Summary\n{summary}" if summary else "",
+            hidden=self._hidden,
+        )
+
+    async def _folded(self, running: Running, cause: Cause) -> tuple[Json, ...] | None:
+        """The view after folding; None when that changes nothing."""
+        if running.folds_in_vain:
+            return None
+        cast = running.cast
+        running.folded(await self._folding.fold(running.past, cast.branch_id, cast.id, cause))
+        return None if running.folds_in_vain else await self._view(running)
+
+    async def _less(self, running: Running, view: tuple[Json, ...]) -> tuple[Json, ...] | None:
+        """A strictly smaller view than one that did not fit; None when nothing can shrink."""
+        folded = await self._folded(running, "overflow")
+        if folded and self._tokens(running, folded) < self._tokens(running, view):
+            return folded
+        return smaller(view, _kept(running, view))
+
+    def _request(self, running: Running, view: tuple[Json, ...]) -> Request:
+        return Request(view, running.terms.toolbox.definitions())
+
+    def _tokens(self, running: Running, view: tuple[Json, ...]) -> int:
+        terms = running.terms
+        return self._models.tokens(terms.role, self._request(running, view), terms.backend)
+
+    def _window(self, running: Running) -> int:
+        return self._models.window(running.terms.role, running.terms.backend)
+
+    def _fits(self, running: Running, view: tuple[Json, ...]) -> bool:
+        return self._tokens(running, view) <= self._window(running)
+
+
+def _kept(running: Running, view: tuple[Json, ...]) -> int:
+    """How many messages may be cut, but not left out: those from the current intent on."""
+    intents = (
+        n
+        for n, message in enumerate(view)
+        if message["role"] == "user" and message["content"].endswith(running.cast.intent)
+    )
+    return len(view) - max(intents, default=0)

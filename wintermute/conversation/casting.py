@@ -1,0 +1,218 @@
+"""From one inbox row to a cast, and from the cast's end to the answer."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from wintermute.clock import Clock
+from wintermute.conversation import words
+from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.forking import Forking
+from wintermute.conversation.intent import intent
+from wintermute.conversation.seeding import Seeding
+from wintermute.conversation.speaker import Shown, Speaker
+from wintermute.conversation.stop import Stop
+from wintermute.conversation.terms import Terms
+from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.wards import Wards
+from wintermute.db import Database, Transaction
+from wintermute.health.store import Health
+from wintermute.loom.casts import Casts
+from wintermute.loom.conversations import Conversations
+from wintermute.loom.records import Cast
+from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
+from wintermute.mailbox.outbox import Outbox
+from wintermute.prompt.events import event
+from wintermute.prompt.limits import Component
+from wintermute.prompt.oversize import Oversize
+
+AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
+ALWAYS = timedelta(days=3650)
+ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
+WAITS = {"model_unavailable", "budget"}  # for what passes by itself
+JOINED = Outcome("truncated", "joined", words.JOINED)
+AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
+
+
+class Casting:
+    """Casts what a room's inbox holds."""
+
+    def __init__(
+        self,
+        database: Database,
+        inbox: Inbox,
+        outbox: Outbox,
+        conversations: Conversations,
+        casts: Casts,
+        loop: Loop,
+        terms: Terms,
+        wards: Wards,
+        speaker: Speaker,
+        health: Health,
+        clock: Clock,
+        seeding: Seeding,
+        forking: Forking,
+        oversize: Oversize,
+    ) -> None:
+        self._database = database
+        self._inbox = inbox
+        self._outbox = outbox
+        self._conversations = conversations
+        self._casts = casts
+        self._loop = loop
+        self._terms = terms
+        self._wards = wards
+        self._speaker = speaker
+        self._health = health
+        self._clock = clock
+        self._seeding = seeding
+        self._forking = forking
+        self._oversize = oversize
+        self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(AT_ONCE)
+        )
+
+    async def cast(self, row: Waiting, stop: Stop) -> None:
+        """Answer a message or an event, or leave it for later when the model is away."""
+        self._speaker.attend(row.room_id, row.event_id)
+        try:
+            async with self._turnstiles[row.sender]:
+                cast = await self._opened(row)
+                if cast is None:
+                    return
+                scope = await self._conversations.scope_of(cast.branch_id)
+                caller = Caller(
+                    row.conversation_id, scope, cast.id, row.origin, row.event_id, cast.started_at
+                )
+                outcome = JOINED
+                if not await self._joined(row, scope):
+                    outcome = await self._loop.run(
+                        cast, caller, self._terms, stop, Shown(self._speaker, row.room_id)
+                    )
+            await self._close(row, cast, outcome, scope)
+        finally:
+            self._speaker.rest(row.room_id)
+
+    async def reply(
+        self, tx: Transaction, row: Waiting, text: str, cast_id: str | None = None
+    ) -> None:
+        """Answer a row, in the transaction of what led to the answer."""
+        if text.strip():
+            await self._outbox.say(
+                tx, row.conversation_id, row.room_id, text, cast_id=cast_id, answers=row.event_id
+            )
+        await self._inbox.mark(tx, row.event_id, "answered")
+
+    async def _opened(self, row: Waiting) -> Cast | None:
+        """The cast for a row: a new one, or one that a crash interrupted.
+
+        None: it was stopped, is about another branch, or a seed goes first and the row comes again.
+        """
+        if row.state == "casting":
+            interrupted = await self._casts.running(row.event_id)
+            if interrupted is not None:
+                return interrupted
+        async with self._database.transaction() as tx:
+            if not await self._in_view(tx, row):
+                await self._inbox.mark(tx, row.event_id, "answered")
+                return None
+            branch = await self._conversations.current_branch(tx, row.conversation_id)
+            opens = row.kind == "message" and not row.edits
+            if opens and await self._seeding.sow(tx, row, branch):
+                return None
+            if not await self._inbox.begin(tx, row.event_id):
+                return None
+            branch, effects = await self._forking.at(tx, row, branch)
+            said = await self._said_before(tx, row)
+            return await self._casts.start(
+                tx,
+                branch,
+                row.event_id,
+                effects + intent(row, said),
+                row.origin,
+                self._wards.record(),
+            )
+
+    async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
+        """Whether an event of ours is about what the room has in view (L-062, L-074)."""
+        if row.turn_id is not None:
+            return await self._conversations.in_view(tx, row.conversation_id, row.turn_id)
+        if row.is_unasked:
+            branch = await self._conversations.current_branch(tx, row.conversation_id)
+            return branch in row.event_id
+        return True
+
+    async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
+        if row.direct:
+            return ()
+        began = await self._conversations.began(tx, row.conversation_id)
+        return await self._inbox.context(row.conversation_id, row.seq, began)
+
+    async def _close(self, row: Waiting, cast: Cast, outcome: Outcome, scope: str) -> None:
+        """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
+        sizes = await self._sizes(row, scope)
+        async with self._database.transaction() as tx:
+            if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
+                return  # stopped or edited, and that was answered
+            if await self._joined(row, scope):
+                outcome = JOINED
+            await self._settle(tx, row, cast, outcome)
+            await self._ask_for_less(tx, row, cast, scope, sizes)
+        await self._note(row, outcome)
+
+    async def _settle(self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome) -> None:
+        """Answer the row, or keep it for a model that is away."""
+        if row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
+            await self._inbox.mark(tx, row.event_id, "answered")
+        elif outcome.reason in WAITS:
+            until = outcome.until or self._clock.now() + AGAIN
+            await self._inbox.mark(tx, row.event_id, "waiting", until)
+            if outcome.reason == "budget":
+                await self._tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
+        else:
+            await self.reply(tx, row, words.spoken(outcome), cast.id)
+
+    async def _note(self, row: Waiting, outcome: Outcome) -> None:
+        """What the outcome says about the model's health."""
+        if outcome.reason == "model_unavailable" and not row.is_unasked:
+            await self._outage(row, outcome.text)
+        elif outcome.reason == "model_refused":
+            await self._health.note("model", "fail", outcome.text)
+        elif outcome.reason in ANSWERED:
+            await self._health.note("model", "ok", "answers")
+
+    async def _ask_for_less(
+        self, tx: Transaction, row: Waiting, cast: Cast, scope: str, sizes: Mapping[Component, int]
+    ) -> None:
+        """Queue an event for each part of the prompt that is too long (P-048)."""
+        for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
+            event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
+            body = event("component_oversize", event_id, text)
+            await self._inbox.store_event(tx, row, event_id, body)
+
+    async def _joined(self, row: Waiting, scope: str) -> bool:
+        """Whether somebody came in since the cast began, who must not hear what it knows (M-010)."""
+        now = (await self._conversations.get(row.conversation_id)).scope
+        return now != scope and not scope.startswith("room:")
+
+    async def _sizes(self, row: Waiting, scope: str) -> Mapping[Component, int]:
+        """What may be told to be too long after this row: nothing after events of ours (P-051)."""
+        if row.kind != "message":
+            return {}
+        return await self._oversize.sizes(scope)
+
+    async def _outage(self, row: Waiting, problem: str) -> None:
+        """Tell the person once per outage, when it has lasted a minute (L-034)."""
+        await self._health.note("model", "fail", problem)
+        outage = await self._health.part("model")
+        if outage is None or self._clock.now() - outage.since < AGAIN:
+            return
+        async with self._database.transaction() as tx:
+            key = f"outage {outage.since.isoformat()}"
+            await self._tell_once(tx, row, key, words.OUTAGE.format(problem=problem))
+
+    async def _tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
+        await self._outbox.notice_once(
+            tx, f"{key} {row.room_id}", ALWAYS, row.conversation_id, row.room_id, text
+        )

@@ -1,0 +1,225 @@
+"""Folding: what was said long ago gives way to a summary of it, in the model's view only.
+
+    Conversation Summary ◀── first turns of the path │ the rest as it is ─▶ the newest message
+
+What to fold is decided here without waiting; `Folding` asks for the summary and stores it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from wintermute.config.schema import Context
+from wintermute.conversation.history import ERASED, is_shown, messages, turn_messages
+from wintermute.db import Database
+from wintermute.errors import ModelError
+from wintermute.llm.models import Models
+from wintermute.loom.casts import Casts
+from wintermute.loom.folds import Folds
+from wintermute.loom.records import Cast, Fold, Past, Turn
+from wintermute.messages import Json, Reply, Request
+from wintermute.templates import Template, fill
+from wintermute.text import shortened, untagged
+
+log = logging.getLogger(__name__)
+
+ROLE = "compaction"
+RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
+LEAST = 0.05  # share of the window below which folding does not pay
+CHUNK = 0.8  # share of the summariser's window for what it reads
+FEWEST_LETTERS = 12
+Cause = Literal["size", "overflow", "asked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of the path with what stands before it, as text, and as messages in view."""
+
+    turn: Turn
+    text: str
+    messages: int
+
+
+def marked(fold: Fold | None) -> str:
+    """The summary as the model sees it (L-039)."""
+    return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
+
+
+def foldable(casts: Sequence[Cast], keep: int) -> tuple[Step, ...]:
+    """The turns that may be folded: all but the last that make up at least `keep` messages (L-041).
+
+    An intent goes with the first turn of its cast, so each cut is before a message of a person or
+    of the model, never between calls and their results.
+    """
+    steps = list(_steps(casts))
+    left = keep - sum(not cast.turns for cast in casts[-1:])
+    while steps and left > 0:
+        left -= steps.pop().messages
+    return tuple(steps)
+
+
+def _steps(casts: Sequence[Cast]) -> Iterator[Step]:
+    said: list[str] = []
+    for cast in casts:
+        said.append(f"[message]\n{cast.intent or ERASED}")
+        count = 1
+        for turn in cast.turns:
+            seen = tuple(turn_messages(turn, cast)) if is_shown(turn) else ()
+            text = "\n\n".join([*said, *map(_line, seen)])
+            yield Step(turn, untagged(text), count + len(seen))
+            said, count = [], 0
+
+
+def _line(message: Json) -> str:
+    if message["role"] == "tool":
+        return f"[result]\n{shortened(message['content'], RESULT_CHARACTERS)}"
+    calls = [
+        f"[call] {call['function']['name']} {call['function']['arguments'][:RESULT_CHARACTERS]}"
+        for call in message.get("tool_calls", ())
+    ]
+    said = [f"[assistant]\n{message['content']}"] if message["content"] else []
+    return "\n".join([*said, *calls])
+
+
+def chunk(steps: Sequence[Step], tokens: int, count: Callable[[str], int]) -> tuple[Step, ...]:
+    """The first steps that fit into so many tokens; one at least, shortened if it must be (L-043)."""
+    taken: list[Step] = []
+    for step in steps:
+        tokens -= count(step.text)
+        if tokens < 0:
+            break
+        taken.append(step)
+    return tuple(taken) or (_cut(steps[0], tokens + count(steps[0].text), count),)
+
+
+def _cut(step: Step, tokens: int, count: Callable[[str], int]) -> Step:
+    text = step.text
+    while count(text) > tokens and len(text) > 200:
+        text = shortened(text, len(text) // 2)
+    return replace(step, text=text)
+
+
+def useless(reply: Reply, replaced: str) -> str | None:
+    """Why a summary cannot stand for what it would replace; None: it can (L-042)."""
+    letters = sum(mark.isalnum() for mark in reply.text)
+    if letters < min(FEWEST_LETTERS, sum(mark.isalnum() for mark in replaced) // 4 + 1):
+        return "it is empty"
+    if reply.finish_reason == "length":
+        return "it was cut short"
+    if len(reply.text) >= len(replaced):
+        return "it is not shorter"
+    return None
+
+
+class Folding:
+    """Makes summaries and keeps them."""
+
+    def __init__(
+        self,
+        database: Database,
+        casts: Casts,
+        folds: Folds,
+        models: Models,
+        template: Template,
+        settings: Context,
+    ) -> None:
+        self._database = database
+        self._casts = casts
+        self._folds = folds
+        self._models = models
+        self._template = template
+        self._settings = settings
+
+    async def past(self, branch_id: str) -> Past:
+        """What a branch has in view."""
+        return await self._casts.past(branch_id, await self._folds.newest(branch_id))
+
+    def has_old(self, past: Past) -> bool:
+        """Whether there is more than the newest messages, which always stay."""
+        return bool(foldable(past.casts, self._settings.keep_recent))
+
+    def measured(self, past: Past) -> str:
+        """How much is in view, without the instructions: tokens and messages."""
+        view = messages(None, past.casts, summary=marked(past.fold))
+        tokens = self._models.tokens("base", Request(view))
+        return f"{tokens:,} tokens in {len(view)} message{'' if len(view) == 1 else 's'}"
+
+    def due(self, past: Past, tokens: int, window: int) -> bool:
+        """Whether a request of so many tokens is to be folded first (L-038)."""
+        return tokens > self._settings.fold_at * window or self._many(past)
+
+    def _many(self, past: Past) -> bool:
+        most = self._settings.trigger_after_turns
+        return most is not None and sum(len(cast.turns) for cast in past.casts) > most
+
+    async def fold(
+        self, past: Past, branch_id: str, cast_id: str | None, cause: Cause
+    ) -> Past | None:
+        """The view after folding what is old; None when nothing can be folded, or it failed.
+
+        The newest messages stay as they are, unless the cause is an `overflow` and they alone do
+        not fit (L-041).
+        """
+        keep = self._settings.keep_recent
+        steps = foldable(past.casts, keep)
+        while cause == "overflow" and not steps and keep > 1:
+            keep //= 2
+            steps = foldable(past.casts, keep)
+        if not steps or (cause == "size" and not self._many(past) and not self._pays(steps)):
+            return None
+        fold = past.fold
+        while steps:
+            done = await self._chunk(branch_id, cast_id, fold, steps)
+            if done is None:
+                break
+            fold, taken = done
+            steps = steps[taken:]
+        return None if fold is past.fold else await self._casts.past(branch_id, fold)
+
+    def _pays(self, steps: Sequence[Step]) -> bool:
+        least = LEAST * self._models.window("base")
+        return self._count("".join(step.text for step in steps)) >= least
+
+    async def _chunk(
+        self, branch_id: str, cast_id: str | None, fold: Fold | None, steps: Sequence[Step]
+    ) -> tuple[Fold, int] | None:
+        """Fold as many steps as the summariser takes at once; the new fold, and how many."""
+        earlier = f"[earlier summary]\n{untagged(fold.summary)}\n\n" if fold else ""
+        prompt = self._template.text()
+        room = int(self._models.window(ROLE) * CHUNK) - self._count(prompt + earlier)
+        taken = chunk(steps, max(room, 500), self._count)
+        history = earlier + "\n\n".join(step.text for step in taken)
+        summary = await self._summary(fill(prompt, {"history": history}), history, cast_id)
+        if summary is None:
+            return None
+        async with self._database.transaction() as tx:
+            last = taken[-1].turn
+            turns = await self._folds.add(
+                tx,
+                branch_id,
+                last.id,
+                summary,
+                after=fold,
+                tokens_before=self._count(history),
+                tokens_after=self._count(summary),
+            )
+        log.info("folded branch=%s turns=%d", branch_id, turns)
+        newest = await self._folds.newest(branch_id)
+        return (newest, len(taken)) if newest else None
+
+    async def _summary(self, prompt: str, history: str, cast_id: str | None) -> str | None:
+        request = Request(({"role": "user", "content": prompt},))
+        try:
+            reply = await self._models.ask(ROLE, request, cast_id=cast_id)
+        except ModelError as error:
+            log.warning("fold failed cast=%s reason=%s", cast_id, error)
+            return None
+        problem = useless(reply, history)
+        if problem:
+            log.warning("fold refused cast=%s reason=%s", cast_id, problem)
+            return None
+        return reply.text.strip()
+
+    def _count(self, text: str) -> int:
+        return self._models.tokens(ROLE, Request(({"role": "user", "content": text},)))

@@ -1,0 +1,67 @@
+"""Gates: each call of a turn is stored as started, run, and stored with what it gave."""
+
+from collections.abc import Callable
+from typing import Any
+
+from wintermute.conversation.history import INTERRUPTED
+from wintermute.conversation.toolbox import Accepted, Caller, Rejected, StoreTool, Toolbox
+from wintermute.db import Database
+from wintermute.errors import ToolFailed
+from wintermute.loom.casts import Casts
+from wintermute.loom.records import Observation, Turn
+
+TWICE = "this call id was used before in the same answer; not run"
+
+
+class Gates:
+    """Runs calls. `clean` takes the secrets out of what a gate gave (L-089)."""
+
+    def __init__(self, database: Database, casts: Casts, clean: Callable[[Any], Any]) -> None:
+        self._database = database
+        self._casts = casts
+        self._clean = clean
+
+    async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:
+        """What the n-th call of a turn led to; from the record if it has an end there (L-051)."""
+        call = turn.calls[n]
+        before = turn.observations[n] if n < len(turn.observations) else None
+        if before is not None and before.completed:
+            return before
+        verdict = toolbox.accept(call)
+        if any(call.id == other.id for other in turn.calls[:n]):  # L-016
+            verdict = Rejected(TWICE)
+        if before is None:
+            async with self._database.transaction() as tx:
+                await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)
+        elif isinstance(verdict, Accepted) and not _repeatable(verdict):
+            verdict = Rejected(INTERRUPTED, verdict.args)
+        result, is_error = await self._effect(verdict, caller, turn.id, n)
+        return Observation(n, call.name, verdict.args, result, is_error, call.id, completed=True)
+
+    async def _effect(
+        self, verdict: Accepted | Rejected, caller: Caller, turn_id: str, n: int
+    ) -> tuple[object, bool]:
+        """Run a gate and store what it gave; what changes our own stores, in one transaction."""
+        result: object
+        is_error = False
+        try:
+            if isinstance(verdict, Rejected):
+                result, is_error = verdict.reason, True
+            elif isinstance(verdict.tool, StoreTool):
+                async with self._database.transaction() as tx:
+                    result = self._clean(await verdict.tool.change(tx, caller, verdict.args))
+                    await self._casts.complete_observation(tx, turn_id, n, result, is_error)
+                return result, is_error
+            else:
+                result = await verdict.tool.run(caller, verdict.args)
+        except ToolFailed as error:
+            result, is_error = str(error), True
+        result = self._clean(result)
+        async with self._database.transaction() as tx:
+            await self._casts.complete_observation(tx, turn_id, n, result, is_error)
+        return result, is_error
+
+
+def _repeatable(accepted: Accepted) -> bool:
+    """Whether a gate that a crash interrupted may run again (L-051)."""
+    return isinstance(accepted.tool, StoreTool) or accepted.tool.durable

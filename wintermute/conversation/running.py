@@ -1,0 +1,103 @@
+"""What the loop knows of one cast while it runs."""
+
+from dataclasses import replace
+from typing import Protocol
+
+from wintermute.clock import Clock
+from wintermute.conversation.terms import Terms
+from wintermute.conversation.toolbox import Caller, Place
+from wintermute.conversation.wards import Wards
+from wintermute.loom.records import Cast, Observation, Past, Turn
+
+
+class Watch(Protocol):
+    """Somebody who sees a cast being made."""
+
+    def draft(self, piece: str) -> None:
+        """The model says more; an empty piece begins an utterance, or a new attempt at it."""
+        ...
+
+    def gate(self, name: str) -> None:
+        """A gate starts."""
+        ...
+
+
+class Running:
+    """One cast at work: its record so far, what it has in view, and how much it may still use."""
+
+    def __init__(
+        self, cast: Cast, caller: Caller, terms: Terms, watch: Watch, past: Past, clock: Clock
+    ) -> None:
+        self.cast = cast
+        self.caller = caller
+        self.terms = terms
+        self.watch = watch
+        self.prompt: str | None = None
+        """The system prompt of the newest request."""
+        self.folds_in_vain = False
+        self._wards = Wards(**cast.wards)
+        self._past = past
+        self._clock = clock
+        # A resumed cast has used the time of its stored turns, not the time we were down.
+        self._begun = clock.monotonic() - sum(turn.ms for turn in cast.turns) / 1000
+
+    @property
+    def past(self) -> Past:
+        """What is in view, this cast last."""
+        after = self._past.fold.last_turn if self._past.fold else 0
+        turns = tuple(turn for turn in self.cast.turns if turn.seq > after)
+        earlier = (cast for cast in self._past.casts if cast.id != self.cast.id)
+        return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
+
+    def folded(self, past: Past | None) -> None:
+        """Less is in view from now on; None: folding was tried and is of no use now."""
+        self._past = past or self._past
+        self.folds_in_vain = past is None
+
+    def took(self, turn: Turn) -> None:
+        """The model said something more."""
+        self.cast = replace(self.cast, turns=(*self.cast.turns, turn))
+
+    def observed(self, observation: Observation) -> None:
+        """A call of the newest turn has its result."""
+        *before, turn = self.cast.turns
+        seen = turn.observations
+        n = observation.n
+        turn = replace(turn, observations=(*seen[:n], observation, *seen[n + 1 :]))
+        self.cast = replace(self.cast, turns=(*before, turn))
+
+    def at(self, turn: Turn, n: int) -> Caller:
+        """The caller of a turn's n-th call."""
+        left = self._wards.less(self._turns, self._seconds, self._tokens)
+        terms = self.terms
+        place = Place(
+            turn.id, n, terms.toolbox, terms.role, terms.backend, terms.depth, self._wards, left
+        )
+        return replace(self.caller, place=place)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the cast may go on, in seconds."""
+        return self._wards.max_seconds - self._seconds
+
+    @property
+    def breached(self) -> str | None:
+        """The first limit that is used up, by its name."""
+        return self._wards.breached(self._turns, self._seconds, self._tokens)
+
+    @property
+    def on_last_turn(self) -> bool:
+        """Whether there is no turn left after this one."""
+        return self._turns >= self._wards.max_turns
+
+    @property
+    def _turns(self) -> int:
+        return len(self.cast.turns)
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock.monotonic() - self._begun
+
+    @property
+    def _tokens(self) -> int:
+        return sum(turn.tokens for turn in self.cast.turns)

@@ -1,0 +1,260 @@
+"""The loom as somebody reads it: lists of branches, and the whole story of one, as JSON."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wintermute.db import Database, Row
+from wintermute.errors import WintermuteError
+from wintermute.loom.path import LAST, PATH
+from wintermute.messages import Json
+
+_TURN = (
+    "id parent_id entity_id utterance calls finish_reason model backend tokens_in tokens_out"
+    " tokens_cached ms created_at prompt_hash error"
+).split()
+_CAST = (
+    "id branch_id event_id entity_id intent origin wards state reason result started_at ended_at"
+).split()
+_FOLD = "id branch_id from_turn to_turn turns summary tokens_before tokens_after created_at".split()
+_BRANCH = (
+    "id conversation_id kind room_id scope reason forked_from created_at parent_cast parent_turn"
+).split()
+SUMS = ("tokens_in", "tokens_out", "tokens_cached", "ms")
+
+_BRANCHES = (
+    "SELECT b.id, b.conversation_id, c.kind, c.room_id, coalesce(nullif(b.scope, ''), c.scope)"
+    " AS scope, b.reason, b.forked_from, b.created_at, c.parent_cast, c.parent_turn, b.seq,"
+    " c.scope AS scope_now FROM branches b JOIN conversations c ON c.id = b.conversation_id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A turn that something may be forked from, and how its conversation is now."""
+
+    turn_id: str
+    branch_id: str
+    conversation_id: str
+    room_id: str | None
+    parent_turn: str | None
+    scope: str
+    scope_now: str
+    intent: str
+
+
+class Reading:
+    """Questions of the command line; nothing here changes anything."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def branches(self, limit: int) -> list[Json]:
+        """The branches in which something was said last, newest first, with sums."""
+        rows = await self._database.rows(
+            f"WITH newest AS ({_BRANCHES} ORDER BY coalesce((SELECT k.started_at FROM casts k"
+            "  WHERE k.branch_id = b.id ORDER BY k.seq DESC LIMIT 1), b.created_at) DESC,"
+            "  b.seq DESC LIMIT :limit)"
+            " SELECT n.*, count(DISTINCT k.id) AS casts, count(t.id) AS turns,"
+            " coalesce(sum(t.tokens_in + t.tokens_out), 0) AS tokens,"
+            " coalesce(max(max(k.started_at, coalesce(t.created_at, ''),"
+            "  coalesce(k.ended_at, ''))), n.created_at) AS last,"
+            " coalesce(max(k.state = 'running'), 0) AS running"
+            " FROM newest n LEFT JOIN casts k ON k.branch_id = n.id"
+            " LEFT JOIN turns t ON t.cast_id = k.id GROUP BY n.id ORDER BY last DESC, n.seq DESC",
+            {"limit": limit},
+        )
+        more = ("casts", "turns", "tokens", "last")
+        return [{**_named(row, (*_BRANCH, *more)), "running": bool(row["running"])} for row in rows]
+
+    async def find(self, name: str) -> str:
+        """The branch of this id, or the newest one of the conversation or room of this id.
+
+        Raises: WintermuteError when there is none.
+        """
+        row = await self._database.row(
+            "SELECT b.id FROM branches b JOIN conversations c ON c.id = b.conversation_id"
+            " WHERE b.id = :name OR c.id = :name OR c.room_id = :name ORDER BY b.seq DESC LIMIT 1",
+            {"name": name},
+        )
+        if row is None:
+            raise WintermuteError(f"no branch {name}: `wintermute loom list` shows those there are")
+        return str(row["id"])
+
+    async def spot(self, turn_id: str) -> Spot:
+        """Where a turn stands. Raises: WintermuteError when there is none of this id."""
+        row = await self._database.row(
+            "SELECT t.id AS turn_id, b.id AS branch_id, v.id AS conversation_id, v.room_id,"
+            " v.parent_turn, coalesce(nullif(b.scope, ''), v.scope) AS scope,"
+            " v.scope AS scope_now, k.intent FROM turns t JOIN casts k ON k.id = t.cast_id"
+            " JOIN branches b ON b.id = k.branch_id"
+            " JOIN conversations v ON v.id = b.conversation_id WHERE t.id = ?",
+            (turn_id,),
+        )
+        if row is None:
+            raise WintermuteError(f"no turn {turn_id}: `wintermute loom show BRANCH` names them")
+        return Spot(**_named(row, Spot.__slots__))
+
+    async def story(self, branch_id: str) -> Json:
+        """A branch and all that is on its path, oldest first: casts, their turns, folds, edits."""
+        rows = await self._database.rows(
+            f"{PATH} SELECT c.*, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " ORDER BY c.seq",
+            {"branch": branch_id},
+        )
+        until = {row["id"]: row["until"] for row in rows}
+        turns = await self._turns(until)
+        return {
+            "branch": await self._branch(branch_id),
+            "casts": [
+                _cast(row, turns.get(row["id"], ()))
+                for row in rows
+                if row["until"] == LAST or turns.get(row["id"])
+            ],
+            "folds": await self._folds(branch_id),
+            "edits": await self._edits([row["event_id"] for row in rows if row["event_id"]]),
+        }
+
+    async def prompts(self, hashes: Collection[str]) -> dict[str, list[Json]]:
+        """The system prompts of these hashes, each as its named pieces."""
+        rows = await self._database.rows(
+            "SELECT p.hash, p.text, part.key, part.value ->> 0 AS name, x.text AS piece"
+            " FROM prompts p LEFT JOIN json_each(nullif(p.parts, '')) part"
+            " LEFT JOIN prompt_parts x ON x.hash = part.value ->> 1"
+            " WHERE p.hash IN (SELECT value FROM json_each(?)) ORDER BY p.hash, part.key",
+            (json.dumps(sorted(hashes)),),
+        )
+        found: dict[str, list[Json]] = {}
+        for row in rows:
+            whole = row["key"] is None
+            piece = {
+                "name": "" if whole else row["name"],
+                "text": row["text"] if whole else row["piece"],
+            }
+            found.setdefault(row["hash"], []).append(piece)
+        return found
+
+    async def _branch(self, branch_id: str) -> Json:
+        row = await self._database.row(f"{_BRANCHES} WHERE b.id = ?", (branch_id,))
+        if row is None:
+            raise LookupError(branch_id)
+        return _named(row, _BRANCH)
+
+    async def _turns(self, until: dict[str, int]) -> dict[str, list[Json]]:
+        """The turns of these casts, each cast's up to a place, by cast."""
+        asked = (json.dumps(list(until)),)
+        of_casts = "t.cast_id IN (SELECT value FROM json_each(?))"
+        rows = await self._database.rows(
+            f"SELECT t.*, t.seq = (SELECT max(x.seq) FROM turns x WHERE x.cast_id = t.cast_id)"
+            f" AS last FROM turns t WHERE {of_casts} ORDER BY t.seq",
+            asked,
+        )
+        observations = await self._database.rows(
+            "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
+            f" WHERE {of_casts} ORDER BY o.turn_id, o.n",
+            asked,
+        )
+        rewards = await self._database.rows(
+            "SELECT r.* FROM rewards r JOIN turns t ON t.id = r.turn_id"
+            f" WHERE {of_casts} ORDER BY r.created_at",
+            asked,
+        )
+        children = await self._database.rows(
+            "SELECT b.id AS branch, v.parent_turn AS turn_id, (SELECT k.state FROM casts k"
+            "  WHERE k.branch_id = b.id ORDER BY k.seq DESC LIMIT 1) AS state FROM turns t"
+            " JOIN conversations v ON v.parent_turn = t.id"
+            f" JOIN branches b ON b.conversation_id = v.id WHERE {of_casts} ORDER BY b.seq",
+            asked,
+        )
+        below = (_by_turn(observations), _by_turn(rewards), _by_turn(children))
+        found: dict[str, list[Json]] = {}
+        for row in rows:
+            if row["seq"] <= until[row["cast_id"]]:
+                lists = (each.get(row["id"], ()) for each in below)
+                found.setdefault(row["cast_id"], []).append(_turn(row, *lists))
+        return found
+
+    async def _folds(self, branch_id: str) -> list[Json]:
+        rows = await self._database.rows(
+            f"{PATH} SELECT f.* FROM path p JOIN folds f ON f.branch_id = p.branch_id"
+            " JOIN turns t ON t.id = f.to_turn AND t.seq <= p.until ORDER BY f.seq",
+            {"branch": branch_id},
+        )
+        return [_named(row, _FOLD) for row in rows]
+
+    async def _edits(self, events: Sequence[str]) -> list[Json]:
+        rows = await self._database.rows(
+            "SELECT event_id, edited, sender, text, created_at FROM edits"
+            " WHERE edited IN (SELECT value FROM json_each(?)) ORDER BY seq",
+            (json.dumps(events),),
+        )
+        return [_named(row, row.keys()) for row in rows]
+
+
+def lines(story: Json) -> list[Json]:
+    """A story as one object for each turn, from the first to the last (L-049)."""
+    return [_line(cast, turn) for cast in story["casts"] for turn in cast["turns"]]
+
+
+def _line(cast: Json, turn: Json) -> Json:
+    found = {
+        "id": turn["id"],
+        "parent_id": turn["parent_id"],
+        "cast": cast["id"],
+        "branch": cast["branch_id"],
+        "thread": cast["branch_id"],
+    }
+    if turn is cast["turns"][0]:
+        found["intent"] = cast["intent"]
+    found |= {key: turn[key] for key in turn if key not in ("children", "last")}
+    if turn["last"]:
+        found |= {key: cast[key] for key in ("state", "reason", "result")}
+    return found
+
+
+def sums(turns: Iterable[Json]) -> dict[str, int]:
+    """Tokens and time of turns (L-047)."""
+    listed = list(turns)
+    return {key: sum(turn[key] for turn in listed) for key in SUMS}
+
+
+def _cast(row: Row, turns: Iterable[Json]) -> Json:
+    listed = list(turns)
+    named = _named(row, _CAST)
+    return {**named, "wards": json.loads(row["wards"]), "turns": listed, "sums": sums(listed)}
+
+
+def _turn(
+    row: Row, observations: Iterable[Row], rewards: Iterable[Row], children: Iterable[Row]
+) -> Json:
+    return {
+        **_named(row, _TURN),
+        "calls": json.loads(row["calls"]),
+        "observations": [_observation(each) for each in observations],
+        "rewards": [_named(each, ("value", "sender", "created_at")) for each in rewards],
+        "children": [_named(each, ("branch", "state")) for each in children],
+        "last": bool(row["last"]),
+    }
+
+
+def _observation(row: Row) -> Json:
+    """In the canonical shape (L-027). `result` is null for a gate that only started."""
+    return {
+        "gate": row["gate"],
+        "args": json.loads(row["args"]) if row["args"] else None,
+        "result": json.loads(row["result"]) if row["result"] else row["result"],
+        "is_error": bool(row["is_error"]),
+        "tool_call_id": row["tool_call_id"],
+    }
+
+
+def _by_turn(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["turn_id"], []).append(row)
+    return found
+
+
+def _named(row: Row, names: Iterable[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names}
