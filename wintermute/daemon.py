@@ -221,7 +221,7 @@ async def open_wintermute(
         redact = Redaction(secrets)
         models = _models(config, database, redact, outside)
         try:
-            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
+            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids, redact)
             pulse = outside.supervisor.pulse
             yield await _built(config, session, clock, stores, client, models, texts, redact, pulse)
         finally:
@@ -290,8 +290,8 @@ async def open_chat(
     with hold(config.data_dir):
         texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
-            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids)
             redact = Redaction(secret_values(config))
+            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids, redact)
             models = _models(config, database, redact, outside)
             speaker = TerminalSpeaker(screen)
             rooms = _rooms(config, clock, stores, models, speaker, texts, redact)
@@ -321,17 +321,7 @@ def _rooms(
     texts: Texts,
     redact: Redaction,
 ) -> Rooms:
-    gather = Gather(
-        texts.instructions,
-        stores.core,
-        stores.memories.text,
-        None,
-        stores.tasks,
-        stores.skills,
-        stores.health,
-        clock,
-        config.timezone,
-    )
+    gather = _gather(config, clock, stores, texts)
     folding = Folding(
         stores.database, stores.casts, stores.folds, models, texts.compaction, config.context
     )
@@ -357,19 +347,32 @@ def _rooms(
         Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
         Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock),
     )
-    commands = ChatCommands(
-        stores, seeding, folding, sub_sessions, clock, config.timezone, config.llm.budget
-    )
     return Rooms(
         stores.database,
         stores.inbox,
         stores.casts,
         casting,
-        commands,
+        ChatCommands(
+            stores, seeding, folding, sub_sessions, clock, config.timezone, config.llm.budget
+        ),
         sub_sessions,
         speaker,
         stores.health,
         clock,
+    )
+
+
+def _gather(config: Config, clock: Clock, stores: Stores, texts: Texts) -> Gather:
+    return Gather(
+        texts.instructions,
+        stores.core,
+        stores.memories.text,
+        None,
+        stores.tasks,
+        stores.skills,
+        stores.health,
+        clock,
+        config.timezone,
     )
 
 

@@ -169,6 +169,7 @@ class House:
     rooms: Rooms
     speaker: SilentSpeaker
     gather: Gather
+    models: Models
 
     @property
     def database(self) -> Database:
@@ -314,6 +315,7 @@ async def open_house(
     budget: Ceilings = UNLIMITED,
     record: bool = False,
     llm: Llm | None = None,
+    models_type: type[Models] = Models,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does.
@@ -323,46 +325,46 @@ async def open_house(
     """
     clock = clock or SystemClock()
     backends = {"scripted": Backend(base_url=model, model="scripted", **backend)} if model else {}
-    llm = llm or Llm(
-        backends=backends,
-        roles=Roles(base=tuple(backends)),
-        max_retries=retries,
-        budget=budget,
-        record=record,
-    )
+    roles = Roles(base=tuple(backends))
+    settings = {"max_retries": retries, "budget": budget, "record": record}
+    llm = llm or Llm(backends=backends, roles=roles, **settings)  # type: ignore[arg-type]  # as they are named
     async with open_database(folder / "wintermute.db") as database:
-        calls = ModelCalls(database, clock, new_id, llm.record)
-        spending = Budget(database, clock, new_id, llm.budget, "UTC")
-        models = Models(llm, calls, spending, clock, new_id, redact, lambda: 0.0)
-        stores = Stores(database, folder, owner, clock, new_id)
-        stores.inbox = inbox_type(database, clock)
+        models = _models(models_type, llm, database, clock, redact)
+        stores = Stores(database, folder, owner, clock, new_id, redact)
+        stores.inbox = inbox_type(database, clock, redact)
         files = prompts or PROMPTS
         gather = _gather(stores, files, clock)
         tools = [*gates, *([Done()] if done else [])]
         tools += _tools(stores, folder, roots) if prompts else []
         fixed = Fixed(prompt) if callable(prompt) else prompt
-        compaction = Template(files, "COMPACTION_PROMPT.txt")
-        folding = Folding(database, stores.casts, stores.folds, models, compaction, context)
+        terms = Terms(Toolbox(tools), gather if prompts else fixed, depth=2)
+        folding = _folding(stores, models, files, context)
         asking = Asking(models, folding, ephemeral)
         running = Gates(database, stores.casts, redact.tree)
-        house = _furnished(
-            stores,
-            folding,
-            Loop(database, stores.casts, asking, running, folding, clock),
-            Terms(Toolbox(tools), gather if prompts else fixed, depth=2),
-            wards,
-            _seed(prompts, language),
-            Oversize(gather, limits, files, stores.places, clock),
-            gather,
-            clock,
-        )
+        loop = Loop(database, stores.casts, asking, running, folding, clock)
+        oversize = Oversize(gather, limits, files, stores.places, clock)
+        seed = _seed(prompts, language)
         try:
-            yield house
+            rooms, speaker = _rooms(stores, folding, loop, terms, wards, seed, oversize, clock)
+            yield House(stores, clock, loop, rooms, speaker, gather, models)
         finally:
             await models.aclose()
 
 
-def _furnished(
+def _models(
+    kind: type[Models], llm: Llm, database: Database, clock: Clock, redact: Redaction
+) -> Models:
+    calls = ModelCalls(database, clock, new_id, llm.record)
+    budget = Budget(database, clock, new_id, llm.budget, "UTC")
+    return kind(llm, calls, budget, clock, new_id, redact, lambda: 0.0)
+
+
+def _folding(stores: Stores, models: Models, files: Path, context: Context) -> Folding:
+    template = Template(files, "COMPACTION_PROMPT.txt")
+    return Folding(stores.database, stores.casts, stores.folds, models, template, context)
+
+
+def _rooms(
     stores: Stores,
     folding: Folding,
     loop: Loop,
@@ -370,9 +372,8 @@ def _furnished(
     wards: Wards,
     seed: Template | None,
     oversize: Oversize,
-    gather: Gather,
     clock: Clock,
-) -> House:
+) -> tuple[Rooms, SilentSpeaker]:
     """The rooms and all that they need."""
     speaker = SilentSpeaker()
     seeding = Seeding(seed, stores.inbox, stores.casts)
@@ -404,7 +405,7 @@ def _furnished(
         stores.health,
         clock,
     )
-    return House(stores, clock, loop, rooms, speaker, gather)
+    return rooms, speaker
 
 
 def _seed(prompts: Path | None, language: str | None) -> Template | None:

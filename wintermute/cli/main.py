@@ -20,6 +20,7 @@ VERBS = {
     "memory": "What is remembered: show, change, forget.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
+    "loom": "What was said and done: read, fork, replay.",
     "matrix": "Log out, or start again with encryption.",
 }
 """Each stands in the module of its name; the line is repeated here so that help loads none."""

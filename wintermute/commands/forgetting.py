@@ -42,7 +42,10 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     events = sorted({origin for fact in facts for origin in fact.origins})
     names = [*(fact.id for fact in facts), *texts]
     telling = traces(name for name in names if len(name) >= RECOGNISABLE)
+    bodies = await stores.inbox.bodies(events)
+    recorded = traces(text for text in (*names, *bodies) if len(text) >= RECOGNISABLE)
     async with stores.database.transaction() as tx:
+        calls = await stores.model_calls.forget(tx, recorded)
         casts, running = await stores.casts.forget(tx, events, telling)
         prompts = await stores.casts.forget_prompts(tx, traces(texts))
         edits = await stores.edits.forget(tx, events, telling)
@@ -52,7 +55,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     gone = 0 if unfinished else await _purge(stores, facts)
     return Forgotten(
         facts=gone,
-        records=casts + prompts + edits + received + said,
+        records=casts + prompts + edits + received + said + calls,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=await _quoted(stores, facts, telling),

@@ -5,9 +5,11 @@ from pathlib import Path
 from wintermute.changes.store import ChangeSets
 from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.health.store import Health
 from wintermute.ids import NewId
+from wintermute.llm.calls import ModelCalls
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.edits import Edits
@@ -28,13 +30,20 @@ class Stores:
     """What is stored in one data folder. `owner` is a Matrix id."""
 
     def __init__(
-        self, database: Database, data_dir: Path, owner: str, clock: Clock, new_id: NewId
+        self,
+        database: Database,
+        data_dir: Path,
+        owner: str,
+        clock: Clock,
+        new_id: NewId,
+        redact: Redaction = UNHIDDEN,
     ) -> None:
         self.database = database
         self.owner_scope = f"person:{owner}"
         self.health = Health(database, clock)
-        self.inbox = Inbox(database, clock)
-        self.outbox = Outbox(database, clock, new_id)
+        self.inbox = Inbox(database, clock, redact)
+        self.outbox = Outbox(database, clock, new_id, redact)
+        self.model_calls = ModelCalls(database, clock, new_id)
         self.known = KnownRooms(database, clock)
         self.conversations = Conversations(database, clock, new_id)
         self.casts = Casts(database, clock, new_id)

@@ -147,7 +147,8 @@ class Casting:
         if row.direct:
             return ()
         began = await self._conversations.began(tx, row.conversation_id)
-        return await self._inbox.context(row.conversation_id, row.seq, began)
+        first = await self._inbox.find(tx, row.edits) if row.edits else None
+        return await self._inbox.context(row.conversation_id, (first or row).seq, began)
 
     async def _close(self, row: Waiting, cast: Cast, outcome: Outcome, scope: str) -> None:
         """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""

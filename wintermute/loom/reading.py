@@ -10,17 +10,60 @@ from wintermute.errors import WintermuteError
 from wintermute.loom.path import LAST, PATH
 from wintermute.messages import Json
 
-_TURN = (
-    "id parent_id entity_id utterance calls finish_reason model backend tokens_in tokens_out"
-    " tokens_cached ms created_at prompt_hash error"
-).split()
-_CAST = (
-    "id branch_id event_id entity_id intent origin wards state reason result started_at ended_at"
-).split()
-_FOLD = "id branch_id from_turn to_turn turns summary tokens_before tokens_after created_at".split()
-_BRANCH = (
-    "id conversation_id kind room_id scope reason forked_from created_at parent_cast parent_turn"
-).split()
+_TURN = [
+    "id",
+    "parent_id",
+    "entity_id",
+    "utterance",
+    "calls",
+    "finish_reason",
+    "model",
+    "backend",
+    "tokens_in",
+    "tokens_out",
+    "tokens_cached",
+    "ms",
+    "created_at",
+    "prompt_hash",
+    "error",
+]
+_CAST = [
+    "id",
+    "branch_id",
+    "event_id",
+    "entity_id",
+    "intent",
+    "origin",
+    "wards",
+    "state",
+    "reason",
+    "result",
+    "started_at",
+    "ended_at",
+]
+_FOLD = [
+    "id",
+    "branch_id",
+    "from_turn",
+    "to_turn",
+    "turns",
+    "summary",
+    "tokens_before",
+    "tokens_after",
+    "created_at",
+]
+_BRANCH = [
+    "id",
+    "conversation_id",
+    "kind",
+    "room_id",
+    "scope",
+    "reason",
+    "forked_from",
+    "created_at",
+    "parent_cast",
+    "parent_turn",
+]
 SUMS = ("tokens_in", "tokens_out", "tokens_cached", "ms")
 
 _BRANCHES = (

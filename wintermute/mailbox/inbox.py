@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from wintermute.clock import Clock, moment, stamp
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.messages import Incoming, Json, Kind, Origin
@@ -81,9 +82,11 @@ class Locked:
 class Inbox:
     """The store of incoming events and of the sync token."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, redact: Redaction = UNHIDDEN) -> None:
+        """`redact` hides our own secrets, should somebody post one (L-089)."""
         self._database = database
         self._clock = clock
+        self._redact = redact
 
     async def store(
         self, tx: Transaction, conversation_id: str, incoming: Incoming, state: State
@@ -99,13 +102,13 @@ class Inbox:
                 conversation_id,
                 incoming.room_id,
                 incoming.sender,
-                incoming.sender_name,
+                self._redact(incoming.sender_name),
                 incoming.origin,
                 incoming.kind,
-                incoming.body,
+                self._redact(incoming.body),
                 incoming.direct,
                 incoming.by_bot,
-                json.dumps(incoming.raw),
+                json.dumps(self._redact.tree(incoming.raw)),
                 stamp(incoming.sent_at),
                 stamp(self._clock.now()),
                 state,
@@ -150,13 +153,13 @@ class Inbox:
             " WHERE seq = ? AND state = 'locked'",
             (
                 incoming.sender,
-                incoming.sender_name,
+                self._redact(incoming.sender_name),
                 incoming.origin,
                 incoming.kind,
-                incoming.body,
+                self._redact(incoming.body),
                 incoming.direct,
                 incoming.by_bot,
-                json.dumps(incoming.raw),
+                json.dumps(self._redact.tree(incoming.raw)),
                 stamp(incoming.sent_at),
                 state,
                 incoming.edits,
@@ -339,6 +342,14 @@ class Inbox:
                 "UPDATE inbox SET not_before = NULL"
                 " WHERE state = 'waiting' AND not_before IS NOT NULL"
             )
+
+    async def bodies(self, events: Sequence[str]) -> list[str]:
+        """The texts of these events."""
+        rows = await self._database.rows(
+            "SELECT body FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(events)),),
+        )
+        return [row["body"] for row in rows]
 
     async def open_conversations(self) -> list[tuple[str, str]]:
         """Conversations in which something waits, each with its room."""

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.ids import NewId
@@ -54,7 +55,10 @@ class Spoken:
 class Outbox:
     """The store of what must be said, in order per room."""
 
-    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, new_id: NewId, redact: Redaction = UNHIDDEN
+    ) -> None:
+        self._redact = redact
         self._database = database
         self._clock = clock
         self._new_id = new_id
@@ -80,7 +84,7 @@ class Outbox:
                 conversation_id,
                 room_id,
                 kind,
-                body,
+                self._redact(body),
                 cast_id,
                 answers,
                 stamp(self._clock.now()),

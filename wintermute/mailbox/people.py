@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from wintermute.db import Database
 
 
-async def people(database: Database, conversation_ids: Sequence[str]) -> tuple[tuple[str, str], ...]:
+async def people(
+    database: Database, conversation_ids: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
     """Matrix id and display name of everybody, in the order in which they first wrote."""
     rows = await database.rows(
         "SELECT sender, sender_name FROM inbox WHERE conversation_id IN"

@@ -4,7 +4,14 @@ from typing import Literal
 
 from wintermute.text import untagged
 
-EventKind = Literal["conversation_seed", "component_oversize"]
+EventKind = Literal[
+    "conversation_seed",
+    "component_oversize",
+    "sub_session_result",
+    "sub_session_failed",
+    "sub_session_timeout",
+    "workflow_complete",
+]
 
 
 def event(kind: EventKind, event_id: str, text: str) -> str:

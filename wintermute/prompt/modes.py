@@ -12,6 +12,7 @@ Mode = Literal["minimal", "full", "base_only", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 START = "Start."
+SUMMARY = "Conversation Summary"
 WORKING = frozenset({"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "done"})
 PERSONAL = frozenset(
     {"append_memory", "task", "add_skill", "recall", "search_memory", "send_message", "send_file"}
@@ -46,15 +47,17 @@ def worker_prompt(
     parts: Parts | None,
     objective: str,
     context: str,
+    summary: str = "",
 ) -> WorkerPrompt:
     """The prompt of a sub-session (P-041..P-045).
 
     `minimal` is the text of the light instructions, `instructions` the sections chosen for the
-    worker's tools, `parts` what its parent's scope has (needed by `full` alone).
+    worker's tools, `parts` what its parent's scope has (needed by `full` alone), `summary` what
+    stands for the worker's own turns that were folded.
     """
-    tail = joined(zip(WORKER_HEADINGS, (inert(context), inert(objective)), strict=True))
+    user = first_user(mode, objective, context)
     if mode == "none":
-        return WorkerPrompt(None, tail)
+        return WorkerPrompt(None, user)
     if mode == "minimal":
         head = minimal.strip()
     elif mode == "base_only":
@@ -63,7 +66,18 @@ def worker_prompt(
         head = assemble(replace(parts, instructions=instructions, summary=""))
     else:
         raise ValueError("mode full needs the parts of the parent's scope")
-    return WorkerPrompt(DIVIDER.join(filter(None, (head, tail))), START)
+    folded = joined([(SUMMARY, inert(summary))])
+    tail = _tail(objective, context)
+    return WorkerPrompt(DIVIDER.join(filter(None, (head, folded, tail))), user)
+
+
+def first_user(mode: Mode, objective: str, context: str) -> str:
+    """The first message that a sub-session gets (P-044, P-045)."""
+    return _tail(objective, context) if mode == "none" else START
+
+
+def _tail(objective: str, context: str) -> str:
+    return joined(zip(WORKER_HEADINGS, (inert(context), inert(objective)), strict=True))
 
 
 def default_tools(mode: Mode, depth_left: int) -> tuple[str, ...]:

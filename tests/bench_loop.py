@@ -1,0 +1,173 @@
+"""What one cast costs beside the model, however much was said before, and what many casts leave.
+
+    python -m tests.bench_loop
+
+A part of `make bench`; docs/benchmarks.md reports it.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, open_house
+from tests.world.model import ModelServer, Seen, Step, Text, is_for_summary
+from wintermute.messages import Json, Reply, Request, Usage
+
+SIZES = (10, 1_000, 50_000)
+ROUNDS = 200
+CASTS = 10_000
+WARM = 500
+SUMMARY = "Ann and the assistant talked about tea, trains and the garden, and nothing is open."
+USUAL = Usage(2500, 12, 0)
+WINDOW: Json = {"context_tokens": 32_768, "max_output_tokens": 1024}
+
+
+def answers(seen: Seen) -> Step:
+    """A short answer with believable usage, or a summary."""
+    text = SUMMARY if is_for_summary(seen.body) else "Noted, I will keep that in mind."
+    return Text(text, usage=USUAL)
+
+
+async def overhead() -> list[str]:
+    """Message to stored answer less a bare question through the same client, in turn."""
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(ModelServer())
+        model.keyed(answers)
+        houses = {}
+        for turns in SIZES:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            house = await stack.enter_async_context(
+                open_house(folder, model.url, prompts=PROMPTS, **WINDOW)
+            )
+            await stack.enter_async_context(house.working())
+            await _fill(house, turns)
+            houses[turns] = house
+        whole: dict[int, list[float]] = {turns: [] for turns in SIZES}
+        bare: list[float] = []
+        for n in range(ROUNDS + 5):
+            for turns, house in houses.items():
+                taken = await _answered(house, n)
+                if n >= 5:
+                    whole[turns].append(taken)
+            taken = await _asked(houses[SIZES[0]], model)
+            if n >= 5:
+                bare.append(taken)
+    call = statistics.median(bare)
+    rows = [f"| bare question to the model | {call:.1f} ms | {_p95(bare):.1f} ms | |"]
+    for turns, times in whole.items():
+        less = [taken - call for taken in times]
+        middle, late = statistics.median(less), _p95(less)
+        rows.append(f"| {turns:,} turns before | {middle:.1f} ms | {late:.1f} ms | p95 ≤ 25 ms |")
+    return rows
+
+
+async def _answered(house: House, n: int) -> float:
+    before = len(await house.spoken())
+    began = time.perf_counter()
+    await house.incoming(f"Remember the garden, please, {n}")
+    await house.said(before + 1)
+    return 1000 * (time.perf_counter() - began)
+
+
+async def _asked(house: House, model: ModelServer) -> float:
+    seen = model.requests[-1].body
+    request = Request(tuple(seen["messages"]), tuple(seen["tools"]))
+    began = time.perf_counter()
+    await house.models.ask("base", request)
+    return 1000 * (time.perf_counter() - began)
+
+
+async def _fill(house: House, turns: int) -> None:
+    """So many earlier turns, folded as the loop would have left them: the last twenty in view."""
+    async with house.database.transaction() as tx:
+        conversation = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
+        branch = await house.conversations.current_branch(tx, conversation)
+        parent, fold_at = None, None
+        for n in range(turns):
+            text = f"Message {n} about the garden and what grows there"
+            cast = await house.casts.start(tx, branch, f"$old{n}", text, "owner", WARDS.record())
+            said = Reply(
+                f"Answer {n}, as short as it was", (), "stop", Usage(2500, 12), "m", "m", 9
+            )
+            turn = await house.casts.add_turn(tx, cast, parent, said, None)
+            await house.casts.end(tx, cast.id, "terminated", "text", said.text)
+            parent = turn.id
+            if n == turns - 20:
+                fold_at = turn.id
+        if fold_at and turns > 20:
+            await house.stores.folds.add(
+                tx, branch, fold_at, SUMMARY, after=None, tokens_before=9000, tokens_after=30
+            )
+
+
+def _p95(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+async def growth() -> list[str]:
+    """PSS of a process before and after many casts, its model server in another one."""
+    async with ModelServer() as model:
+        model.keyed(answers)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tests.bench_loop", "--casts", str(CASTS), "--model", model.url),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+    before, after = map(float, output.split())
+    return [
+        f"| PSS after {WARM} casts | {before:.1f} MB | |",
+        f"| after {CASTS:,} more | {after:.1f} MB | grown by {after - before:.1f} MB (goal ≤ 5) |",
+    ]
+
+
+async def grow(casts: int, model: str) -> None:
+    """What `growth` runs in the other process."""
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            open_house(Path(name), model, prompts=PROMPTS, **WINDOW) as house,
+            house.working(),
+        ):
+            await _many(house, WARM)
+            before = _pss()
+            await _many(house, casts)
+            print(before, _pss())  # noqa: T201
+
+
+async def _many(house: House, casts: int) -> None:
+    for n in range(casts):
+        await house.incoming(f"Remember the garden, please, {n}")
+        await house.settled()
+
+
+def _pss() -> float:
+    """MB of memory that are this process's share."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) / 1024
+
+
+async def rows() -> list[str]:
+    """Both tables."""
+    return [*await overhead(), *await growth()]
+
+
+def main() -> None:
+    """Print the rows, or be the process that grows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--casts", type=int)
+    parser.add_argument("--model")
+    asked = parser.parse_args()
+    if asked.casts:
+        asyncio.run(grow(asked.casts, asked.model))
+    else:
+        print("\n".join(asyncio.run(rows())))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

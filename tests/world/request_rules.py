@@ -1,0 +1,74 @@
+"""What holds for every request to a model, whoever sends it and whatever happened before."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from wintermute.llm.probe import QUESTION
+from wintermute.messages import Json
+
+CANARY = re.compile(r"canary[0-9a-f]{12}")
+BARE = ("# Task Context\n", "# Objective\n", "# Conversation Summary\n")
+
+
+def is_for_summary(body: Json) -> bool:
+    """Whether a request asks for a summary of a conversation."""
+    messages = body.get("messages") or []
+    text = str(messages[0].get("content")) if len(messages) == 1 else ""
+    return not body.get("tools") and "<history>" in text
+
+
+def broken_rules(body: Json) -> list[str]:
+    """The rules of L-006, L-017 and M-010 that a request breaks.
+
+    None for `check`'s probe; a summary is asked for without instructions and tools, a sub-session of
+    mode none without instructions (P-045).
+    """
+    messages = body.get("messages") or []
+    if messages == list(QUESTION.messages):
+        return []
+    roles = [message.get("role") for message in messages]
+    broken = []
+    if is_for_summary(body):
+        roles, body = ["system", *roles], {**body, "tools": ["none needed"]}
+    bare = roles[:1] == ["user"] and str(messages[0].get("content")).startswith(BARE)
+    if roles[:1] != ["system"] and not bare:
+        broken.append(f"the system prompt is not first: {roles[:3]}")
+    others = [role for role in roles if role != "system"]
+    if others[:1] != ["user"]:
+        broken.append(f"the first message after the system prompt is not the user's: {others[:3]}")
+    if not body.get("tools"):
+        broken.append("no tools")
+    scopes = sorted(set(CANARY.findall(json.dumps(body))))
+    if len(scopes) > 1:
+        broken.append(f"words of several scopes in one request: {scopes}")
+    return broken + _unpaired(messages)
+
+
+def canary(scope: str) -> str:
+    """A word that belongs to one scope; no request may hold those of two (M-010)."""
+    return f"canary{hashlib.sha256(scope.encode()).hexdigest()[:12]}"
+
+
+def _unpaired(messages: list[Any]) -> list[str]:
+    """Calls without their one result before the next utterance, and results without a call."""
+    broken: list[str] = []
+    waiting: list[str] = []
+    for n, message in enumerate([*messages, {"role": "end of the request"}]):
+        role = message.get("role")
+        if role == "tool":
+            answered = message.get("tool_call_id")
+            if answered in waiting:
+                waiting.remove(answered)
+            else:
+                broken.append(f"message {n}: result for {answered}, which nothing here waits for")
+            continue
+        broken.extend(f"message {n}: {role} before the result of {call}" for call in waiting)
+        waiting = [call["id"] for call in message.get("tool_calls") or []]
+        broken.extend(
+            f"message {n}: two calls named {call}"
+            for call in set(waiting)
+            if waiting.count(call) > 1
+        )
+    return broken

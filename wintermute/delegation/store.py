@@ -1,0 +1,367 @@
+"""The tables of sub-sessions and of what they depend on."""
+
+import json
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from wintermute.clock import Clock, moment, stamp
+from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.wards import Wards
+from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import holds
+from wintermute.delegation.graph import FAILED
+from wintermute.delegation.records import (
+    ABANDONED,
+    Means,
+    Order,
+    SubSession,
+    placed,
+    state_of,
+)
+from wintermute.errors import ToolFailed
+from wintermute.ids import NewId
+
+OPEN = "state IN ('waiting', 'running', 'collecting')"
+ID_LENGTH = len("sub_") + 8
+_LISTED = "(SELECT value FROM json_each(:ids))"
+
+
+class SubSessions:
+    """The store of sub-sessions. A state changes once, with all that follows from it."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def fresh_id(self, tx: Transaction) -> str:
+        """An id that nobody has."""
+        while True:
+            found = self._new_id("sub")[:ID_LENGTH]
+            if await tx.row("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)) is None:
+                return found
+
+    async def add(
+        self,
+        tx: Transaction,
+        sub_id: str,
+        caller: Caller,
+        order: Order,
+        means: Means,
+        *,
+        blocking: bool,
+        item: int,
+        conversation: tuple[str, str],
+        parent: SubSession | None,
+        workflow: str,
+        dependencies: Sequence[SubSession] = (),
+    ) -> None:
+        """Keep a new one; it waits. `conversation` is its own, with its branch."""
+        place = placed(caller)
+        values: dict[str, Any] = {
+            "id": sub_id,
+            "blocking": blocking,
+            "conversation": conversation[0],
+            "branch": conversation[1],
+            "cast": caller.cast_id,
+            "turn": place.turn_id,
+            "n": place.n,
+            "item": item,
+            "parent": parent.id if parent else None,
+            "room": caller.conversation_id,
+            "room_turn": parent.room_turn if parent else place.turn_id,
+            "root_event": caller.event_id,
+            "workflow": workflow,
+            "name": order.name,
+            "objective": order.objective,
+            "context": order.context,
+            "mode": order.mode,
+            "tools": json.dumps(means.tools),
+            "role": means.role,
+            "backend": means.backend,
+            "wards": json.dumps(means.wards.record()),
+            "depth": means.depth,
+            "scope": caller.scope,
+            "origin": caller.origin,
+            "not_before": stamp(order.not_before) if order.not_before else None,
+            "missing": sum(each.state != "done" for each in dependencies),
+            "now": stamp(self._clock.now()),
+        }
+        await tx.execute(
+            "INSERT INTO sub_sessions (id, blocking, conversation_id, branch_id, parent_cast,"
+            " parent_turn, n, item, parent, room, room_turn, root_event, workflow, name, objective,"
+            " context, mode, tools, role, backend, wards, depth, scope, origin, not_before, missing,"
+            " state, created_at) VALUES (:id, :blocking, :conversation, :branch, :cast, :turn, :n,"
+            " :item, :parent, :room, :room_turn, :root_event, :workflow, :name, :objective, :context,"
+            " :mode, :tools, :role, :backend, :wards, :depth, :scope, :origin, :not_before, :missing,"
+            " 'waiting', :now)",
+            values,
+        )
+        await tx.execute_many(
+            "INSERT INTO sub_session_edges (depends_on, node) VALUES (?, ?)",
+            [(each.id, sub_id) for each in dependencies],
+        )
+
+    async def merge(self, tx: Transaction, into: str, others: Sequence[str]) -> None:
+        """Make several workflows one."""
+        if others:
+            await tx.execute(
+                f"UPDATE sub_sessions SET workflow = :into WHERE workflow IN {_LISTED}",
+                {"into": into, "ids": json.dumps(others)},
+            )
+
+    async def get(self, tx: Transaction, sub_id: str) -> SubSession:
+        """One sub-session."""
+        row = await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,))
+        if row is None:
+            raise LookupError(sub_id)
+        return _sub_session(row)
+
+    async def of_cast(self, tx: Transaction, cast_id: str) -> SubSession | None:
+        """The sub-session whose cast this is; None for the cast of a room."""
+        row = await tx.row("SELECT * FROM sub_sessions WHERE cast_id = ?", (cast_id,))
+        return _sub_session(row) if row else None
+
+    async def of_call(self, tx: Transaction, turn_id: str, n: int, item: int) -> SubSession | None:
+        """What a call has begun before a crash interrupted it (L-051)."""
+        row = await tx.row(
+            "SELECT * FROM sub_sessions WHERE parent_turn = ? AND n = ? AND item = ?",
+            (turn_id, n, item),
+        )
+        return _sub_session(row) if row else None
+
+    async def check_name(self, tx: Transaction, cast_id: str, name: str | None) -> None:
+        """Raises: ToolFailed when a spawn of the same cast has this name."""
+        row = await tx.row(
+            "SELECT id FROM sub_sessions WHERE parent_cast = ? AND name = ?", (cast_id, name)
+        )
+        if row is not None:
+            raise ToolFailed(f"there is a sub-session named {name} already: {row['id']}")
+
+    async def known(
+        self, tx: Transaction, caller: Caller, parent: SubSession | None, words: Sequence[str]
+    ) -> dict[str, SubSession]:
+        """Which of these ids, and names of spawns of the same cast, there are beside a new one."""
+        rows = await tx.rows(
+            "SELECT w.value AS word, s.* FROM json_each(:words) w JOIN sub_sessions s"
+            " ON s.id = w.value OR (s.parent_cast = :cast AND s.name = w.value)"
+            " WHERE s.room = :room AND s.parent IS :parent AND NOT s.blocking ORDER BY s.seq",
+            {
+                "words": json.dumps(words),
+                "cast": caller.cast_id,
+                "room": caller.conversation_id,
+                "parent": parent.id if parent else None,
+            },
+        )
+        return {row["word"]: _sub_session(row) for row in rows}
+
+    async def needs(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
+        """What a sub-session depends on, oldest first."""
+        rows = await tx.rows(
+            "SELECT s.* FROM sub_session_edges e JOIN sub_sessions s ON s.id = e.depends_on"
+            " WHERE e.node = ? ORDER BY s.seq",
+            (sub_id,),
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def open_rooms(self, tx: Transaction) -> list[tuple[str, str]]:
+        """Conversations that something is still to come for, each with its room."""
+        rows = await tx.rows(
+            "SELECT c.id, c.room_id FROM conversations c WHERE c.id IN"
+            f" (SELECT DISTINCT room FROM sub_sessions WHERE {OPEN})"
+        )
+        return [(row["id"], row["room_id"] or "") for row in rows]
+
+    async def ready(
+        self, tx: Transaction, rooms: Collection[str], most: int
+    ) -> tuple[SubSession, ...]:
+        """What may start now for these rooms: all it depends on is done, and it is time (L-066)."""
+        rows = await tx.rows(
+            "SELECT * FROM sub_sessions WHERE state = 'waiting' AND missing = 0"
+            f" AND (not_before IS NULL OR not_before <= :now) AND room IN {_LISTED}"
+            " ORDER BY seq LIMIT :most",
+            {"now": stamp(self._clock.now()), "ids": json.dumps([*rooms]), "most": most},
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def next_due(self, tx: Transaction, rooms: Collection[str]) -> datetime | None:
+        """When the next one's time comes that waits for nothing else."""
+        row = await tx.row(
+            "SELECT min(not_before) AS due FROM sub_sessions WHERE state = 'waiting'"
+            f" AND missing = 0 AND not_before > :now AND room IN {_LISTED}",
+            {"now": stamp(self._clock.now()), "ids": json.dumps([*rooms])},
+        )
+        return moment(row["due"]) if row and row["due"] else None
+
+    async def start(self, tx: Transaction, sub_id: str, cast_id: str, context: str) -> SubSession:
+        """It runs; `context` is now complete."""
+        await tx.execute(
+            "UPDATE sub_sessions SET state = 'running', cast_id = ?, context = ?, started_at = ?"
+            " WHERE id = ? AND state = 'waiting'",
+            (cast_id, context, stamp(self._clock.now()), sub_id),
+        )
+        return await self.get(tx, sub_id)
+
+    async def interrupted(
+        self, tx: Transaction, rooms: Collection[str]
+    ) -> list[tuple[SubSession, int]]:
+        """What ran when an earlier run ended, and how often that has happened to it (L-068)."""
+        rows = await tx.rows(
+            "UPDATE sub_sessions SET interruptions = interruptions + 1 WHERE state = 'running'"
+            f" AND NOT blocking AND room IN {_LISTED} RETURNING *",
+            {"ids": json.dumps([*rooms])},
+        )
+        return [(_sub_session(row), row["interruptions"]) for row in rows]
+
+    async def collect(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
+        """Its own work is over, and how; what it spawned is not."""
+        await tx.execute(
+            "UPDATE sub_sessions SET state = 'collecting', reason = ?, result = ? WHERE id = ?",
+            (reason, result, sub_id),
+        )
+
+    async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
+        """All of it is over."""
+        await tx.execute(
+            f"UPDATE sub_sessions SET state = ?, reason = ?, result = ?, ended_at = ?"
+            f" WHERE id = ? AND {OPEN}",
+            (state_of(reason), reason, result, stamp(self._clock.now()), sub_id),
+        )
+
+    async def end_all(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """End these from outside."""
+        await tx.execute(
+            "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
+            f" WHERE id IN {_LISTED}",
+            {"reason": ABANDONED, "now": stamp(self._clock.now()), "ids": json.dumps(ids)},
+        )
+
+    async def release(self, tx: Transaction, sub_id: str) -> None:
+        """It is done: what depends on it waits for one less."""
+        await tx.execute(
+            "UPDATE sub_sessions SET missing = missing - 1 WHERE id IN"
+            " (SELECT node FROM sub_session_edges WHERE depends_on = ?)",
+            (sub_id,),
+        )
+
+    async def fail_dependents(self, tx: Transaction, failed: SubSession) -> None:
+        """Whatever waits for it, however indirectly, fails once (L-064)."""
+        await tx.execute(
+            "WITH RECURSIVE doomed (id) AS (SELECT :id UNION SELECT e.node FROM doomed d"
+            " JOIN sub_session_edges e ON e.depends_on = d.id)"
+            " UPDATE sub_sessions SET state = 'failed', reason = :reason, ended_at = :now"
+            " WHERE id IN (SELECT id FROM doomed) AND state = 'waiting'",
+            {
+                "id": failed.id,
+                "reason": FAILED.format(label=failed.label),
+                "now": stamp(self._clock.now()),
+            },
+        )
+
+    async def sweep(self, tx: Transaction) -> None:
+        """Close what a cast waited for that has ended; whatever that spawned goes one level up."""
+        swept = await tx.execute(
+            "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
+            f" WHERE blocking = 1 AND {OPEN} AND parent_cast NOT IN"
+            "  (SELECT id FROM casts WHERE state = 'running')",
+            {"reason": ABANDONED, "now": stamp(self._clock.now())},
+        )
+        while swept:
+            swept = await tx.execute(
+                "UPDATE sub_sessions SET parent = (SELECT p.parent FROM sub_sessions p"
+                f"  WHERE p.id = sub_sessions.parent) WHERE NOT blocking AND {OPEN} AND parent IN"
+                "  (SELECT id FROM sub_sessions WHERE blocking AND state = 'ended')"
+            )
+
+    async def has_open_below(self, tx: Transaction, sub_id: str) -> bool:
+        """Whether something that it spawned is not over."""
+        row = await tx.row(
+            f"SELECT 1 FROM sub_sessions WHERE parent = ? AND {OPEN} AND NOT blocking LIMIT 1",
+            (sub_id,),
+        )
+        return row is not None
+
+    async def spawned_by(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
+        """What it spawned and was not taken from it, oldest first."""
+        rows = await tx.rows(
+            "SELECT * FROM sub_sessions WHERE parent = ? AND NOT blocking"
+            " AND reason IS NOT ? ORDER BY seq",
+            (sub_id, ABANDONED),
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def workflow_is_open(self, tx: Transaction, workflow: str) -> bool:
+        """Whether something of a workflow is not over."""
+        row = await tx.row(
+            f"SELECT 1 FROM sub_sessions WHERE workflow = ? AND {OPEN} LIMIT 1", (workflow,)
+        )
+        return row is not None
+
+    async def of_workflow(self, tx: Transaction, workflow: str) -> tuple[SubSession, ...]:
+        """All of a workflow but what was abandoned, oldest first."""
+        rows = await tx.rows(
+            "SELECT * FROM sub_sessions WHERE workflow = ? AND reason IS NOT ? ORDER BY seq",
+            (workflow, ABANDONED),
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def open_in(self, tx: Transaction, room: str, after: int = 0) -> tuple[SubSession, ...]:
+        """What is not over of that which turns of a room after this place began."""
+        rows = await tx.rows(
+            f"SELECT s.* FROM sub_sessions s WHERE s.room = ? AND s.{OPEN}"
+            " AND (SELECT seq FROM turns WHERE id = s.room_turn) > ? ORDER BY s.seq",
+            (room, after),
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def open_below(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
+        """What is not over of that which hangs below a sub-session, on all levels."""
+        rows = await tx.rows(
+            "WITH RECURSIVE below (id) AS (SELECT id FROM sub_sessions WHERE parent = :id"
+            " UNION SELECT s.id FROM below b JOIN sub_sessions s ON s.parent = b.id)"
+            f" SELECT * FROM sub_sessions WHERE {OPEN} AND id IN (SELECT id FROM below)",
+            {"id": sub_id},
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
+        """Blank what came from these events or holds one of the `traces`, once it is over."""
+        found = " OR ".join(map(holds, ("objective", "context", "result")))
+        return await tx.execute(
+            "UPDATE sub_sessions SET objective = '', context = '', result = '', name = NULL"
+            f" WHERE NOT {OPEN} AND objective || context || result <> '' AND"
+            f" (root_event IN (SELECT value FROM json_each(:events)) OR {found})",
+            {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
+        )
+
+
+def _sub_session(row: Row) -> SubSession:
+    return SubSession(
+        id=row["id"],
+        blocking=bool(row["blocking"]),
+        branch_id=row["branch_id"],
+        cast_id=row["cast_id"],
+        parent=row["parent"],
+        room=row["room"],
+        room_turn=row["room_turn"],
+        root_event=row["root_event"],
+        workflow=row["workflow"],
+        name=row["name"],
+        objective=row["objective"],
+        context=row["context"],
+        mode=row["mode"],
+        means=Means(
+            tools=tuple(json.loads(row["tools"])),
+            role=row["role"],
+            backend=row["backend"],
+            depth=row["depth"],
+            wards=Wards(**json.loads(row["wards"])),
+        ),
+        scope=row["scope"],
+        origin=row["origin"],
+        not_before=moment(row["not_before"]) if row["not_before"] else None,
+        state=row["state"],
+        reason=row["reason"],
+        result=row["result"],
+    )
