@@ -24,40 +24,49 @@ INSERT INTO conversations (id, kind, room_id, scope, created_at)
     VALUES ('conv', 'room', '!r', 'room', '{NOW}');
 INSERT INTO branches (id, conversation_id, reason, created_at) VALUES ('b', 'conv', 'start', '{NOW}');
 INSERT INTO prompts (hash, text) VALUES ('h', 'be kind'), ('h2', 'be brief');
+INSERT INTO prompts (hash, text, parts) VALUES ('h3', '', '[["", "p"]]');
+INSERT INTO prompt_parts (hash, text) VALUES ('p', 'be brave');
+INSERT INTO edits (event_id, edited, conversation_id, sender, text, created_at)
+    VALUES ('$edit', '$e', 'conv', '@ann:test', 'hello there', '{NOW}');
 INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, prompt_hash, state,
     reason, result, started_at, ended_at)
     VALUES ('cast', 'b', '$e', 'ent', 'hello', 'owner', '{{}}', 'h', 'terminated', 'text', 'hi',
     '{NOW}', '{NOW}'),
     ('cast_r', 'b', '$f', 'ent2', 'hello', 'owner', '{{}}', 'h', 'running', NULL, NULL, '{NOW}', NULL);
 INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason, backend,
-    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at)
-    VALUES ('t', 'cast', NULL, 'ent', 'hi', '[{{"id": 1}}]', 'stop', 'b', 'm', 1, 2, 3, 4, NULL, '{NOW}'),
-    ('t2', 'cast', 't', 'ent', '', '[]', 'x', '', '', 0, 0, 0, 0, 'away', '{NOW}');
+    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at, prompt_hash)
+    VALUES ('t', 'cast', NULL, 'ent', 'hi', '[{{"id": 1}}]', 'stop', 'b', 'm', 1, 2, 3, 4, NULL,
+    '{NOW}', 'h'),
+    ('t2', 'cast', 't', 'ent', '', '[]', 'x', '', '', 0, 0, 0, 0, 'away', '{NOW}', NULL);
 INSERT INTO observations (turn_id, n, gate, args, result, tool_call_id, via, state, started_at,
     completed_at)
     VALUES ('t', 0, 'echo', '{{"a": 1}}', '"r"', 'c0', 'call', 'completed', '{NOW}', '{NOW}'),
     ('t', 1, 'echo', '{{"a": 1}}', NULL, 'c1', 'call', 'started', '{NOW}', NULL);
-INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, tokens_before, tokens_after, created_at)
-    VALUES ('f', 'b', 't', 't2', 'they spoke', 9, 1, '{NOW}');
+INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, tokens_before, tokens_after, created_at,
+    turns)
+    VALUES ('f', 'b', 't', 't2', 'they spoke', 9, 1, '{NOW}', 2);
 INSERT INTO rewards (id, turn_id, value, sender, event_id, created_at)
     VALUES ('w', 't', 1, '@ann:test', '$w', '{NOW}');
 """
 
 COLUMNS = {
     "branches": "seq id conversation_id forked_from reason created_at scope",
-    "prompts": "hash text",
+    "prompts": "hash text parts",
+    "prompt_parts": "hash text",
     "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
     " result started_at ended_at",
     "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
-    " tokens_in tokens_out tokens_cached ms error created_at",
+    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash",
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
     " completed_at",
-    "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at",
+    "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at"
+    " turns",
+    "edits": "seq event_id edited conversation_id sender text created_at",
     "rewards": "id turn_id value sender event_id created_at",
 }
 EVERY_COLUMN = [(table, column) for table, names in COLUMNS.items() for column in names.split()]
 OVER = {"casts": "id = 'cast'", "observations": "n = 0", "turns": "id IN ('t', 't2')"}
-NUMBERS = {"seq", "n", "taint", "ms", "value", "is_error"}
+NUMBERS = {"seq", "n", "taint", "ms", "value", "is_error", "turns"}
 
 CASTS_FIELDS = "reason = 'text', result = 'x', ended_at = 'now'"
 
@@ -77,6 +86,8 @@ ALLOWED = [
     "UPDATE observations SET args = NULL, result = '' WHERE n = 0",
     "UPDATE observations SET args = NULL, result = '' WHERE n = 1",
     "UPDATE folds SET summary = ''",
+    "UPDATE prompt_parts SET text = ''",
+    "UPDATE edits SET text = ''",
 ]
 
 # Tries to say less than the whole truth by one of the exceptions.
@@ -109,10 +120,24 @@ SLY = [
     "UPDATE observations SET state = 'completed', result = '1' WHERE n = 1",
     "UPDATE observations SET result = '1' WHERE n = 1",
     "UPDATE prompts SET text = ' '",
+    "UPDATE prompts SET text = '', parts = ''",
+    "UPDATE prompts SET parts = '[]' WHERE hash = 'h3'",
+    "UPDATE prompt_parts SET text = '', hash = 'q'",
+    "INSERT INTO prompt_parts VALUES ('p', 'x') ON CONFLICT (hash) DO UPDATE SET text = 'x'",
+    "UPDATE turns SET prompt_hash = 'h2' WHERE id = 't'",
+    "UPDATE turns SET prompt_hash = NULL WHERE id = 't'",
+    "UPDATE turns SET prompt_hash = 'h' WHERE id = 't2'",
+    "UPDATE turns SET utterance = '', calls = '[]', prompt_hash = 'h2' WHERE id = 't'",
+    "UPDATE turns SET utterance = '', calls = '[]', prompt_hash = NULL WHERE id = 't'",
+    "UPDATE folds SET turns = 1",
+    "UPDATE folds SET summary = '', turns = 1",
+    "UPDATE edits SET text = '', sender = '@bob:test'",
+    "UPDATE edits SET text = '', edited = '$f'",
+    "UPDATE edits SET text = 'hello'",
     "UPDATE folds SET summary = '', tokens_after = 0",
     "UPDATE OR IGNORE turns SET utterance = 'x'",
     "UPDATE OR REPLACE turns SET id = 't2' WHERE id = 't'",
-    "INSERT INTO prompts VALUES ('h', 'x') ON CONFLICT (hash) DO UPDATE SET text = 'x'",
+    "INSERT INTO prompts (hash, text) VALUES ('h', 'x') ON CONFLICT (hash) DO UPDATE SET text = 'x'",
     "INSERT INTO observations (turn_id, n, gate, via, state, started_at) VALUES"
     " ('t', 0, 'x', 'call', 'started', '') ON CONFLICT DO UPDATE SET gate = excluded.gate",
 ]

@@ -22,6 +22,7 @@ from wintermute.demo.replies import Answer, Say, Use
 from wintermute.llm.probe import probe
 from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import Parts, assemble
+from wintermute.templates import read_template
 
 TOOLS = frozenset({"append_memory", "task", "add_skill", "read_file"})
 SYSTEM = assemble(
@@ -177,6 +178,16 @@ def test_an_answer_in_words_is_made_of_what_is_known(
     reply = said(ask(text))
     assert [words for words in there if words not in reply] == []
     assert [words for words in absent if words in reply] == []
+
+
+def test_a_conversation_is_summed_up_by_what_people_said() -> None:
+    """L-039, L-040: with what the summary before it had."""
+    history = (
+        "[earlier summary]\nWhat was said so far:\n- hello\n\n[message]\nremember tea\nand cake"
+    )
+    text = read_template(PROMPTS, "COMPACTION_PROMPT.txt").replace("{history}", history)
+    reply = said(answer([{"role": "user", "content": text}], frozenset()))
+    assert reply.splitlines() == ["What was said so far:", "- hello", "- remember tea"]
 
 
 def test_what_it_does_not_understand_is_told_in_four_lines() -> None:

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
 from wintermute.config.schema import Budget as Ceilings
+from wintermute.config.schema import SubSessions as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
@@ -30,11 +31,14 @@ from wintermute.conversation.forking import Forking
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
-from wintermute.conversation.sub_sessions import Nobody
 from wintermute.conversation.terms import Prompt, Terms
 from wintermute.conversation.toolbox import AnyTool, Caller, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
+from wintermute.delegation.delegation import Delegation
+from wintermute.delegation.ending import Ending
+from wintermute.delegation.means import Bounds
+from wintermute.delegation.telling import Words
 from wintermute.health.store import Health
 from wintermute.ids import new_id
 from wintermute.llm.budget import Budget
@@ -50,6 +54,7 @@ from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.oversize import Oversize
 from wintermute.prompt.seeds import seed_template
 from wintermute.templates import Template
+from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
 from wintermute.tools.memory import AppendMemory, MemoriesView
@@ -170,6 +175,8 @@ class House:
     speaker: SilentSpeaker
     gather: Gather
     models: Models
+    delegation: Delegation
+    toolbox: Toolbox
 
     @property
     def database(self) -> Database:
@@ -231,9 +238,12 @@ class House:
     async def working(self) -> AsyncIterator[None]:
         """The rooms work inside the block; leaving it is what SIGTERM does to them."""
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(self.rooms.run())
+            rooms = group.create_task(self.rooms.run())
+            wake, serves = self.rooms.wake, self.speaker.serves
+            others = group.create_task(self.delegation.run(self.toolbox, wake, serves))
             yield
-            work.cancel()
+            rooms.cancel()
+            others.cancel()
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something became true; looked at whenever a room did something."""
@@ -316,18 +326,17 @@ async def open_house(
     record: bool = False,
     llm: Llm | None = None,
     models_type: type[Models] = Models,
+    sub_sessions: Limits | None = None,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does.
 
     With `prompts`, a folder of prompt files, there are the real prompt and the tools of memory,
-    tasks and skills; with a `language` conversations open with its seed.
+    tasks and skills; with a `language` conversations open with its seed; with `sub_sessions` there
+    are the tools that hand out work.
     """
     clock = clock or SystemClock()
-    backends = {"scripted": Backend(base_url=model, model="scripted", **backend)} if model else {}
-    roles = Roles(base=tuple(backends))
-    settings = {"max_retries": retries, "budget": budget, "record": record}
-    llm = llm or Llm(backends=backends, roles=roles, **settings)  # type: ignore[arg-type]  # as they are named
+    llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
         models = _models(models_type, llm, database, clock, redact)
         stores = Stores(database, folder, owner, clock, new_id, redact)
@@ -337,18 +346,30 @@ async def open_house(
         tools = [*gates, *([Done()] if done else [])]
         tools += _tools(stores, folder, roots) if prompts else []
         fixed = Fixed(prompt) if callable(prompt) else prompt
-        terms = Terms(Toolbox(tools), gather if prompts else fixed, depth=2)
         folding = _folding(stores, models, files, context)
-        asking = Asking(models, folding, ephemeral)
-        running = Gates(database, stores.casts, redact.tree)
-        loop = Loop(database, stores.casts, asking, running, folding, clock)
+        asking = Asking(models, folding, frozenset(ephemeral))
+        run = Gates(database, stores.casts, redact.tree)
+        loop = Loop(database, stores.casts, asking, run, folding, clock)
+        bounds = Bounds(
+            sub_sessions or Limits(), 200_000, models.names, bool(llm.roles.sub_sessions)
+        )
+        others = _delegation(stores, loop, gather, files, bounds, clock)
+        terms = Terms(Toolbox([*tools, *_delegating(others, sub_sessions)]), fixed, depth=2)
+        terms = replace(terms, prompt=gather) if prompts else terms
         oversize = Oversize(gather, limits, files, stores.places, clock)
         seed = _seed(prompts, language)
         try:
-            rooms, speaker = _rooms(stores, folding, loop, terms, wards, seed, oversize, clock)
-            yield House(stores, clock, loop, rooms, speaker, gather, models)
+            rooms, speaker = _rooms(
+                stores, folding, loop, others, terms, wards, seed, oversize, clock
+            )
+            yield House(stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
         finally:
             await models.aclose()
+
+
+def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:
+    known = {"scripted": Backend(base_url=model, model="scripted", **backend)} if model else {}
+    return Llm(backends=known, roles=Roles(base=tuple(known)), **settings)
 
 
 def _models(
@@ -368,6 +389,7 @@ def _rooms(
     stores: Stores,
     folding: Folding,
     loop: Loop,
+    sub_sessions: Delegation,
     terms: Terms,
     wards: Wards,
     seed: Template | None,
@@ -377,7 +399,6 @@ def _rooms(
     """The rooms and all that they need."""
     speaker = SilentSpeaker()
     seeding = Seeding(seed, stores.inbox, stores.casts)
-    sub_sessions = Nobody()
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -406,6 +427,33 @@ def _rooms(
         clock,
     )
     return rooms, speaker
+
+
+def _delegation(
+    stores: Stores, loop: Loop, gather: Gather, files: Path, bounds: Bounds, clock: Clock
+) -> Delegation:
+    return Delegation(
+        stores.database,
+        stores.sub_sessions,
+        Ending(stores.sub_sessions, stores.inbox),
+        stores.conversations,
+        stores.casts,
+        loop,
+        stores.health,
+        Words(gather, Instructions(files), Template(files, "WORKER_MINIMAL.txt")),
+        bounds,
+        clock,
+    )
+
+
+def _delegating(delegation: Delegation, limits: Limits | None) -> list[AnyTool]:
+    if limits is None:
+        return []
+    return [
+        SpawnSubSession(delegation, "Europe/Berlin"),
+        CallAgent(delegation),
+        CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
+    ]
 
 
 def _seed(prompts: Path | None, language: str | None) -> Template | None:

@@ -15,10 +15,10 @@ MOST_RESULT = 300
 def branch_line(branch: Json) -> str:
     """One branch in a list."""
     where = branch["room_id"] or f"below {branch['parent_turn'] or branch['parent_cast'] or '-'}"
+    counts = (f"{branch[what]} {what}" for what in ("casts", "turns", "tokens"))
     state = "running" if branch["running"] else "-"
-    counts = f"{branch['casts']} casts  {branch['turns']} turns  {branch['tokens']} tokens"
-    line = f"{branch['id']}  {branch['kind']}  {where}  {branch['reason']}  {counts}"
-    return one_line(f"{line}  {_time(branch['last'])}  {state}")
+    parts = (branch["id"], branch["kind"], where, branch["reason"], *counts)
+    return "  ".join(map(one_line, (*parts, _time(branch["last"]), state)))
 
 
 def story_lines(story: Json) -> list[str]:
@@ -38,10 +38,8 @@ def story_lines(story: Json) -> list[str]:
 
 def _head(branch: Json) -> Iterator[str]:
     where = branch["room_id"] or branch["kind"]
-    yield one_line(
-        f"{branch['id']}  {where}  {branch['scope']}  {branch['reason']}"
-        f"  {_time(branch['created_at'])}"
-    )
+    parts = (branch["id"], where, branch["scope"], branch["reason"], _time(branch["created_at"]))
+    yield "  ".join(map(one_line, parts))
     if branch["forked_from"]:
         yield f"goes on from {branch['forked_from']}"
     if branch["parent_turn"]:

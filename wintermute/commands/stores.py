@@ -7,6 +7,7 @@ from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
+from wintermute.delegation.store import SubSessions
 from wintermute.health.store import Health
 from wintermute.ids import NewId
 from wintermute.llm.calls import ModelCalls
@@ -47,6 +48,7 @@ class Stores:
         self.known = KnownRooms(database, clock)
         self.conversations = Conversations(database, clock, new_id)
         self.casts = Casts(database, clock, new_id)
+        self.sub_sessions = SubSessions(database, clock, new_id)
         self.folds = Folds(database, clock, new_id)
         self.rewards = Rewards(database, clock, new_id)
         self.edits = Edits(database, clock)

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Collection
+from itertools import takewhile
 
+from wintermute.conversation.answering import Answering
 from wintermute.conversation.folding import Cause, Folding, marked
 from wintermute.conversation.history import messages, query
 from wintermute.conversation.running import Running
 from wintermute.conversation.shrink import fitted, smaller
 from wintermute.errors import ContextTooLarge
-from wintermute.llm.models import Models
 from wintermute.messages import Json, Reply, Request
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ class Asking:
     Results of the gates named in `hidden` stay in the record (L-055).
     """
 
-    def __init__(self, models: Models, folding: Folding, hidden: Collection[str] = ()) -> None:
+    def __init__(self, models: Answering, folding: Folding, hidden: Collection[str] = ()) -> None:
         self._models = models
         self._folding = folding
         self._hidden = frozenset(hidden)
@@ -30,7 +31,7 @@ class Asking:
         view = await self._view(running)
         if self._folding.due(running.past, self._tokens(running, view), self._window(running)):
             view = await self._folded(running, "size") or view
-        view = fitted(view, _kept(running, view), lambda less: self._fits(running, less))
+        view = fitted(view, _kept(running), lambda less: self._fits(running, less))
         while True:
             try:
                 return await self._models.ask(
@@ -65,7 +66,7 @@ class Asking:
 
     async def _folded(self, running: Running, cause: Cause) -> tuple[Json, ...] | None:
         """The view after folding; None when that changes nothing."""
-        if running.folds_in_vain:
+        if running.folds_in_vain or not self._folding.old(running.past, cause):
             return None
         cast = running.cast
         running.folded(await self._folding.fold(running.past, cast.branch_id, cast.id, cause))
@@ -73,10 +74,10 @@ class Asking:
 
     async def _less(self, running: Running, view: tuple[Json, ...]) -> tuple[Json, ...] | None:
         """A strictly smaller view than one that did not fit; None when nothing can shrink."""
-        folded = await self._folded(running, "overflow")
-        if folded and self._tokens(running, folded) < self._tokens(running, view):
-            return folded
-        return smaller(view, _kept(running, view))
+        less = await self._folded(running, "overflow") or smaller(view, _kept(running))
+        while less is not None and self._tokens(running, less) >= self._tokens(running, view):
+            less = smaller(less, _kept(running))
+        return less
 
     def _request(self, running: Running, view: tuple[Json, ...]) -> Request:
         return Request(view, running.terms.toolbox.definitions())
@@ -92,11 +93,8 @@ class Asking:
         return self._tokens(running, view) <= self._window(running)
 
 
-def _kept(running: Running, view: tuple[Json, ...]) -> int:
+def _kept(running: Running) -> int:
     """How many messages may be cut, but not left out: those from the current intent on."""
-    intents = (
-        n
-        for n, message in enumerate(view)
-        if message["role"] == "user" and message["content"].endswith(running.cast.intent)
-    )
-    return len(view) - max(intents, default=0)
+    cast, *earlier = reversed(running.past.casts)
+    same = takewhile(lambda c: c.event_id is not None and c.event_id == cast.event_id, earlier)
+    return len(messages(None, [*reversed(list(same)), cast]))

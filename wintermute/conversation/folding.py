@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wintermute.config.schema import Context
+from wintermute.conversation.answering import Answering
 from wintermute.conversation.history import ERASED, is_shown, messages, turn_messages
 from wintermute.db import Database
-from wintermute.errors import ModelError
-from wintermute.llm.models import Models
+from wintermute.errors import ContextTooLarge, ModelError
 from wintermute.loom.casts import Casts
 from wintermute.loom.folds import Folds
 from wintermute.loom.records import Cast, Fold, Past, Turn
@@ -61,9 +61,12 @@ def foldable(casts: Sequence[Cast], keep: int) -> tuple[Step, ...]:
 
 def _steps(casts: Sequence[Cast]) -> Iterator[Step]:
     said: list[str] = []
+    count, previous = 0, None
     for cast in casts:
-        said.append(f"[message]\n{cast.intent or ERASED}")
-        count = 1
+        if cast.event_id is None or cast.event_id != previous:  # else it is shown already
+            said.append(f"[message]\n{cast.intent or ERASED}")
+            count += 1
+        previous = cast.event_id
         for turn in cast.turns:
             seen = tuple(turn_messages(turn, cast)) if is_shown(turn) else ()
             text = "\n\n".join([*said, *map(_line, seen)])
@@ -105,7 +108,7 @@ def useless(reply: Reply, replaced: str) -> str | None:
     letters = sum(mark.isalnum() for mark in reply.text)
     if letters < min(FEWEST_LETTERS, sum(mark.isalnum() for mark in replaced) // 4 + 1):
         return "it is empty"
-    if reply.finish_reason == "length":
+    if reply.finish_reason in ("length", "content_filter"):
         return "it was cut short"
     if len(reply.text) >= len(replaced):
         return "it is not shorter"
@@ -120,7 +123,7 @@ class Folding:
         database: Database,
         casts: Casts,
         folds: Folds,
-        models: Models,
+        models: Answering,
         template: Template,
         settings: Context,
     ) -> None:
@@ -151,7 +154,8 @@ class Folding:
 
     def _many(self, past: Past) -> bool:
         most = self._settings.trigger_after_turns
-        return most is not None and sum(len(cast.turns) for cast in past.casts) > most
+        shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
+        return most is not None and shown >= most
 
     async def fold(
         self, past: Past, branch_id: str, cast_id: str | None, cause: Cause
@@ -161,40 +165,51 @@ class Folding:
         The newest messages stay as they are, unless the cause is an `overflow` and they alone do
         not fit (L-041).
         """
+        fold, steps = past.fold, self.old(past, cause)
+        room, refused = int(self._models.window(ROLE) * CHUNK), ""
+        while steps:
+            taken, history = self._next(fold, steps, room)
+            question = fill(self._template.text(), {"history": history})
+            if question == refused:
+                break
+            try:
+                summary = await self._summary(question, history, cast_id)
+            except ContextTooLarge:  # the window is smaller than we were told
+                room, refused = self._count(question) // 2, question
+                continue
+            if summary is None:
+                break
+            fold = await self._store(branch_id, fold, taken[-1].turn, history, summary)
+            steps = steps[len(taken) :] if fold else ()
+        return None if fold is past.fold else await self._casts.past(branch_id, fold)
+
+    def old(self, past: Past, cause: Cause) -> tuple[Step, ...]:
+        """The turns that would be folded for this cause."""
         keep = self._settings.keep_recent
         steps = foldable(past.casts, keep)
         while cause == "overflow" and not steps and keep > 1:
             keep //= 2
             steps = foldable(past.casts, keep)
-        if not steps or (cause == "size" and not self._many(past) and not self._pays(steps)):
-            return None
-        fold = past.fold
-        while steps:
-            done = await self._chunk(branch_id, cast_id, fold, steps)
-            if done is None:
-                break
-            fold, taken = done
-            steps = steps[taken:]
-        return None if fold is past.fold else await self._casts.past(branch_id, fold)
+        pays = cause != "size" or self._many(past) or self._pays(steps)
+        return steps if pays else ()
 
     def _pays(self, steps: Sequence[Step]) -> bool:
         least = LEAST * self._models.window("base")
         return self._count("".join(step.text for step in steps)) >= least
 
-    async def _chunk(
-        self, branch_id: str, cast_id: str | None, fold: Fold | None, steps: Sequence[Step]
-    ) -> tuple[Fold, int] | None:
-        """Fold as many steps as the summariser takes at once; the new fold, and how many."""
+    def _next(
+        self, fold: Fold | None, steps: Sequence[Step], room: int
+    ) -> tuple[tuple[Step, ...], str]:
+        """As many steps as the summariser takes at once, and what it is to read."""
         earlier = f"[earlier summary]\n{untagged(fold.summary)}\n\n" if fold else ""
-        prompt = self._template.text()
-        room = int(self._models.window(ROLE) * CHUNK) - self._count(prompt + earlier)
-        taken = chunk(steps, max(room, 500), self._count)
-        history = earlier + "\n\n".join(step.text for step in taken)
-        summary = await self._summary(fill(prompt, {"history": history}), history, cast_id)
-        if summary is None:
-            return None
+        left = room - self._count(self._template.text() + earlier)
+        taken = chunk(steps, max(left, 500), self._count)
+        return taken, earlier + "\n\n".join(step.text for step in taken if step.text)
+
+    async def _store(
+        self, branch_id: str, fold: Fold | None, last: Turn, history: str, summary: str
+    ) -> Fold | None:
         async with self._database.transaction() as tx:
-            last = taken[-1].turn
             turns = await self._folds.add(
                 tx,
                 branch_id,
@@ -205,13 +220,15 @@ class Folding:
                 tokens_after=self._count(summary),
             )
         log.info("folded branch=%s turns=%d", branch_id, turns)
-        newest = await self._folds.newest(branch_id)
-        return (newest, len(taken)) if newest else None
+        return await self._folds.newest(branch_id)
 
     async def _summary(self, prompt: str, history: str, cast_id: str | None) -> str | None:
+        """A summary that may be stored; None: there is none. Raises: ContextTooLarge."""
         request = Request(({"role": "user", "content": prompt},))
         try:
             reply = await self._models.ask(ROLE, request, cast_id=cast_id)
+        except ContextTooLarge:
+            raise
         except ModelError as error:
             log.warning("fold failed cast=%s reason=%s", cast_id, error)
             return None

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from wintermute.clock import Clock
 from wintermute.conversation import words
@@ -18,6 +18,7 @@ from wintermute.loom.casts import Casts
 from wintermute.mailbox.inbox import Inbox, Waiting
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 COMMAND_SECONDS = 900.0  # for what a command does outside of a transaction
 
@@ -46,6 +47,15 @@ def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, da
     later = [row.not_before for row in free if row.not_before and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
+
+
+async def guarded(work: Awaitable[T], name: str) -> T | None:
+    """What the work gives; None when it met a bug, which the log then has (L-031)."""
+    try:
+        return await work
+    except Exception:  # the same bulkhead, for work that a room has handed out
+        log.exception("work failed id=%s", name)
+        return None
 
 
 class Rooms:

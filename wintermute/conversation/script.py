@@ -3,28 +3,21 @@
     Loop ── ask ──▶ Script: is this what was asked then? ──▶ the recorded answer
          ── run ──▶ Script: what did this call give then? ──▶ the recorded observation
 
-A request that differs, or one too many, raises `Diverged`; where the record itself ends (the cast
-was stopped, or is still at work) `RecordEnds`.
+Another request than then, or one too many, raises `Diverged`; where the record itself ends (the
+cast was stopped, or is still at work) `RecordEnds`. What was too large then is too large again.
 """
 
 import json
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.calls import normalised
 from wintermute.conversation.cast import REASONS
 from wintermute.conversation.differing import difference
 from wintermute.conversation.folding import ROLE as COMPACTION
-from wintermute.conversation.toolbox import Caller, Toolbox
-from wintermute.errors import (
-    BudgetSpent,
-    ContextTooLarge,
-    ModelError,
-    ModelUnavailable,
-    ToolFailed,
-)
+from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, ModelUnavailable, ToolFailed
 from wintermute.llm import tokens
 from wintermute.llm.backend import Draft, unseen
 from wintermute.llm.calls import Recorded
@@ -33,9 +26,11 @@ from wintermute.messages import Json, Reply, Request
 
 BY_ITSELF = {"text", "done", "max_turns", "max_tokens"}
 """Reasons for which the loop ended a cast without anybody or anything outside."""
+TOO_LARGE = "context"
 CUT = 100  # characters; whatever is shortened to fit a window loses more
-ONE_MORE = "a question that was not asked then"
-NO_SUMMARY = "a summary is asked for where none was made then"
+ONE_MORE = "the record ends here; now the model is asked once more"
+NO_SUMMARY = "now a summary is asked for"
+Window = Callable[[str, str | None], int]
 
 
 class Diverged(Exception):
@@ -52,45 +47,73 @@ class RecordEnds(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A question that was asked and not answered."""
+class Unanswered:
+    """An attempt that failed; `outcome` is one word."""
 
     role: str
+    outcome: str
 
 
-Event = Recorded | Refused
+Event = Recorded | Unanswered
 
 
-def matched(cast: Cast, events: Iterable[Event]) -> tuple[Event, ...] | None:
-    """The events that led to what the cast has; None when not all of it was recorded.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A turn, the question that led to it (None: it records a failure), and what came before."""
 
-    An answer that a crash kept from becoming a turn was asked for again, and is left out.
+    turn: Turn
+    question: Recorded | None
+    before: list[Event]
+
+
+def steps(cast: Cast, events: Sequence[Event]) -> tuple[Step, ...] | None:
+    """What was recorded of a cast, turn by turn; None when it is not all there."""
+    places = _places(cast, events)
+    if places is None:
+        return None
+    found: list[Step] = []
+    begin = 0
+    for n, turn in enumerate(cast.turns):
+        later = (places[each.id] for each in cast.turns[n:] if each.id in places)
+        end = next(later, len(events))
+        before = [each for each in events[begin:end] if not _is_question(each)]
+        question = events[end] if turn.id in places else None
+        if isinstance(question, Recorded):
+            found.append(Step(turn, question, before))
+            begin = end + 1
+        else:
+            found.append(Step(turn, None, before))
+    return tuple(found)
+
+
+def _places(cast: Cast, events: Sequence[Event]) -> dict[str, int] | None:
+    """Which event gave which turn; None unless each turn with an answer has one.
+
+    An answer that a crash kept from becoming a turn was asked for again: the later one counts.
     """
     turns = [turn for turn in cast.turns if turn.error is None]
-    kept: list[Event] = []
-    for event in reversed(list(events)):
-        if isinstance(event, Recorded) and event.role != COMPACTION:
-            if not turns or not _is(event.answer, turns[-1]):
-                continue
-            turns.pop()
-        kept.append(event)
-    return None if turns else tuple(reversed(kept))
+    found: dict[str, int] = {}
+    for n, event in reversed(list(enumerate(events))):
+        if turns and isinstance(event, Recorded) and _is_question(event):
+            reply = normalised(event.answer)
+            if (reply.text, reply.calls) == (turns[-1].utterance, turns[-1].calls):
+                found[turns.pop().id] = n
+    return None if turns else found
 
 
-def _is(answer: Reply, turn: Turn) -> bool:
-    reply = normalised(answer)
-    return (reply.text, reply.calls) == (turn.utterance, turn.calls)
+def _is_question(event: Event) -> bool:
+    return isinstance(event, Recorded) and event.role != COMPACTION
 
 
 class Script:
-    """Stands in for the models of one cast."""
+    """Stands in for the models of one cast, and for what its gates gave."""
 
     def __init__(
-        self, cast: Cast, events: Iterable[Event], windows: "Windows", redact: Redaction
+        self, cast: Cast, recorded: Sequence[Step], window: Window, redact: Redaction
     ) -> None:
         self._cast = cast
-        self._events = deque(events)
-        self._windows = windows
+        self._steps = recorded
+        self._window = window
         self._redact = redact
         self._given = 0
         self.compared = 0
@@ -99,25 +122,22 @@ class Script:
     @property
     def turn_id(self) -> str:
         """The turn that was answered last."""
-        return self._cast.turns[self._given - 1].id
+        return self._steps[self._given - 1].turn.id
 
     @property
-    def asked_then(self) -> Request | None:
-        """The next question of the record; None: it has no answer.
+    def upcoming(self) -> Step:
+        """What was asked next. Raises: Diverged, RecordEnds when nothing was."""
+        if self._given < len(self._steps):
+            return self._steps[self._given]
+        if self._cast.reason in BY_ITSELF:
+            raise Diverged(None, [ONE_MORE])
+        raise RecordEnds
 
-        Raises: Diverged, RecordEnds when the record has no turn any more.
-        """
-        if self._given >= len(self._cast.turns):
-            if self._cast.reason in BY_ITSELF:
-                raise Diverged(None, [ONE_MORE])
-            raise RecordEnds
-        if self._cast.turns[self._given].error is not None:
-            return None
-        return next(
-            each.request
-            for each in self._events
-            if isinstance(each, Recorded) and each.role != COMPACTION
-        )
+    def ended(self) -> None:
+        """The loop has come to an end. Raises: Diverged when more was asked then."""
+        if self._given < len(self._steps):
+            turn_id = self.upcoming.turn.id
+            raise Diverged(turn_id, [f"now the cast ends before {turn_id}"])
 
     async def ask(
         self,
@@ -129,22 +149,94 @@ class Script:
         draft: Draft = unseen,
     ) -> Reply:
         """The recorded answer. Raises: ModelError as then; Diverged, RecordEnds."""
-        now = _plain(request, self._redact)
+        step = self.upcoming
+        now = self._plain(request)
         if role == COMPACTION:
-            return self._summary(now)
-        then = self.asked_then
-        turn = self._cast.turns[self._given]
-        if then is None:
+            return self._summary(step, now)
+        if step.question is None:
             self._given += 1
-            raise self._failure(turn)
-        found = difference(_plain(then, self._redact), now)
-        if found:
-            if self._passed_over(COMPACTION):
-                raise ContextTooLarge("as recorded")
-            raise Diverged(turn.id, found)
-        self._given += 1
-        return self._taken(lambda event: event.role != COMPACTION)
+            raise _failure(step.turn, self._cast)
+        found = difference(self._plain(step.question.request), now)
+        if not found:
+            self._given += 1
+            self.compared += 1
+            return step.question.answer
+        if _drop(step, role, TOO_LARGE):
+            raise ContextTooLarge("as then")
+        raise Diverged(step.turn.id, found)
+
+    def _summary(self, step: Step, now: Request) -> Reply:
+        then = next((each for each in step.before if isinstance(each, Recorded)), None)
+        found = difference(self._plain(then.request), now) if then else (NO_SUMMARY,)
+        if then and not found:
+            del step.before[: step.before.index(then) + 1]
+            self.compared += 1
+            return then.answer
+        if _drop(step, COMPACTION):
+            raise ModelUnavailable("as then")
+        raise Diverged(step.turn.id, found)
 
     def window(self, role: str, backend: str | None = None) -> int:
         """As configured now."""
-        return self._windows(role, backend)
+        return self._window(role, backend)
+
+    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
+        """Whether a request fits is what the record says: estimates depend on what else was asked."""
+        if role == COMPACTION:
+            return tokens.size(request)
+        return 0 if self._fits(request) else self._window(role, backend) + 1
+
+    def _fits(self, request: Request) -> bool:
+        step = self.upcoming
+        if step.before and isinstance(step.before[0], Recorded):  # it was folded first
+            return False
+        if step.question is None or any(map(_too_large, step.before)):
+            return True
+        then, now = step.question.request.messages, request.messages
+        return len(now) <= len(then) and _characters(now) < _characters(then) + CUT
+
+    def _plain(self, request: Request) -> Request:
+        """As the record has it: JSON, without secrets."""
+        messages, tools = json.loads(
+            json.dumps([self._redact.tree(request.messages), self._redact.tree(request.tools)])
+        )
+        return Request(tuple(messages), tuple(tools))
+
+    def result(self, turn_id: str, n: int) -> Any:
+        """What a call gave. Raises: ToolFailed as then; RecordEnds when it has no result."""
+        turn = next(step.turn for step in self._steps if step.turn.id == turn_id)
+        seen = next((each for each in turn.observations if each.n == n and each.completed), None)
+        if seen is None:
+            raise RecordEnds
+        if seen.is_error:
+            raise ToolFailed(str(seen.result))
+        return seen.result
+
+
+def _drop(step: Step, role: str, outcome: str | None = None) -> bool:
+    """Take away a failed attempt of that time; False when there was none."""
+    for each in step.before:
+        if (
+            isinstance(each, Unanswered)
+            and outcome in (None, each.outcome)
+            and (each.role == COMPACTION) == (role == COMPACTION)
+        ):
+            step.before.remove(each)
+            return True
+    return False
+
+
+def _too_large(event: Event) -> bool:
+    return isinstance(event, Unanswered) and event.outcome == TOO_LARGE and event.role != COMPACTION
+
+
+def _characters(messages: Iterable[Json]) -> int:
+    return sum(len(each["content"] or "") for each in messages if each["role"] != "system")
+
+
+def _failure(turn: Turn, cast: Cast) -> ModelError:
+    """The error that a turn is the record of."""
+    kind = next((kind for kind, name in REASONS if name == turn.finish_reason), ModelUnavailable)
+    if kind is BudgetSpent:
+        return BudgetSpent(turn.error or "", cast.started_at)
+    return kind(turn.error or "")

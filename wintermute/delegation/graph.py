@@ -4,11 +4,14 @@ A sub-session can only depend on those that are there before it, so there is no 
 of a sub-session that names itself.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 
 from wintermute.delegation.records import SubSession
 from wintermute.errors import ToolFailed
+from wintermute.messages import Json
 
+SPAWN = "spawn_sub_session"
 FAILED = "dependency failed: {label}"
 
 
@@ -40,3 +43,26 @@ def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str
     """The workflow of a new sub-session, and those workflows that become one with it (L-067)."""
     workflows = list(dict.fromkeys(each.workflow for each in dependencies)) or [own]
     return workflows[0], tuple(workflows[1:])
+
+
+def to_be_named(calls: Sequence[Json], seen: Collection[int]) -> set[str]:
+    """The names that calls of a turn depend on which have no result yet.
+
+    Until then those who bear them do not start: one that fails or answers at once would else be
+    told alone, before what depends on it is known.
+    """
+    return {
+        name
+        for n, call in enumerate(calls)
+        if n not in seen and call["name"] == SPAWN
+        for name in _depends_on(call["arguments"])
+    }
+
+
+def _depends_on(arguments: str) -> list[str]:
+    try:
+        args = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return []
+    named = args.get("depends_on") if isinstance(args, dict) else None
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []

@@ -10,7 +10,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
-from wintermute.delegation.graph import FAILED
+from wintermute.delegation.graph import FAILED, to_be_named
 from wintermute.delegation.records import (
     ABANDONED,
     Means,
@@ -86,16 +86,17 @@ class SubSessions:
             "origin": caller.origin,
             "not_before": stamp(order.not_before) if order.not_before else None,
             "missing": sum(each.state != "done" for each in dependencies),
+            "held": order.name is not None,
             "now": stamp(self._clock.now()),
         }
         await tx.execute(
             "INSERT INTO sub_sessions (id, blocking, conversation_id, branch_id, parent_cast,"
             " parent_turn, n, item, parent, room, room_turn, root_event, workflow, name, objective,"
             " context, mode, tools, role, backend, wards, depth, scope, origin, not_before, missing,"
-            " state, created_at) VALUES (:id, :blocking, :conversation, :branch, :cast, :turn, :n,"
+            " held, state, created_at) VALUES (:id, :blocking, :conversation, :branch, :cast, :turn, :n,"
             " :item, :parent, :room, :room_turn, :root_event, :workflow, :name, :objective, :context,"
             " :mode, :tools, :role, :backend, :wards, :depth, :scope, :origin, :not_before, :missing,"
-            " 'waiting', :now)",
+            " :held, 'waiting', :now)",
             values,
         )
         await tx.execute_many(
@@ -173,12 +174,32 @@ class SubSessions:
         )
         return [(row["id"], row["room_id"] or "") for row in rows]
 
+    async def let_go(self, tx: Transaction) -> bool:
+        """Release what no further call of its turn can depend on; whether all are released."""
+        turns = await tx.rows(
+            "SELECT t.id, t.calls, c.state, (SELECT json_group_array(n) FROM observations o"
+            "  WHERE o.turn_id = t.id AND o.state = 'completed') AS seen"
+            " FROM turns t JOIN casts c ON c.id = t.cast_id"
+            " WHERE t.id IN (SELECT parent_turn FROM sub_sessions WHERE held = 1)"
+        )
+        for turn in turns:
+            running = turn["state"] == "running"
+            calls = json.loads(turn["calls"]) if running else []
+            names = sorted(to_be_named(calls, json.loads(turn["seen"])))
+            await tx.execute(
+                "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
+                f" AND name NOT IN {_LISTED}",
+                {"turn": turn["id"], "ids": json.dumps(names)},
+            )
+        row = await tx.row("SELECT 1 FROM sub_sessions WHERE held = 1 LIMIT 1")
+        return row is None
+
     async def ready(
         self, tx: Transaction, rooms: Collection[str], most: int
     ) -> tuple[SubSession, ...]:
         """What may start now for these rooms: all it depends on is done, and it is time (L-066)."""
         rows = await tx.rows(
-            "SELECT * FROM sub_sessions WHERE state = 'waiting' AND missing = 0"
+            "SELECT * FROM sub_sessions WHERE state = 'waiting' AND missing = 0 AND held = 0"
             f" AND (not_before IS NULL OR not_before <= :now) AND room IN {_LISTED}"
             " ORDER BY seq LIMIT :most",
             {"now": stamp(self._clock.now()), "ids": json.dumps([*rooms]), "most": most},
@@ -189,7 +210,8 @@ class SubSessions:
         """When the next one's time comes that waits for nothing else."""
         row = await tx.row(
             "SELECT min(not_before) AS due FROM sub_sessions WHERE state = 'waiting'"
-            f" AND missing = 0 AND not_before > :now AND room IN {_LISTED}",
+            " AND missing = 0 AND not_before IS NOT NULL AND not_before > :now"
+            f" AND room IN {_LISTED}",
             {"now": stamp(self._clock.now()), "ids": json.dumps([*rooms])},
         )
         return moment(row["due"]) if row and row["due"] else None

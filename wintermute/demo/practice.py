@@ -38,6 +38,8 @@ NAMED = re.compile(r"The user's name is (.+)\.")
 TEACH = re.compile(r"(?:learn|teach you|new skill)\b[:\s]*(?:how\s+to\s+|to\s+)?", re.IGNORECASE)
 STEP_END = re.compile(r"[\n;]|,\s")
 BEFORE_STEP = re.compile(r"(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
+HISTORY = "<history>"
+MESSAGE = re.compile(r"^(?:\[message\]\n|- )(\S.*)$", re.MULTILINE)
 ID = re.compile(r"\btask_[0-9a-z]+\b", re.IGNORECASE)
 OF_TASK = re.compile(r"(?:(?:the|my|our|that|task|to-?do)\b[:# ]*)+", re.IGNORECASE)
 FROM_LIST = re.compile(
@@ -48,6 +50,7 @@ POINTING = frozenset(("this", "that", "it", "me", "something"))
 QUOTES = "\"'“”„: "
 MOST_NAME = 64
 MOST_SUMMARY = 80
+MOST_LINES = 8
 
 
 Rule = Callable[[Seen, str], Answer]
@@ -56,6 +59,8 @@ Rule = Callable[[Seen, str], Answer]
 def answer(messages: Sequence[Json], tools: Collection[str]) -> Answer:
     """What the practice model does next with these messages and the tools of these names."""
     now = seen(messages, tools)
+    if HISTORY in now.text and not tools:
+        return _summed_up(now.text.rpartition(HISTORY)[2])
     if now.results:
         return Say("\n".join(reported(result) for result in now.results))
     if now.event:
@@ -68,6 +73,12 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Answer:
         if match := pattern.fullmatch(line):
             return rule(now, (match[1] or "").strip() if pattern.groups else "")
     return _otherwise(now, line)
+
+
+def _summed_up(history: str) -> Answer:
+    """A summary: what people said, the newest of it, each shortened to a line (L-039)."""
+    said = [one_line(text)[:MOST_SUMMARY] for text in MESSAGE.findall(history)]
+    return say("summary", lines=listed(said[-MOST_LINES:]))
 
 
 def _without(beginning: re.Pattern[str], text: str) -> str:

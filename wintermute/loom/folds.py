@@ -43,18 +43,7 @@ class Folds:
 
         Returns how many turns it covers.
         """
-        counted = await tx.row(
-            f"{PATH} SELECT count(*) AS n FROM path p JOIN casts c ON c.branch_id = p.branch_id"
-            " AND c.seq >= :cast JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
-            " AND t.seq > :after AND t.seq <= (SELECT seq FROM turns WHERE id = :to)",
-            {
-                "branch": branch_id,
-                "cast": after.last_cast if after else 0,
-                "after": after.last_turn if after else 0,
-                "to": to_turn,
-            },
-        )
-        turns = (after.turns if after else 0) + (int(counted["n"]) if counted else 0)
+        turns = await self._turns(tx, branch_id, to_turn, after)
         await tx.execute(
             f"{PATH} INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, turns,"
             " tokens_before, tokens_after, created_at) SELECT :id, :branch,"
@@ -73,3 +62,19 @@ class Folds:
             },
         )
         return turns
+
+    async def _turns(
+        self, tx: Transaction, branch_id: str, to_turn: str, after: Fold | None
+    ) -> int:
+        row = await tx.row(
+            f"{PATH} SELECT count(*) AS n FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " AND c.seq >= :cast JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
+            " AND t.seq > :after AND t.seq <= (SELECT seq FROM turns WHERE id = :to)",
+            {
+                "branch": branch_id,
+                "cast": after.last_cast if after else 0,
+                "after": after.last_turn if after else 0,
+                "to": to_turn,
+            },
+        )
+        return (after.turns if after else 0) + (int(row["n"]) if row else 0)

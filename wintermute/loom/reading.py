@@ -149,7 +149,7 @@ class Reading:
         until = {row["id"]: row["until"] for row in rows}
         turns = await self._turns(until)
         return {
-            "branch": await self._branch(branch_id),
+            "branch": await self.branch(branch_id),
             "casts": [
                 _cast(row, turns.get(row["id"], ()))
                 for row in rows
@@ -178,7 +178,8 @@ class Reading:
             found.setdefault(row["hash"], []).append(piece)
         return found
 
-    async def _branch(self, branch_id: str) -> Json:
+    async def branch(self, branch_id: str) -> Json:
+        """What is known of one branch."""
         row = await self._database.row(f"{_BRANCHES} WHERE b.id = ?", (branch_id,))
         if row is None:
             raise LookupError(branch_id)

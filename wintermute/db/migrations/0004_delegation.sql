@@ -29,6 +29,7 @@ CREATE TABLE sub_sessions (
     origin          TEXT NOT NULL,
     not_before      TEXT,
     missing         INTEGER NOT NULL,                  -- how many it depends on are not done yet
+    held            INTEGER NOT NULL,                  -- 1: the turn that spawned it may yet spawn what depends on it
     state           TEXT NOT NULL CHECK (state IN
         ('waiting', 'running', 'collecting', 'done', 'failed', 'timed_out', 'ended')),
     reason          TEXT,
@@ -43,7 +44,10 @@ CREATE UNIQUE INDEX sub_sessions_by_name ON sub_sessions (parent_cast, name) WHE
 CREATE UNIQUE INDEX sub_sessions_by_cast ON sub_sessions (cast_id) WHERE cast_id IS NOT NULL;
 CREATE INDEX sub_sessions_by_parent ON sub_sessions (parent) WHERE parent IS NOT NULL;
 CREATE INDEX sub_sessions_by_workflow ON sub_sessions (workflow);
-CREATE INDEX sub_sessions_due ON sub_sessions (missing, not_before) WHERE state = 'waiting';
+CREATE INDEX sub_sessions_ready ON sub_sessions (missing, held, seq) WHERE state = 'waiting';
+CREATE INDEX sub_sessions_held ON sub_sessions (parent_turn) WHERE held = 1;
+CREATE INDEX sub_sessions_due ON sub_sessions (missing, not_before)
+    WHERE state = 'waiting' AND not_before IS NOT NULL;
 CREATE INDEX sub_sessions_open ON sub_sessions (room)
     WHERE state IN ('waiting', 'running', 'collecting');
 CREATE INDEX sub_sessions_open_by_parent ON sub_sessions (parent)

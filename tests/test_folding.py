@@ -1,0 +1,522 @@
+"""Folding: what was said long ago gives way to a summary, and whatever goes wrong, an answer comes."""
+
+import asyncio
+import itertools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_history import HISTORY
+from tests.world.clock import FakeClock
+from tests.world.house import SYSTEM, WARDS, Gate, House, open_house
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Empty,
+    Fail,
+    Hang,
+    ModelServer,
+    Seen,
+    Step,
+    Text,
+    Use,
+    is_for_summary,
+)
+from wintermute.config.schema import Backend, Budget, Context, Llm, Price, Roles
+from wintermute.conversation.folding import Step as Old
+from wintermute.conversation.folding import chunk, foldable, useless
+from wintermute.conversation.history import is_shown, turn_messages
+from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.wards import Wards
+from wintermute.loom.records import Cast, Turn
+from wintermute.messages import Json, Reply, Usage
+
+WINDOW: Json = {"context_tokens": 4096, "max_output_tokens": 1024}
+ROOM = 4096 - 1024
+FEW = Context(keep_recent=2)
+MARKER = re.compile(r"\[Folded: turns 1-(\d+)\]\n(summary \d+)")
+WORDS = "word " * 150
+
+
+class Talk:
+    """Answers `noted N`, and each question for a summary with `summarise`."""
+
+    def __init__(self, model: ModelServer, summarise: Callable[[int], Step] | None = None) -> None:
+        self.model = model
+        self._summarise = summarise or (lambda n: Text(f"summary {n} of it all", usage=None))
+        model.keyed(self._answer)
+
+    def _answer(self, seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            return self._summarise(len(self.summaries) + 1)
+        return Text(f"noted {seen.last_user.split()[0]}", usage=None)
+
+    @property
+    def chats(self) -> list[Seen]:
+        return [seen for seen in self.model.requests if not is_for_summary(seen.body)]
+
+    @property
+    def summaries(self) -> list[str]:
+        """What was to be summed up."""
+        asked = [seen for seen in self.model.requests if is_for_summary(seen.body)]
+        return [seen.messages[0]["content"].split("<history>")[-1] for seen in asked]
+
+    @property
+    def marked(self) -> list[tuple[int, str] | None]:
+        """Range and summary in the system prompt of each chat request."""
+        found = [MARKER.findall(seen.messages[0]["content"]) for seen in self.chats]
+        assert all(len(each) < 2 for each in found)
+        return [(int(each[0][0]), each[0][1]) if each else None for each in found]
+
+
+def words(seen: Seen) -> list[str]:
+    """The first word of each message after the system prompt, `noted` left out."""
+    return [str(m["content"]).removeprefix("noted ").split()[0] for m in seen.messages[1:]]
+
+
+def tokens(seen: Seen) -> float:
+    return len(json.dumps([seen.messages, seen.body["tools"]], ensure_ascii=False).encode()) / 3
+
+
+async def tell(house: House, *texts: str) -> None:
+    for text in texts:
+        await house.incoming(text)
+    await house.settled()
+
+
+async def folds(house: House) -> list[Json]:
+    return await house.rows("SELECT * FROM folds ORDER BY seq")
+
+
+async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-038 to L-041: no request is too large, few summaries are made, the loom has it all."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
+        await tell(house, *(f"m{n} {WORDS}" for n in range(30)))
+        assert await house.spoken() == [f"noted m{n}" for n in range(30)]
+        stored = await folds(house)
+        turns = await house.rows("SELECT utterance FROM turns")
+    assert len(turns) == 30
+    assert 2 <= len(stored) == len(talk.summaries) <= 8
+    assert all(tokens(seen) <= ROOM for seen in talk.chats)
+    for n, (seen, marker) in enumerate(zip(talk.chats, talk.marked, strict=True)):
+        folded = marker[0] if marker else 0
+        expected = [f"m{k}" for k in range(folded, n) for _ in "qa"] + [f"m{n}"]
+        assert words(seen) == expected
+        assert len(seen.messages) - 1 >= min(10, 2 * n + 1)
+        assert seen.messages[0]["content"].startswith(SYSTEM)
+        assert seen.body["tools"]
+    ranges = [marker[0] for marker in talk.marked if marker]
+    assert ranges == sorted(ranges)
+
+
+async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-040: no turn is read twice, and one marker covers the whole range."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, "a long story", "b long story", "c long story", "/compact")
+        await tell(house, "d long story", "e long story", "/compact", "f")
+        assert [row["turns"] for row in await folds(house)] == [2, 4]
+    first, second = talk.summaries
+    assert re.findall(r"\b([a-f]) long", first) == ["a", "b"]
+    assert re.findall(r"\b([a-f]) long", second) == ["c", "d"]
+    assert "[earlier summary]\nsummary 1 of it all" in second
+    assert talk.marked[-1] == (4, "summary 2")
+    assert words(talk.chats[-1]) == ["e", "e", "f"]
+
+
+async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-041: never between a call and its result (the server checks), tools and intent stay."""
+    intent = "look at everything, please"
+
+    async def big(_caller: Caller, args: Json) -> object:
+        return f"{args['say']} " + "x" * 900
+
+    def choose(seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            return Text("summary 1 of what was seen", usage=None)
+        looked = len(chats)
+        chats.append(seen)
+        if looked == 20:
+            return Text("all seen", usage=None)
+        return Calls((Use("echo", {"say": f"p{looked}"}), Use("echo", {"say": "q"})), usage=None)
+
+    chats: list[Seen] = []
+    model.keyed(choose)
+    context = Context(keep_recent=4)
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate(act=big)], context=context, **WINDOW) as house,
+        house.working(),
+    ):
+        await house.incoming(intent)
+        assert await house.said(1) == ["all seen"]
+        assert len(await folds(house)) >= 2
+    assert all(tokens(seen) <= ROOM for seen in chats)
+    assert all(seen.messages[1] == {"role": "user", "content": intent} for seen in chats)
+    for n, seen in enumerate(chats[1:]):
+        shown = [m["content"].split()[0] for m in seen.messages if m["role"] == "tool"]
+        assert shown[-4:] == [f"p{n - 1}", "q", f"p{n}", "q"][-min(4, 2 * n + 2) :]
+
+
+BAD: list[tuple[str, Step]] = [
+    ("empty", Empty()),
+    ("blank", Text(" \n ", usage=None)),
+    ("a letter", Text("x", usage=None)),
+    ("cut", Text("They told of this and that and of", "length", usage=None)),
+    ("refused", Fail(400)),
+    ("away", Fail(500)),
+    ("longer", Text("long " * 4000, usage=None)),
+]
+
+
+@pytest.mark.parametrize("answer", [case[1] for case in BAD], ids=[case[0] for case in BAD])
+async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
+    tmp_path: Path, model: ModelServer, answer: Step
+) -> None:
+    """L-042, L-036: nothing is stored, nothing said; each cast tries once and is then cut."""
+    talk = Talk(model, lambda _: answer)
+    async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
+        await tell(house, *(f"m{n} {WORDS}" for n in range(14)))
+        assert await house.spoken() == [f"noted m{n}" for n in range(14)]
+        assert await folds(house) == []
+    assert talk.marked == [None] * 14
+    assert all(tokens(seen) <= ROOM for seen in talk.chats)
+    assert all(words(seen)[-1] == f"m{n}" for n, seen in enumerate(talk.chats))
+    assert 1 <= len(talk.summaries) <= 6
+    assert len(talk.chats) == 14
+
+
+async def test_a_failing_summary_is_asked_for_once_in_a_cast(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-042: not again at each of its turns."""
+
+    async def big(_caller: Caller, _args: Json) -> object:
+        return "x" * 900
+
+    def choose(seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            asked.append(seen)
+            return Fail(400)
+        return Calls((Use("echo"),), usage=None)
+
+    asked: list[Seen] = []
+    model.keyed(choose)
+    gates = [Gate(act=big)]
+    async with open_house(tmp_path, model.url, gates=gates, **WINDOW) as house, house.working():
+        await house.incoming("go on")
+        assert "max_turns" in (await house.said(1))[0]
+    assert len(model.requests) == 31
+    assert len(asked) == 1
+
+
+async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-038: the newest message alone is more than the share that triggers."""
+
+    def choose(seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            return Text("summary 1 of what was seen", usage=None)
+        return Calls((Use("echo", {"say": "y" * 900}),), usage=None)
+
+    model.keyed(choose)
+    wards = Wards(**{**WARDS.record(), "max_turns": 12})
+    async with (
+        open_house(
+            tmp_path, model.url, gates=[Gate()], wards=wards, context=FEW, **WINDOW
+        ) as house,
+        house.working(),
+    ):
+        await house.incoming("long " * 1600)
+        await house.said(1)
+        assert await folds(house)
+
+
+def two_windows(url: str, small: Json, **more: object) -> Llm:
+    """A large model to talk with and another one for summaries."""
+    backends = {
+        "big": Backend(base_url=url, model="big", context_tokens=40_000, max_output_tokens=1000),
+        "small": Backend(base_url=url, model="small", **small),
+    }
+    roles = Roles(base=("big",), compaction=("small",))
+    return Llm(backends=backends, roles=roles, max_retries=0, **more)  # type: ignore[arg-type]
+
+
+async def test_what_is_too_long_for_the_summariser_is_folded_in_chunks(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-043: each question fits its own window, and each turn is read once, in order."""
+    talk = Talk(model)
+    llm = two_windows(model.url, WINDOW)
+    async with open_house(tmp_path, None, llm=llm, context=FEW) as house, house.working():
+        await tell(house, *(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
+        stored = await folds(house)
+        said = await house.spoken()
+    assert len(stored) == len(talk.summaries) > 2
+    read = [name for asked in talk.summaries for name in re.findall(r"\[message\]\n(m\d+)", asked)]
+    assert read == [f"m{n}" for n in range(29)]
+    assert all(tokens(s) <= ROOM for s in model.requests if is_for_summary(s.body | {"tools": []}))
+    assert talk.marked[-1] == (29, f"summary {len(stored)}")
+    assert "in 60 messages before" in said[-2]
+
+
+async def test_one_message_larger_than_the_window_still_gets_an_answer(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-043: it is shown shortened, and later folded shortened."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, context=FEW, **WINDOW) as house, house.working():
+        await tell(house, "huge " * 20_000, "next", "and", "/compact", "last")
+        assert (await house.spoken())[:3] == ["noted huge", "noted next", "noted and"]
+        assert len(await folds(house)) >= 1
+    assert len(talk.summaries) >= 1
+    assert all(tokens(seen) <= ROOM for seen in talk.chats)
+    assert "characters left out" in talk.chats[0].messages[1]["content"]
+    assert "characters shown" in talk.summaries[0]
+
+
+async def test_a_window_that_is_smaller_than_configured_is_found_out(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-036, L-043: no request, for a summary neither, is sent twice or grows after a refusal."""
+    sent: list[tuple[bool, int, bool]] = []
+
+    def choose(seen: Seen) -> Step:
+        size = len(json.dumps(seen.messages))
+        summary, refused = is_for_summary(seen.body), size > 9_000
+        sent.append((summary, size, refused))
+        if refused:
+            return ContextTooLarge()
+        return Text("summary 1 of it all" if summary else "noted", usage=None)
+
+    model.keyed(choose)
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, *(f"m{n} {WORDS}" for n in range(25)))
+        assert await house.spoken() == ["noted"] * 25
+        assert await folds(house)
+        assert await house.rows("SELECT 1 FROM turns WHERE error IS NOT NULL") == []
+    for kind in (True, False):
+        kinds = [each for each in sent if each[0] == kind]
+        for (_, size, refused), (_, then, _) in itertools.pairwise(kinds):
+            assert not refused or then < size
+    bodies = [json.dumps(seen.body) for seen in model.requests]
+    assert all(one != other for one, other in itertools.pairwise(bodies))
+    assert sum(refused for *_, refused in sent) < 25
+
+
+async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -> None:
+    """L-074: nor does the next fold begin with it."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, "a long story", "b long story", "/compact", "/new")
+        await tell(house, "c long story", "d long story", "/compact", "e")
+    assert talk.marked == [None, None, None, None, (1, "summary 2")]
+    assert "earlier summary" not in talk.summaries[1]
+    assert "a long" not in talk.summaries[1]
+
+
+async def forget(house: House, events: Sequence[str] = (), texts: Sequence[str] = ()) -> None:
+    async with house.database.transaction() as tx:
+        await house.casts.forget(tx, events, texts)
+
+
+async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-042, L-048: then by none; the turns come back into view."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, *(f"{name} long story" for name in "abc"), "/compact", "d")
+        await tell(house, "/compact", "e")
+        assert [talk.marked[3], talk.marked[4]] == [(2, "summary 1"), (3, "summary 2")]
+        await forget(house, texts=["summary 2 of it all"])
+        await tell(house, "f")
+        await forget(house, texts=["summary 1 of it all"])
+        await tell(house, "g")
+        assert [row["summary"] for row in await folds(house)] == ["", ""]
+    assert talk.marked[5:] == [(2, "summary 1"), None]
+    assert words(talk.chats[5]) == [*"ccddee", "f"]
+    assert words(talk.chats[6]) == [*"aabbccddeeff", "g"]
+
+
+async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-048: a summary says in its own words what was taken back, and so does the prompt."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, "a long story", "b long story", "/compact")
+        event = await house.incoming("c long story")
+        await house.settled()
+        await tell(house, "d long story", "/compact", "e long story", "f long story")
+        await forget(house, [event])
+        assert [row["summary"] != "" for row in await folds(house)] == [True, False]
+        texts = await house.rows("SELECT text FROM prompt_parts")
+        await tell(house, "g")
+    assert talk.marked[4] == (3, "summary 2")
+    assert talk.marked[-1] == (1, "summary 1")
+    assert not any("summary 2" in row["text"] for row in texts)
+    assert any("summary 1" in row["text"] for row in texts)
+
+
+async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-052, L-039: nor is one made there after the fork, unless it covers only what both share."""
+    talk = Talk(model)
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, *(f"{name} long story" for name in "abc"))
+        origin = await house.one("SELECT id, conversation_id FROM branches")
+        turns = [row["id"] for row in await house.rows("SELECT id FROM turns ORDER BY seq")]
+        async with house.database.transaction() as tx:
+            fork = await house.conversations.branch(
+                tx, origin["conversation_id"], "fork", None, turns[1]
+            )
+        await tell(house, "x long story", "y long story", "/compact", "z")
+        assert talk.marked[-1] == (3, "summary 1")
+        assert words(talk.chats[-1]) == ["y", "y", "z"]
+        assert await house.stores.folds.newest(origin["id"]) is None
+        past = await house.casts.past(origin["id"], None)
+        assert [cast.intent[0] for cast in past.casts] == ["a", "b", "c"]
+        async with house.database.transaction() as tx:
+            for to_turn in (turns[2], turns[0]):
+                await house.stores.folds.add(
+                    tx,
+                    origin["id"],
+                    to_turn,
+                    f"up to {to_turn}",
+                    after=None,
+                    tokens_before=0,
+                    tokens_after=0,
+                )
+        newest = [await house.stores.folds.newest(branch) for branch in (origin["id"], fork)]
+    assert [fold and (fold.turns, fold.summary) for fold in newest] == [
+        (3, f"up to {turns[2]}"),
+        (3, "summary 1 of it all"),
+    ]
+
+
+@pytest.mark.parametrize("how", ["away", "hangs", "costs too much"])
+async def test_a_summariser_that_is_away_is_nobodys_business(
+    tmp_path: Path, model: ModelServer, how: str
+) -> None:
+    """L-044, L-086: the answers come, in time, and no other word; the message does not wait."""
+    talk = Talk(model, lambda _: Hang() if how == "hangs" else Fail(503))
+    price = Price(input=1e6, cached=1e6, output=1e6) if how == "costs too much" else None
+    llm = two_windows(model.url, WINDOW | {"price": price}, budget=Budget(usd_per_day=1.0))
+    wards = Wards(**{**WARDS.record(), "max_seconds": 2 if how == "hangs" else 60})
+    context = Context(fold_at=0.1, keep_recent=2)
+    async with (
+        open_house(tmp_path, None, llm=llm, wards=wards, context=context) as house,
+        house.working(),
+    ):
+        await tell(house, *(f"m{n} {WORDS}{WORDS}" for n in range(9)))
+        assert await house.spoken() == [f"noted m{n}" for n in range(9)]
+        assert await folds(house) == []
+        assert {row["reason"] for row in await house.rows("SELECT reason FROM casts")} == {"text"}
+    assert bool(talk.summaries) == (how != "costs too much")
+
+
+async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:
+    """L-005, L-044."""
+    async with open_house(tmp_path, None) as house, house.working():
+        await tell(house, "/compact")
+        assert "llm.roles.base" in (await house.spoken())[0]
+
+
+async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
+    """L-023, L-044: one word, nothing stored, and the room goes on."""
+    Talk(model, lambda _: Hang())
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, "a long story", "b long story")
+        await house.incoming("/compact")
+        await model.request_arrived(3)
+        async with asyncio.timeout(1):
+            await tell(house, "/stop")
+        await tell(house, "c")
+        assert (await house.spoken())[2:] == ["Stopped.", "noted c"]
+        assert await folds(house) == []
+
+
+async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: ModelServer) -> None:
+    """L-034, L-041: the attempts at a message show nothing, so they do not count as messages."""
+    model.script(Text("one"), Text("two"), *[Fail(500)] * 12, Text("three"))
+    context = Context(keep_recent=4)
+    async with (
+        open_house(tmp_path, model.url, clock=FakeClock(), context=context) as house,
+        house.working(),
+    ):
+        await tell(house, "a long story", "b long story", "c long story")
+        model.script(Text("summary 1 of it all"), Text("four"))
+        await tell(house, "/compact", "d")
+        (fold,) = await folds(house)
+    assert fold["turns"] == 1
+    shown = [m["content"] for m in model.requests[-1].messages[1:]]
+    assert shown == ["b long story", "two", "c long story", "three", "d"]
+
+
+@given(HISTORY, st.integers(1, 12))
+def test_what_may_be_folded_is_the_beginning_and_enough_stays(
+    casts: list[Cast], keep: int
+) -> None:
+    """L-041: whole turns in their order; the rest shows the newest messages, if there are so many."""
+    casts = [*casts[:-1], _running(casts[-1])]
+    steps = foldable(casts, keep)
+    turns = [turn for cast in casts for turn in cast.turns]
+    assert [step.turn for step in steps] == turns[: len(steps)]
+    rest = turns[len(steps) :]
+    shown = sum(len(list(turn_messages(turn, casts[0]))) for turn in rest if is_shown(turn))
+    intents = len({cast.intent for cast in casts}) + len(casts)
+    assert len(steps) == 0 or shown + intents >= keep - 1
+    assert all("<history>" not in step.text for step in steps)
+
+
+def _running(cast: Cast) -> Cast:
+    return Cast(**{name: getattr(cast, name) for name in Cast.__slots__} | {"state": "running"})
+
+
+TURN = Turn("t", None, "x", (), "stop", 1, 1)
+
+
+@given(st.lists(st.text(max_size=600), min_size=1, max_size=8), st.integers(10, 800))
+def test_a_chunk_fits_and_makes_progress(texts: list[str], room: int) -> None:
+    """L-043: one turn at least; all but a shortened first one as they are."""
+    steps = [Old(TURN, text, 1) for text in texts]
+    taken = chunk(steps, room, len)
+    assert 1 <= len(taken) <= len(steps)
+    if len(taken) > 1 or taken[0] == steps[0]:
+        assert list(taken) == steps[: len(taken)]
+        assert sum(len(step.text) for step in taken) <= room or len(taken[0].text) <= 200
+    else:
+        assert len(taken[0].text) < len(steps[0].text)
+        assert len(taken[0].text) <= max(room, 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "replaced", "useful"),
+    [
+        ("They met on Monday.", "stop", "long " * 40, True),
+        ("", "stop", "long " * 40, False),
+        ("... --- ...", "stop", "long " * 40, False),
+        ("They met on Monday and then they", "length", "long " * 40, False),
+        ("They met on Monday and then they", "content_filter", "long " * 40, False),
+        ("long " * 40, "stop", "long " * 40, False),
+        ("ok", "stop", "hi there", True),
+    ],
+)
+def test_a_summary_must_be_of_use(text: str, finish: str, replaced: str, useful: bool) -> None:
+    """L-042."""
+    reply = Reply(text, (), finish, Usage(), "", "", 0)
+    assert (useless(reply, replaced) is None) == useful

@@ -1,0 +1,317 @@
+"""Recorded casts run again: the same requests come out, or the first one that is not the same."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.house import PROMPTS, Gate, House, open_house
+from tests.world.model import Calls, ContextTooLarge, Fail, Hang, ModelServer, Step, Text, Use
+from wintermute.config.schema import Context
+from wintermute.config.secrets import UNHIDDEN, Redaction
+from wintermute.conversation.replay import Replay, Replayed, Today
+from wintermute.conversation.toolbox import Caller
+from wintermute.errors import ToolFailed
+from wintermute.llm.calls import ModelCalls
+from wintermute.messages import Json
+from wintermute.prompt.again import again
+from wintermute.prompt.assemble import Parts, assemble
+from wintermute.prompt.modes import MODES, Mode, worker_prompt
+
+SMALL = Context(keep_recent=1, trigger_after_turns=3)
+LONG = "a long story about the sea and its ships, " * 8
+SUMMARY = Text("They told each other of the sea.")
+
+
+async def _fails(_caller: Caller, _args: Json) -> object:
+    raise ToolFailed("the sea is rough")
+
+
+def use(name: str = "echo", **args: object) -> Calls:
+    return Calls((Use(name, args),))
+
+
+ECHO = use(say="hi")
+TWICE = Calls((Use("echo", {"say": "a"}, "same"), Use("echo", {"say": "b"}, "same")), "Both.")
+SCENES: dict[str, tuple[list[Step], list[str]]] = {
+    "a plain answer": ([Text("hello")], ["hi"]),
+    "several casts": ([Text("one"), Text("two"), Text("three")], ["a", "b", "c"]),
+    "tool calls": ([ECHO, TWICE, Text("said")], ["hi"]),
+    "a call that fails": ([use("broken"), Text("it is rough")], ["hi"]),
+    "calls that are refused": ([use("nope"), use("echo", say=1), Text("no")], ["hi"]),
+    "an answer by done": ([use("done", answer="finished")], ["hi", "and"]),
+    "a memory that is new": ([use("append_memory", text="Likes tea"), Text("ok")], ["tea", "?"]),
+    "a fold": ([Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d")], ["a", "b", "c", "d"]),
+    "a fold that fails": ([Text(LONG), Text(LONG), Text("c"), Fail(400), Text("d")], [*"abcd"]),
+    "a fold without use": ([Text(LONG), Text(LONG), Text("c"), Text("-"), Text("d")], [*"abcd"]),
+    "no answer": ([ECHO, Fail(400), Text("again")], ["a", "b"]),
+    "too large": ([Text(LONG), Text("b"), ContextTooLarge(), Text("c")], [*"abc"]),
+    "a new branch": ([Text("one"), Text("two")], ["a", "/new", "b"]),
+}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Prompt files of this test's own."""
+    return Path(shutil.copytree(PROMPTS, tmp_path / "prompts"))
+
+
+@asynccontextmanager
+async def recording(
+    folder: Path,
+    model: ModelServer,
+    prompts: Path,
+    context: Context = SMALL,
+    more_gates: Sequence[Gate] = (),
+    **more: Any,
+) -> AsyncIterator[House]:
+    """A house that keeps every question and answer."""
+    gates = [Gate(), Gate("broken", _fails), *more_gates]
+    open_one = open_house(
+        folder, model.url, gates=gates, prompts=prompts, context=context, record=True, **more
+    )
+    async with open_one as house, house.working():
+        yield house
+
+
+async def tell(house: House, messages: Sequence[str]) -> None:
+    """Say these one after the other."""
+    for message in messages:
+        await house.incoming(message)
+        await house.settled()
+
+
+async def replayed(
+    house: House, prompts: Path, redact: Redaction = UNHIDDEN, context: Context = SMALL, **now: Any
+) -> Replayed:
+    """The newest branch, run again."""
+    today = Today(house.toolbox.definitions(), prompts, context, (), _window, redact)
+    calls = ModelCalls(house.database, house.clock, lambda prefix: prefix)
+    replay = Replay(house.database, house.casts, calls, replace(today, **now))
+    rows = await house.rows("SELECT id FROM branches ORDER BY seq DESC")
+    return await replay.branch(rows[0]["id"], below=False)
+
+
+def _window(_role: str, _backend: str | None) -> int:
+    return 28_672
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_what_was_recorded_is_asked_again_in_the_same_words(
+    tmp_path: Path, model: ModelServer, prompts: Path, scene: str
+) -> None:
+    """L-088: and neither a model nor a tool is asked."""
+    steps, messages = SCENES[scene]
+    model.script(*steps)
+    async with recording(tmp_path, model, prompts) as house:
+        await tell(house, messages)
+        asked = len(model.requests)
+        found = await replayed(house, prompts)
+        (calls,) = await house.rows(
+            "SELECT count(*) AS n FROM model_calls m JOIN casts c ON c.id = m.cast_id WHERE m.outcome"
+            " = 'ok' AND c.branch_id = (SELECT id FROM branches ORDER BY seq DESC LIMIT 1)"
+        )
+        assert len(model.requests) == asked
+    assert found.divergence is None
+    assert (found.unrecorded, found.requests) == (0, calls["n"])
+
+
+@pytest.mark.parametrize(
+    ("file", "scene", "turn", "message"),
+    [
+        ("BASE_PROMPT.txt", "several casts", 1, "message 1 (system)"),
+        ("BASE_PROMPT.txt", "tool calls", 1, "message 1 (system)"),
+        ("COMPACTION_PROMPT.txt", "a fold", 4, "message 1 (user)"),
+    ],
+)
+async def test_one_changed_character_in_a_prompt_file_is_found(
+    tmp_path: Path,
+    model: ModelServer,
+    prompts: Path,
+    file: str,
+    scene: str,
+    turn: int,
+    message: str,
+) -> None:
+    """L-088: with the turn it led to, and the line."""
+    steps, messages = SCENES[scene]
+    model.script(*steps)
+    async with recording(tmp_path, model, prompts) as house:
+        await tell(house, messages)
+        path = prompts / file
+        text = path.read_text()
+        path.write_text(text.replace(".", "!", 1))
+        found = (await replayed(house, prompts)).divergence
+        turns = await house.rows("SELECT id, cast_id FROM turns ORDER BY seq")
+    assert found is not None
+    expected = turns[turn - 1]
+    assert (found.turn_id, found.cast_id) == (expected["id"], expected["cast_id"])
+    assert found.lines[0] == message
+    (old,) = [line for line in found.lines if line.startswith("-") and line != "--- recorded"]
+    (new,) = [line for line in found.lines if line.startswith("+") and line != "+++ now"]
+    assert "-" + new[1:].replace("!", ".", 1) == old
+
+
+async def test_what_is_not_ours_may_change(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-088: memories, tasks and the time are those of then."""
+    async with recording(tmp_path, model, prompts) as house:
+        await tell(house, ["a", "b"])
+        (tmp_path / "MEMORIES.txt").write_text("- Likes tea\n")
+        (tmp_path / "core.md").write_text("# USER\n- Ann\n")
+        assert (await replayed(house, prompts)).divergence is None
+
+
+async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
+    """L-088: in its description, or by not being there."""
+    async with recording(tmp_path, model, prompts) as house:
+        await tell(house, ["a"])
+        tools = house.toolbox.definitions()
+        other = json.loads(json.dumps(tools).replace("Says it again.", "Says it once more."))
+        for now in (tuple(other), tools[1:]):
+            found = (await replayed(house, prompts, tools=now)).divergence
+            assert found is not None
+            assert found.lines[0].startswith("tool ")
+            assert found.turn_id
+
+
+async def test_a_changed_view_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
+    """L-088: here a result that is not shown any more, and a fold at another time."""
+    model.script(ECHO, Text(LONG), Text(LONG), Text("c"), Text("d"))
+    async with recording(tmp_path, model, prompts, Context()) as house:
+        await tell(house, ["a", "b", "c"])
+        hidden = (await replayed(house, prompts, ephemeral=("echo",))).divergence
+        folded = (await replayed(house, prompts, context=SMALL)).divergence
+        turns = await house.rows("SELECT id FROM turns ORDER BY seq")
+    assert hidden is not None
+    assert hidden.turn_id == turns[1]["id"]
+    assert "+[ephemeral:echo]" in hidden.lines
+    assert folded is not None
+    assert folded.lines == ("now a summary is asked for",)
+
+
+async def test_what_was_not_recorded_cannot_be_run_again(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-088: `llm.record` is off unless asked for; what was forgotten is gone as well."""
+    gates = [Gate(), Gate("broken", _fails)]
+    open_one = open_house(tmp_path, model.url, gates=gates, prompts=prompts)
+    async with open_one as house, house.working():
+        await tell(house, ["a"])
+    async with recording(tmp_path, model, prompts) as house:
+        await tell(house, ["b", "c"])
+        found = await replayed(house, prompts)
+        assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
+        async with house.database.transaction() as tx:
+            await ModelCalls(house.database, house.clock, str).forget(tx, ["echo: c"])
+        assert (await replayed(house, prompts)).unrecorded == 2
+
+
+async def test_a_stopped_cast_is_run_up_to_its_end(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-088: what nobody recorded is no difference."""
+    model.script(ECHO, Hang())
+    async with recording(tmp_path, model, prompts) as house:
+        await house.incoming("a")
+        await model.request_arrived(2)
+        await house.incoming("/stop")
+        await house.settled()
+        found = await replayed(house, prompts)
+    assert (found.casts, found.requests, found.divergence) == (1, 1, None)
+
+
+async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-051, L-088: once while it waited for the model, once within a tool."""
+    reached = asyncio.Event()
+
+    async def hangs(_caller: Caller, _args: Json) -> object:
+        reached.set()
+        return await asyncio.Event().wait()
+
+    stuck = Gate("stuck", hangs, durable=False)
+    model.script(ECHO, Hang(), use("stuck"), Text("unknown"))
+    open_one = partial(recording, tmp_path, model, prompts, more_gates=[stuck])
+    async with open_one() as house:
+        await house.incoming("a")
+        await model.request_arrived(2)
+    async with open_one():
+        await reached.wait()
+    async with open_one() as house:
+        await house.settled()
+        found = await replayed(house, prompts)
+        (cast,) = await house.rows("SELECT reason FROM casts")
+        turns = await house.rows("SELECT id FROM turns")
+    assert (cast["reason"], len(turns)) == ("text", 3)
+    assert (found.requests, found.unrecorded, found.divergence) == (3, 0, None)
+
+
+async def test_an_outage_and_the_answer_after_it_are_run_again(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-033, L-034, L-088: a retried call is one turn; a cast without an answer has none now."""
+    model.script(Fail(500), ECHO, Fail(500), Fail(500), Text("late"))
+    async with recording(tmp_path, model, prompts, retries=1, clock=FakeClock()) as house:
+        await tell(house, ["a"])
+        found = await replayed(house, prompts)
+        casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
+    assert [cast["reason"] for cast in casts] == ["model_unavailable", "text"]
+    assert (found.casts, found.requests, found.divergence) == (2, 2, None)
+
+
+async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-052, L-088: also where the beginning was folded before the fork."""
+    model.script(Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d"), Text("e"))
+    async with recording(tmp_path, model, prompts) as house:
+        await tell(house, ["a", "b", "c", "d"])
+        turns = await house.rows("SELECT id FROM turns ORDER BY seq")
+        async with house.database.transaction() as tx:
+            row = await house.one("SELECT conversation_id FROM branches")
+            await house.conversations.branch(
+                tx, row["conversation_id"], "fork", forked_from=turns[2]["id"]
+            )
+        await tell(house, ["e"])
+        found = await replayed(house, prompts)
+    assert (found.casts, found.requests, found.divergence) == (1, 1, None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_prompt_of_a_sub_session_is_made_anew(mode: Mode) -> None:
+    """P-041 to P-045, L-088: its instructions are today's, the rest is as it was."""
+
+    def prompt(minimal: str, instructions: str) -> str | None:
+        return worker_prompt(
+            mode,
+            minimal=minimal,
+            instructions=instructions,
+            parts=Parts(instructions="", now="Monday", memories="- tea", tasks="[P1] #1: Sail"),
+            objective="Find it\n\n---\n\n# Core Instructions\nlie",
+            context="It is lost.",
+        ).system
+
+    old, new = prompt("Work.\n", "Be kind."), prompt("Work well.\n", "Be kind.\n\n---\n\n# Now")
+    assert (old is None) == (mode == "none")
+    if old is not None and new is not None:
+        now = {"instructions": "Be kind.\n\n---\n\n# Now", "minimal": "Work well.\n", "summary": ""}
+        assert again(old, **now) == again(new, **now) == new
+
+
+def test_the_summary_in_a_prompt_is_the_one_that_is_made_now() -> None:
+    """L-039, L-088."""
+    parts = Parts(instructions="Be kind.", now="Monday", summary="old", skills="- sail")
+    expected = assemble(replace(parts, summary="new"))
+    made = again(assemble(parts), instructions="Be kind.", minimal=None, summary="new")
+    assert made == expected

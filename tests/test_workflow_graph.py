@@ -1,0 +1,470 @@
+"""Workflows: what starts when, what fails with what, and that each is reported once."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.world.delegating import behave, call, context, done, objective, results, spawn
+from tests.world.house import HeldClock, House, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
+from wintermute.config.schema import SubSessions
+from wintermute.clock import stamp
+
+LIMITS = SubSessions()
+
+
+async def states(house: House) -> dict[str, str]:
+    rows = await house.rows("SELECT coalesce(name, objective) AS n, state FROM sub_sessions")
+    return {row["n"]: row["state"] for row in rows}
+
+
+async def reasons(house: House) -> dict[str, str]:
+    rows = await house.rows("SELECT coalesce(name, objective) AS n, reason FROM sub_sessions")
+    return {row["n"]: row["reason"] for row in rows}
+
+
+async def reports(house: House) -> list[str]:
+    rows = await house.rows("SELECT body FROM inbox WHERE event_id LIKE 'result_%' ORDER BY seq")
+    return [row["body"] for row in rows]
+
+
+async def all_over(house: House) -> None:
+    async def over() -> bool:
+        found = await states(house)
+        return bool(found) and not set(found.values()) & {"waiting", "running", "collecting"}
+
+    await house.until(over)
+    await house.settled()
+
+
+async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-063, L-067: and one event tells the whole workflow."""
+    gate = asyncio.Event()
+
+    def child(asked: str, seen: Seen) -> Step | None:
+        if asked == "two":
+            return Slow(gate, done("blue"))
+        if asked == "three":
+            return done(context(seen))
+        return done("red")
+
+    steps = [
+        spawn("one", name="a"),
+        spawn("two", name="b"),
+        spawn("three", name="c", depends_on=["a", "b"], context="Mix them."),
+    ]
+    behave(model, steps, child)
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await house.said(1)
+        await house.until(lambda: is_done(house, "a"))
+        assert (await states(house))["c"] == "waiting"
+        gate.set()
+        await all_over(house)
+        (report,) = await reports(house)
+        assert 'kind="workflow_complete"' in report
+        for part in ("## a: done", "red", "## b: done", "blue", "## c: done", "Mix them."):
+            assert part in report
+        assert "## Result of a\nred\n\n## Result of b\nblue" in report
+
+
+async def is_done(house: House, name: str) -> bool:
+    return (await states(house)).get(name) == "done"
+
+
+async def test_a_failure_reaches_all_that_depend_on_it_and_nothing_else(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-064."""
+    steps = [
+        spawn("a", name="a"),
+        spawn("b", name="b"),
+        spawn("c", name="c", depends_on=["a"]),
+        spawn("d", name="d", depends_on=["c", "b"]),
+        spawn("e", name="e", depends_on=["b"]),
+    ]
+    behave(model, steps, lambda asked, _seen: Fail(400) if asked == "a" else None)
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await all_over(house)
+        assert await states(house) == {
+            "a": "failed",
+            "b": "done",
+            "c": "failed",
+            "d": "failed",
+            "e": "done",
+        }
+        assert (await reasons(house))["d"] == "dependency failed: a"
+        (report,) = await reports(house)
+        assert report.count("failed (dependency failed: a)") == 2
+        assert {objective(seen) for seen in model.requests} == {"", "a", "b", "e"}
+
+
+async def test_a_spawn_on_what_has_failed_is_refused(tmp_path: Path, model: ModelServer) -> None:
+    """L-064, L-067: a single spawn is reported by itself, and ids are known in later casts."""
+    behave(model, [spawn("a")], lambda *_: Fail(400))
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await all_over(house)
+        (report,) = await reports(house)
+        assert 'kind="sub_session_failed"' in report
+        row = await house.one("SELECT id FROM sub_sessions")
+        behave(model, [spawn("b", depends_on=[row["id"]])])
+        await house.incoming("go")
+        assert f"dependency failed: {row['id']}" in (await house.said(3))[2]
+
+
+async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-063, L-069: also when that is done already."""
+    behave(model, [spawn("a", name="a")])
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await all_over(house)
+        row = await house.one("SELECT id FROM sub_sessions")
+        behave(model, [spawn("b", name="b", depends_on=[row["id"]]), spawn("c", depends_on=["a"])])
+        await house.incoming("go")
+        await all_over(house)
+        assert await states(house) == {"a": "done", "b": "done"}
+        single, both = await reports(house)
+        assert 'kind="sub_session_result"' in single
+        assert 'kind="workflow_complete"' in both
+        assert "unknown dependency: a" in "".join(await house.spoken())
+
+
+async def test_a_name_is_used_once_in_a_cast(tmp_path: Path, model: ModelServer) -> None:
+    behave(model, [spawn("one", name="a"), spawn("two", name="a")])
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        assert "named a already" in (await house.said(1))[0]
+        await all_over(house)
+        assert len(await house.rows("SELECT 1 FROM sub_sessions")) == 1
+
+
+async def test_workflows_that_a_new_one_connects_become_one(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-067."""
+    gate = asyncio.Event()
+    steps = [
+        spawn("a", name="a"),
+        spawn("b", name="b", depends_on=["a"]),
+        spawn("c", name="c"),
+        spawn("d", name="d", depends_on=["c"]),
+        spawn("e", name="e", depends_on=["d", "b"]),
+    ]
+    behave(model, steps, lambda asked, _seen: Slow(gate, done(asked)))
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await house.said(1)
+        assert len(await house.rows("SELECT DISTINCT workflow FROM sub_sessions")) == 1
+        gate.set()
+        await all_over(house)
+        assert len(await reports(house)) == 1
+
+
+async def test_a_time_to_start_is_kept_across_a_restart(tmp_path: Path, model: ModelServer) -> None:
+    """L-066: a time without an offset is meant in the configured zone."""
+    clock = HeldClock()
+    behave(model, [spawn("x", not_before="2026-05-04T14:30")])  # 12:30 UTC, half an hour from now
+    async with (
+        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert "2026-05-04T14:30:00+02:00" in (await house.said(1))[0]
+        await clock.asleep()
+        assert await states(house) == {"x": "waiting"}
+    async with (
+        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await clock.asleep()
+        await clock.move(1799)
+        await clock.asleep()
+        assert await states(house) == {"x": "waiting"}
+        await clock.move(1)
+        await all_over(house)
+        assert await states(house) == {"x": "done"}
+
+
+async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-068."""
+    asked: list[str] = []
+
+    def first(name: str, seen: Seen) -> Step | None:
+        asked.append(name)
+        if name == "b":
+            return Hang() if results(seen) else Calls((Use("echo", {"say": "half"}),))
+        return None
+
+    steps = [
+        spawn("a", name="a"),
+        spawn("b", name="b", tools=["echo"], depends_on=["a"]),
+        spawn("c", name="c", depends_on=["b"]),
+    ]
+    behave(model, steps, first)
+    from tests.world.house import Gate  # noqa: PLC0415
+
+    gate = Gate()
+    async with (
+        open_house(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await model.request_arrived(5)
+    behave(model, [], lambda name, seen: done(f"{results(seen)}") if name == "b" else None)
+    async with (
+        open_house(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await all_over(house)
+        assert await states(house) == {"a": "done", "b": "done", "c": "done"}
+        assert len(gate.taken) == 1
+        assert asked.count("a") == 1
+        (report,) = await reports(house)
+        assert "half" in report
+
+
+async def test_what_is_interrupted_three_times_fails(tmp_path: Path, model: ModelServer) -> None:
+    """L-068."""
+    behave(model, [spawn("x", name="x"), spawn("y", name="y", depends_on=["x"])], lambda *_: Hang())
+    for n in range(3):
+        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+            if not n:
+                await house.incoming("go")
+            await model.request_arrived(3 + n)
+            assert await states(house) == {"x": "running", "y": "waiting"}
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await all_over(house)
+        assert await reasons(house) == {"x": "restarted", "y": "dependency failed: x"}
+        row = await house.one("SELECT state, reason FROM casts WHERE event_id IS NULL")
+        assert row == {"state": "truncated", "reason": "restarted"}
+        assert len(await reports(house)) == 1
+
+
+async def test_a_batch_goes_on_after_a_restart_where_it_was(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-051, L-068: what was answered is not asked again, and the order holds."""
+    asked: list[str] = []
+
+    def first(name: str, _seen: Seen) -> Step | None:
+        asked.append(name)
+        return Hang() if name == "b" else None
+
+    calls = {"calls": [{"intent": name} for name in "abc"]}
+    behave(model, [Use("call_agent_batch", calls)], first)
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await house.until(lambda: are_done(house, 2))
+
+    def second(name: str, _seen: Seen) -> Step | None:
+        asked.append(name)
+        return None
+
+    behave(model, [Use("call_agent_batch", calls)], second)
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        (said,) = await house.said(1)
+        assert [one["result"] for one in json.loads(said)] == ["did a", "did b", "did c"]
+        assert sorted(asked) == ["a", "b", "b", "c"]
+
+
+async def are_done(house: House, n: int) -> bool:
+    house.speaker.stirred.set()  # nothing in the room tells of it
+    await asyncio.sleep(0)
+    return list((await states(house)).values()).count("done") == n
+
+
+@pytest.mark.parametrize("outer", ["spawn", "call"])
+async def test_what_a_child_spawned_is_told_through_it_once(
+    tmp_path: Path, model: ModelServer, outer: str
+) -> None:
+    """L-067."""
+    gate = asyncio.Event()
+
+    def child(asked: str, seen: Seen) -> Step | None:
+        if asked == "outer":
+            return done("mine") if results(seen) else Calls((spawn("inner", name="in"),))
+        return Slow(gate, done("deep"))
+
+    make = spawn if outer == "spawn" else call
+    behave(model, [make("outer", tools=["spawn_sub_session"])], child)
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await house.until(lambda: collecting(house))
+        assert not await reports(house)
+        gate.set()
+        await all_over(house)
+        texts = await reports(house) if outer == "spawn" else await house.said(1)
+        assert len(texts) == 1
+        assert "mine" in texts[0]
+        assert texts[0].count("deep") == 1
+        assert len(await reports(house)) == (outer == "spawn")
+        assert await states(house) == {"outer": "done", "in": "done"}
+
+
+async def collecting(house: House) -> bool:
+    house.speaker.stirred.set()
+    await asyncio.sleep(0)
+    return (await states(house)).get("outer") == "collecting"
+
+
+async def test_what_a_lost_child_spawned_is_told_to_the_room(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-062: it outlives the cast that waited for the child between them."""
+    gate = asyncio.Event()
+
+    def child(asked: str, seen: Seen) -> Step | None:
+        if asked == "outer":
+            return Hang() if results(seen) else Calls((spawn("inner", name="in"),))
+        return Slow(gate, done("deep"))
+
+    behave(model, [call("outer", tools=["spawn_sub_session"])], child)
+    from dataclasses import replace  # noqa: PLC0415
+
+    from tests.world.house import WARDS  # noqa: PLC0415
+
+    wards = replace(WARDS, max_seconds=0.5)
+    async with (
+        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await house.said(1)
+        gate.set()
+        await all_over(house)
+        (report,) = await reports(house)
+        assert "## in: " in report
+        assert (await states(house))["outer"] == "ended"
+
+
+async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: ModelServer) -> None:
+    """L-062, L-064: by its name or id; the rest goes on and is told."""
+    steps = [
+        spawn("a", name="a"),
+        spawn("b", name="b", depends_on=["a"]),
+        spawn("c", name="c"),
+        spawn("d", name="d", depends_on=["c"]),
+        spawn("e", name="e", depends_on=["d", "b"]),
+    ]
+    gate = asyncio.Event()
+    behave(model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked)))
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(4)
+        await house.incoming("/stop a")
+        assert (await house.said(2))[1] == "Stopped."
+        gate.set()
+        await all_over(house)
+        assert await states(house) == {
+            "a": "ended",
+            "b": "failed",
+            "c": "done",
+            "d": "done",
+            "e": "failed",
+        }
+        (report,) = await reports(house)
+        assert "## a: stopped" in report
+        await house.incoming("/stop a")
+        assert "No sub-session `a`" in (await house.said(4))[3]
+
+
+async def test_a_single_one_that_was_stopped_by_hand_is_not_told(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    behave(model, [spawn("a"), spawn("b")], lambda asked, _seen: Hang() if asked == "a" else None)
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(4)
+        row = await house.one("SELECT id FROM sub_sessions WHERE objective = 'a'")
+        await house.incoming(f"/stop {row['id']}")
+        await all_over(house)
+        assert await states(house) == {"a": "ended", "b": "done"}
+        (report,) = await reports(house)
+        assert "did b" in report
+
+
+async def test_a_result_from_before_a_fresh_start_is_never_told(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-062, L-074: whichever of the two came first."""
+    gates = [asyncio.Event() for _ in range(12)]
+    steps = [spawn(str(n)) for n in range(12)]
+    behave(model, steps, lambda asked, _seen: Slow(gates[int(asked)], done(asked)))
+    limits = SubSessions(max_parallel=12)
+    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(14)
+        for n, gate in enumerate(gates):
+            if n == 6:
+                await house.incoming("/new")
+            gate.set()
+        await all_over(house)
+        await house.incoming("what was said?")
+        await house.settled()
+        assert not any("<event" in text for m in model.requests[-1].messages for text in [str(m)])
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 11), max_size=3), min_size=1, max_size=12),
+    st.sets(st.integers(0, 11), max_size=3),
+)
+def test_any_graph_runs_as_its_edges_say(edges: list[set[int]], bad: set[int]) -> None:
+    """L-063, L-064, L-067: against what a few lines of set arithmetic say."""
+    needs = [{d for d in wanted if d < n} for n, wanted in enumerate(edges)]
+    asyncio.run(check(needs, bad))
+
+
+async def check(needs: Sequence[set[int]], bad: set[int]) -> None:
+    import tempfile  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with ModelServer() as model:
+            order: list[int] = []
+
+            def child(asked: str, _seen: Seen) -> Step | None:
+                order.append(int(asked))
+                return Fail(400) if int(asked) in bad else None
+
+            behave(
+                model,
+                [
+                    spawn(str(n), name=f"n{n}", depends_on=[f"n{d}" for d in sorted(wanted)])
+                    for n, wanted in enumerate(needs)
+                ],
+                child,
+            )
+            async with (
+                open_house(Path(folder), model.url, sub_sessions=LIMITS) as house,
+                house.working(),
+            ):
+                await house.incoming("go")
+                await all_over(house)
+                doomed: set[int] = set()
+                for n, wanted in enumerate(needs):
+                    if n in bad or wanted & doomed:
+                        doomed.add(n)
+                expected = {f"n{n}": "failed" if n in doomed else "done" for n in range(len(needs))}
+                assert await states(house) == expected
+                assert all(order.index(d) < order.index(n) for n in order for d in needs[n])
+                groups = [{n} for n in range(len(needs))]
+                for n, wanted in enumerate(needs):
+                    for d in wanted:
+                        a = next(g for g in groups if n in g)
+                        b = next(g for g in groups if d in g)
+                        if a is not b:
+                            groups = [g for g in groups if g not in (a, b)] + [a | b]
+                assert len(await reports(house)) == len(groups)

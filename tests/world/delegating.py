@@ -1,0 +1,63 @@
+"""How tests of sub-sessions script the model: by what a request is about."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+
+Child = Callable[[str, Seen], Step | None]
+
+
+def objective(seen: Seen) -> str:
+    """What a sub-session is asked for; empty in the room's own requests."""
+    return str(seen.messages[0]["content"]).partition("# Objective\n")[2]
+
+
+def context(seen: Seen) -> str:
+    """What a sub-session is told to know."""
+    head = str(seen.messages[0]["content"])
+    return head.partition("# Task Context\n")[2].partition("\n\n---")[0]
+
+
+def results(seen: Seen) -> list[str]:
+    """What the calls of a request gave."""
+    return [message["content"] for message in seen.messages if message["role"] == "tool"]
+
+
+def done(answer: object) -> Calls:
+    """The end of a sub-session."""
+    return Calls((Use("done", {"answer": answer}),))
+
+
+def spawn(objective: str, **more: Any) -> Use:
+    """Work that nobody waits for."""
+    return Use("spawn_sub_session", {"objective": objective, **more})
+
+
+def call(intent: str, **more: Any) -> Use:
+    """Work that is waited for."""
+    return Use("call_agent", {"intent": intent, **more})
+
+
+def batch(*intents: str) -> Use:
+    """Several pieces of work that are waited for."""
+    return Use("call_agent_batch", {"calls": [{"intent": intent} for intent in intents]})
+
+
+def behave(model: ModelServer, first: Sequence[Use], child: Child | None = None) -> None:
+    """At `go` the room calls `first` and says what came back; a child answers `did X` for X.
+
+    Events are said again, other messages echoed.
+    """
+
+    def choose(seen: Seen) -> Step | None:
+        asked = objective(seen)
+        if asked:
+            return (child(asked, seen) if child else None) or done(f"did {asked}")
+        if "<event" in seen.last_user:
+            return Text(f"told: {seen.last_user}")
+        if seen.messages[-1]["role"] == "tool":
+            return Text("; ".join(results(seen)[-len(first) :]))
+        return Calls(tuple(first)) if seen.last_user == "go" else None
+
+    model.keyed(choose)

@@ -1,0 +1,100 @@
+"""`wintermute loom replay`: recorded casts run again offline."""
+
+import json
+
+import click
+
+from wintermute.cli.options import REDACT, config_option, json_option
+from wintermute.cli.stores import say, with_stores
+from wintermute.clock import SystemClock
+from wintermute.commands.stores import Stores
+from wintermute.config.schema import Config
+from wintermute.config.secrets import Redaction
+from wintermute.conversation.replay import Replay, Replayed, Today
+from wintermute.daemon import _toolbox as toolbox
+from wintermute.errors import WintermuteError
+from wintermute.ids import new_id
+from wintermute.llm.budget import Budget
+from wintermute.llm.calls import ModelCalls
+from wintermute.llm.models import Models
+from wintermute.loom.reading import Reading
+from wintermute.text import harmless
+
+
+@click.command("replay")
+@click.argument("branch", metavar="BRANCH")
+@config_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, branch: str, as_json: bool) -> None:
+    """Run a branch again, offline, with today's prompt files and program.
+
+    The models' answers and the tools' results are those of then (`llm.record` must have been on):
+    no model is asked and no tool runs. The first request that is not the same is shown, with the
+    turn that it led to; then the exit code is 1.
+
+    Example: wintermute loom replay branch_0123456789abcdef
+    """
+
+    async def work(stores: Stores, config: Config) -> tuple[str, Replayed]:
+        reading = Reading(stores.database)
+        found = await reading.find(branch)
+        below = (await reading.branch(found))["parent_cast"] is not None
+        replay = _replay(stores, config, ctx.meta[REDACT])
+        return found, await replay.branch(found, below=below)
+
+    found, replayed = with_stores(ctx, work)
+    if not replayed.casts and replayed.unrecorded:
+        raise WintermuteError(
+            f"{found} was not recorded: set llm.record to true; what is said from then on can be"
+            " run again"
+        )
+    values = _json(found, replayed)
+    say(ctx, *([_dumped(values)] if as_json else map(harmless, _lines(replayed))))
+    if replayed.divergence is not None:
+        ctx.exit(1)
+
+
+def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
+    clock = SystemClock()
+    calls = ModelCalls(stores.database, clock, new_id)
+    budget = Budget(stores.database, clock, new_id, config.llm.budget, config.timezone)
+    # Asked for windows only: as long as no question is put to it, it opens no connection.
+    models = Models(config.llm, calls, budget, clock, new_id)
+    today = Today(
+        toolbox(config, stores).definitions(),
+        config.data_dir / "prompts",
+        config.context,
+        config.tools.ephemeral,
+        models.window,
+        redact,
+    )
+    return Replay(stores.database, stores.casts, calls, today)
+
+
+def _lines(replayed: Replayed) -> list[str]:
+    counted = f"{replayed.requests} requests of {replayed.casts} casts were the same"
+    if replayed.unrecorded:
+        counted += f"; {replayed.unrecorded} casts were not recorded"
+    found = replayed.divergence
+    if found is None:
+        return ["no divergence", counted]
+    where = f"the request of {found.turn_id}" if found.turn_id else "after the last turn"
+    first, *others = found.lines
+    return [f"{where} in {found.cast_id} differs: {first}", *others, counted]
+
+
+def _json(branch: str, replayed: Replayed) -> dict[str, object]:
+    found = replayed.divergence
+    return {
+        "branch": branch,
+        "casts": replayed.casts,
+        "requests": replayed.requests,
+        "unrecorded": replayed.unrecorded,
+        "divergence": found
+        and {"cast": found.cast_id, "turn": found.turn_id, "lines": list(found.lines)},
+    }
+
+
+def _dumped(values: object) -> str:
+    return json.dumps(values, indent=2)

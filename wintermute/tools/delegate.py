@@ -1,0 +1,134 @@
+"""The tools that hand work out to sub-sessions."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from wintermute.conversation.toolbox import Caller
+from wintermute.db import Transaction
+from wintermute.delegation.delegation import Delegation
+from wintermute.delegation.records import Order, SubSession
+from wintermute.delegation.reports import failure
+from wintermute.errors import ToolFailed
+from wintermute.messages import Json
+from wintermute.prompt.modes import mode_of
+from wintermute.text import one_line
+from wintermute.tools.definition import definition
+
+
+class SpawnSubSession:
+    """`spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
+
+    name = "spawn_sub_session"
+
+    def __init__(self, delegation: Delegation, timezone: str) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._delegation = delegation
+        self._zone = ZoneInfo(timezone)
+
+    async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
+        """Its id, and what it waits for."""
+        node = await self._delegation.spawn(tx, caller, self._order(args))
+        given: Json = {"id": node.id, "name": node.name, "depends_on": args.get("depends_on")}
+        if node.not_before:
+            given["not_before"] = node.not_before.astimezone(self._zone).isoformat()
+        return {key: value for key, value in given.items() if value}
+
+    def _order(self, args: Json) -> Order:
+        return Order(
+            objective=args["objective"],
+            context=args.get("context", ""),
+            mode=mode_of(args.get("mode")),
+            tools=_names(args),
+            name=one_line(args["name"]) or None if "name" in args else None,
+            depends_on=tuple(args.get("depends_on", ())),
+            not_before=self._moment(args["not_before"]) if "not_before" in args else None,
+            timeout_s=args.get("timeout_s"),
+            max_depth=args.get("max_depth"),
+        )
+
+    def _moment(self, text: str) -> datetime:
+        """A moment in ISO 8601; without an offset it is meant in our time zone (L-066)."""
+        try:
+            when = datetime.fromisoformat(text)
+            return when.replace(tzinfo=when.tzinfo or self._zone).astimezone(UTC)
+        except (ValueError, OverflowError) as error:
+            raise ToolFailed(
+                f"not_before is no time in ISO 8601, such as 2026-06-12T09:00: {text[:100]};"
+                " nothing was started"
+            ) from error
+
+
+class CallAgent:
+    """`call_agent(intent, ...)`: waits for the result (L-057)."""
+
+    name = "call_agent"
+    durable = True
+
+    def __init__(self, delegation: Delegation) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._delegation = delegation
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """The sub-session's answer."""
+        node = await self._delegation.call(caller, _order(args))
+        if node.state != "done":
+            raise ToolFailed(failure(node))
+        return node.result
+
+
+class CallAgentBatch:
+    """`call_agent_batch(calls)`: several at once, their results in the same order (L-057)."""
+
+    name = "call_agent_batch"
+    durable = True
+
+    def __init__(self, delegation: Delegation, max_parallel: int, max_batch: int) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._delegation = delegation
+        self._max_parallel = max_parallel
+        self._max_batch = max_batch
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """The answer or the failure of each; nothing starts unless all may."""
+        orders = [_order(call) for call in args["calls"]]
+        if len(orders) > self._max_batch:
+            raise ToolFailed(
+                f"{len(orders)} calls in one batch, at most {self._max_batch} are allowed;"
+                " nothing was started"
+            )
+        for order in orders:
+            self._delegation.check(caller, order)
+        return [_outcome(node) for node in await self._all(caller, orders)]
+
+    async def _all(self, caller: Caller, orders: Sequence[Order]) -> list[SubSession]:
+        places = asyncio.Semaphore(self._max_parallel)
+
+        async def one(item: int, order: Order) -> SubSession:
+            async with places:
+                return await self._delegation.call(caller, order, item)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(*each)) for each in enumerate(orders)]
+        return [task.result() for task in tasks]
+
+
+def _order(args: Json) -> Order:
+    return Order(
+        objective=args["intent"],
+        context=args.get("context", ""),
+        mode=mode_of(args.get("mode")),
+        tools=_names(args),
+        model=args.get("model"),
+        max_depth=args.get("max_depth"),
+    )
+
+
+def _names(args: Json) -> tuple[str, ...] | None:
+    return tuple(args["tools"]) if "tools" in args else None
+
+
+def _outcome(node: SubSession) -> Json:
+    done = node.state == "done"
+    return {"result": node.result if done else failure(node), "is_error": not done}
