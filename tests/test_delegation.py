@@ -3,9 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 

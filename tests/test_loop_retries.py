@@ -12,7 +12,6 @@ from tests.world.house import WARDS, Gate, HeldClock, open_house
 from tests.world.model import (
     Calls,
     ContextTooLarge,
-    Empty,
     Fail,
     ModelServer,
     Seen,
@@ -24,24 +23,6 @@ from tests.world.model import (
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError
 from wintermute.messages import Json, Usage
-
-
-async def test_a_failed_attempt_leaves_no_trace_in_what_follows(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-033."""
-    model.script(Fail(500), Fail(500), Text("at last"))
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), retries=2) as house,
-        house.working(),
-    ):
-        await house.incoming("go")
-        assert await house.said(1) == ["at last"]
-        assert len(await house.rows("SELECT 1 FROM turns")) == 1
-        assert len(model.requests) == 3
-        await house.incoming("more")
-        await house.said(2)
-    assert [m["content"] for m in model.requests[3].messages[1:]] == ["go", "at last", "more"]
 
 
 async def test_an_outage_keeps_the_message_and_tries_every_minute(
@@ -224,26 +205,6 @@ async def test_a_refusal_is_told_and_not_tried_again(
         assert (await house.said(2))[1] == "echo: again"
         asked = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
         assert asked == ["go", "again"]
-
-
-async def test_an_empty_answer_is_tried_again_and_then_told(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-015: one plain message, never an empty one."""
-    model.script(*[Empty()] * 3)
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), retries=2) as house,
-        house.working(),
-    ):
-        await house.incoming("go")
-        (said,) = await house.said(1)
-        await house.settled()
-        assert len(await house.spoken()) == 1
-        cast = await house.one("SELECT state, reason FROM casts")
-        assert len(await house.rows("SELECT 1 FROM turns")) == 1
-    assert "empty answer" in said
-    assert (cast["state"], cast["reason"]) == ("truncated", "empty_reply")
-    assert len(model.requests) == 3
 
 
 def sizes(model: ModelServer) -> list[int]:

@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import FakeClock
+from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ContextTooLarge, Fail, Hang, ModelServer, Step, Text, Use
 from wintermute.config.schema import Context
+from wintermute.config.schema import SubSessions as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.replay import Replay, Replayed, Today
+from wintermute.conversation.script import Diverged, RecordEnds, Script, steps
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
-from wintermute.llm.calls import ModelCalls
-from wintermute.messages import Json
+from wintermute.llm.calls import ModelCalls, Recorded
+from wintermute.loom.records import Cast, Turn
+from wintermute.messages import Json, Reply, Request, Usage
 from wintermute.prompt.again import again
 from wintermute.prompt.assemble import Parts, assemble
 from wintermute.prompt.modes import MODES, Mode, worker_prompt
@@ -90,14 +93,20 @@ async def tell(house: House, messages: Sequence[str]) -> None:
 
 
 async def replayed(
-    house: House, prompts: Path, redact: Redaction = UNHIDDEN, context: Context = SMALL, **now: Any
+    house: House,
+    prompts: Path,
+    redact: Redaction = UNHIDDEN,
+    context: Context = SMALL,
+    branch: str = "",
+    below: bool = False,
+    **now: Any,
 ) -> Replayed:
     """The newest branch, run again."""
     today = Today(house.toolbox.definitions(), prompts, context, (), _window, redact)
     calls = ModelCalls(house.database, house.clock, lambda prefix: prefix)
     replay = Replay(house.database, house.casts, calls, replace(today, **now))
     rows = await house.rows("SELECT id FROM branches ORDER BY seq DESC")
-    return await replay.branch(rows[0]["id"], below=False)
+    return await replay.branch(branch or rows[0]["id"], below=below)
 
 
 def _window(_role: str, _backend: str | None) -> int:
@@ -268,6 +277,64 @@ async def test_an_outage_and_the_answer_after_it_are_run_again(
         casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
     assert [cast["reason"] for cast in casts] == ["model_unavailable", "text"]
     assert (found.casts, found.requests, found.divergence) == (2, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("summary", "folds", "requests"), [("They told each other of the sea.", 1, 5), ("-", 0, 6)]
+)
+async def test_what_was_folded_for_its_size_is_folded_again(
+    tmp_path: Path,
+    model: ModelServer,
+    prompts: Path,
+    summary: str,
+    folds: int,
+    requests: int,
+) -> None:
+    """L-038, L-042, L-088: whatever the estimate of its tokens was at that time."""
+    context = Context(fold_at=0.1, keep_recent=1)
+    model.script(Text(LONG * 20), Text(summary), ECHO, Text("b"), Text("c"))
+    async with recording(tmp_path, model, prompts, context) as house:
+        await tell(house, ["a", "b", "c"])
+        found = await replayed(house, prompts, context=replace(context, fold_at=0.9))
+        kept = await house.rows("SELECT id FROM folds")
+    assert len(kept) == folds
+    assert (found.casts, found.requests, found.divergence) == (3, requests, None)
+
+
+async def test_a_sub_session_is_run_again(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-088: with its own tools and today's light instructions."""
+    model.script(use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok"))
+    async with recording(tmp_path, model, prompts, sub_sessions=Limits()) as house:
+        await tell(house, ["a"])
+        child = await replayed(house, prompts, below=True)
+        path = prompts / "WORKER_MINIMAL.txt"
+        path.write_text(path.read_text().replace(".", "!", 1))
+        changed = await replayed(house, prompts, below=True)
+        (parent, *_) = await house.rows("SELECT id FROM branches ORDER BY seq")
+        above = await replayed(house, prompts, branch=parent["id"])
+    assert (child.casts, child.divergence) == (1, None)
+    assert changed.divergence is not None
+    assert changed.divergence.lines[0] == "message 1 (system)"
+    assert (above.casts, above.requests, above.divergence) == (1, 2, None)
+
+
+def test_a_script_says_when_more_or_less_is_asked_than_then() -> None:
+    """L-088: of a cast that nobody stopped."""
+    turn = Turn("turn_1", None, "hello", (), "stop", 1, 1)
+    cast = Cast(
+        *("cast_1", "b", None, "e", "hi", "owner", {}, "terminated", "text", "hello", NOON, (turn,))
+    )
+    answer = Reply("hello", (), "stop", Usage(), "b", "m", 1)
+    recorded = steps(cast, [Recorded("base", "ok", Request(()), answer)])
+    assert recorded is not None
+    with pytest.raises(Diverged, match="ends before turn_1"):
+        Script(cast, recorded, _window, UNHIDDEN).ended()
+    for reason, problem in (("text", Diverged), ("stopped", RecordEnds)):
+        with pytest.raises(problem):
+            _ = Script(replace(cast, reason=reason), (), _window, UNHIDDEN).upcoming
+    assert steps(cast, []) is None
 
 
 async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(

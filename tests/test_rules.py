@@ -87,8 +87,10 @@ def _gate(name: str, tool: Json, ran: list[Json]) -> Gate:
         ran.append({name: args})
         if "fails" in tool:
             raise ToolFailed(tool["fails"])
-        return "x" * tool["gives_characters"] if "gives_characters" in tool else tool.get(
-            "gives", args.get("say", "")
+        return (
+            "x" * tool["gives_characters"]
+            if "gives_characters" in tool
+            else tool.get("gives", args.get("say", ""))
         )
 
     takes = tool.get("takes", {"say": {"type": "string"}})

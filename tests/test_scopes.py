@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from tests.world.house import ANN, House, open_house
 from tests.world.model import (
-    CANARY,
     Calls,
     ModelServer,
     Seen,
@@ -31,6 +30,7 @@ from tests.world.model import (
     broken_rules,
     canary,
 )
+from tests.world.request_rules import CANARY
 from wintermute.config.schema import ComponentSizeLimits
 from wintermute.conversation import words
 from wintermute.mailbox.inbox import OVERSIZE, SEED

@@ -2,21 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
-from datetime import timedelta
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.world.delegating import behave, call, context, done, objective, results, spawn
-from tests.world.house import HeldClock, House, open_house
+from tests.world.house import WARDS, WITHIN, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
 from wintermute.config.schema import SubSessions
-from wintermute.clock import stamp
 
 LIMITS = SubSessions()
+OPEN = {"waiting", "running", "collecting"}
 
 
 async def states(house: House) -> dict[str, str]:
@@ -34,12 +35,21 @@ async def reports(house: House) -> list[str]:
     return [row["body"] for row in rows]
 
 
-async def all_over(house: House) -> None:
-    async def over() -> bool:
-        found = await states(house)
-        return bool(found) and not set(found.values()) & {"waiting", "running", "collecting"}
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Look until something became true: no room tells of what happens below it."""
+    async with asyncio.timeout(WITHIN):
+        while not await true():
+            pass
 
-    await house.until(over)
+
+async def all_over(house: House, n: int = 1) -> None:
+    """Wait until there are so many and none is open, and the room has said what it will."""
+
+    async def over() -> bool:
+        found = await house.rows("SELECT state FROM sub_sessions")
+        return len(found) >= n and not {row["state"] for row in found} & OPEN
+
+    await until(over)
     await house.settled()
 
 
@@ -65,7 +75,7 @@ async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
         await house.said(1)
-        await house.until(lambda: is_done(house, "a"))
+        await until(lambda: is_done(house, "a"))
         assert (await states(house))["c"] == "waiting"
         gate.set()
         await all_over(house)
@@ -133,7 +143,7 @@ async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(
         row = await house.one("SELECT id FROM sub_sessions")
         behave(model, [spawn("b", name="b", depends_on=[row["id"]]), spawn("c", depends_on=["a"])])
         await house.incoming("go")
-        await all_over(house)
+        await all_over(house, 2)
         assert await states(house) == {"a": "done", "b": "done"}
         single, both = await reports(house)
         assert 'kind="sub_session_result"' in single
@@ -215,8 +225,6 @@ async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated
         spawn("c", name="c", depends_on=["b"]),
     ]
     behave(model, steps, first)
-    from tests.world.house import Gate  # noqa: PLC0415
-
     gate = Gate()
     async with (
         open_house(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house,
@@ -244,6 +252,7 @@ async def test_what_is_interrupted_three_times_fails(tmp_path: Path, model: Mode
         async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
             if not n:
                 await house.incoming("go")
+                await house.said(1)
             await model.request_arrived(3 + n)
             assert await states(house) == {"x": "running", "y": "waiting"}
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
@@ -268,7 +277,7 @@ async def test_a_batch_goes_on_after_a_restart_where_it_was(
     behave(model, [Use("call_agent_batch", calls)], first)
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
-        await house.until(lambda: are_done(house, 2))
+        await until(lambda: are_done(house, 2))
 
     def second(name: str, _seen: Seen) -> Step | None:
         asked.append(name)
@@ -282,8 +291,6 @@ async def test_a_batch_goes_on_after_a_restart_where_it_was(
 
 
 async def are_done(house: House, n: int) -> bool:
-    house.speaker.stirred.set()  # nothing in the room tells of it
-    await asyncio.sleep(0)
     return list((await states(house)).values()).count("done") == n
 
 
@@ -303,7 +310,7 @@ async def test_what_a_child_spawned_is_told_through_it_once(
     behave(model, [make("outer", tools=["spawn_sub_session"])], child)
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
-        await house.until(lambda: collecting(house))
+        await until(lambda: collecting(house))
         assert not await reports(house)
         gate.set()
         await all_over(house)
@@ -316,8 +323,6 @@ async def test_what_a_child_spawned_is_told_through_it_once(
 
 
 async def collecting(house: House) -> bool:
-    house.speaker.stirred.set()
-    await asyncio.sleep(0)
     return (await states(house)).get("outer") == "collecting"
 
 
@@ -333,10 +338,6 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
         return Slow(gate, done("deep"))
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
-    from dataclasses import replace  # noqa: PLC0415
-
-    from tests.world.house import WARDS  # noqa: PLC0415
-
     wards = replace(WARDS, max_seconds=0.5)
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
@@ -364,6 +365,7 @@ async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: Mod
     behave(model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked)))
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
+        await house.said(1)
         await model.request_arrived(4)
         await house.incoming("/stop a")
         assert (await house.said(2))[1] == "Stopped."
@@ -378,8 +380,8 @@ async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: Mod
         }
         (report,) = await reports(house)
         assert "## a: stopped" in report
-        await house.incoming("/stop a")
-        assert "No sub-session `a`" in (await house.said(4))[3]
+        await house.incoming("/stop sub_00000000")
+        assert "No sub-session `sub_00000000`" in (await house.said(4))[3]
 
 
 async def test_a_single_one_that_was_stopped_by_hand_is_not_told(
@@ -418,6 +420,7 @@ async def test_a_result_from_before_a_fresh_start_is_never_told(
         assert not any("<event" in text for m in model.requests[-1].messages for text in [str(m)])
 
 
+@settings(max_examples=25)
 @given(
     st.lists(st.sets(st.integers(0, 11), max_size=3), min_size=1, max_size=12),
     st.sets(st.integers(0, 11), max_size=3),
@@ -429,8 +432,6 @@ def test_any_graph_runs_as_its_edges_say(edges: list[set[int]], bad: set[int]) -
 
 
 async def check(needs: Sequence[set[int]], bad: set[int]) -> None:
-    import tempfile  # noqa: PLC0415
-
     with tempfile.TemporaryDirectory() as folder:
         async with ModelServer() as model:
             order: list[int] = []
@@ -452,7 +453,7 @@ async def check(needs: Sequence[set[int]], bad: set[int]) -> None:
                 house.working(),
             ):
                 await house.incoming("go")
-                await all_over(house)
+                await all_over(house, len(needs))
                 doomed: set[int] = set()
                 for n, wanted in enumerate(needs):
                     if n in bad or wanted & doomed:

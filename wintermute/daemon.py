@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -23,11 +23,14 @@ from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.sub_sessions import Nobody
 from wintermute.conversation.terms import Terms
-from wintermute.conversation.toolbox import Toolbox
+from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
+from wintermute.delegation.delegation import Delegation
+from wintermute.delegation.ending import Ending
+from wintermute.delegation.means import Bounds
+from wintermute.delegation.telling import Words
 from wintermute.errors import HomeserverUnavailable, WintermuteError
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
@@ -53,6 +56,7 @@ from wintermute.prompt.seeds import seed_template
 from wintermute.templates import Template, read_template, shipped_prompts
 from wintermute.terminal.chat import Chat
 from wintermute.terminal.screen import Screen, TerminalSpeaker
+from wintermute.tools.delegate import delegating
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
 from wintermute.tools.memory import AppendMemory, MemoriesView
@@ -82,6 +86,7 @@ class Texts:
     instructions: Instructions
     seed: Template | None
     compaction: Template
+    worker: Template
 
 
 def read_texts(config: Config) -> Texts:
@@ -92,7 +97,25 @@ def read_texts(config: Config) -> Texts:
             read_template(folder, name)
     seed = seed_template(folder, config.seed.language)
     compaction = Template(folder, "COMPACTION_PROMPT.txt")
-    return Texts(Instructions(folder), seed if config.seed.enabled else None, compaction)
+    worker = Template(folder, "WORKER_MINIMAL.txt")
+    return Texts(Instructions(folder), seed if config.seed.enabled else None, compaction, worker)
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What answers, the same behind every door: the rooms, and the work that they hand out."""
+
+    rooms: Rooms
+    delegation: Delegation
+    toolbox: Toolbox
+    speaker: Speaker
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        wake, serves = self.rooms.wake, self.speaker.serves
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.rooms.run())
+            group.create_task(self.delegation.run(self.toolbox, wake, serves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +124,7 @@ class Wintermute:
 
     sync: Sync
     invitations: Invitations
-    rooms: Rooms
+    answering: Answering
     sender: Sender
     speaker: MatrixSpeaker
     expiry: Expiry
@@ -115,7 +138,7 @@ class Wintermute:
             parts = [
                 group.create_task(self.sync.run()),
                 group.create_task(self.invitations.run()),
-                group.create_task(self.rooms.run()),
+                group.create_task(self.answering.run()),
                 group.create_task(self.speaker.run()),
                 group.create_task(self.expiry.run()),
                 group.create_task(self._send(ready)),
@@ -242,7 +265,7 @@ async def _built(
     await stores.health.note("casts", "ok", "no internal error since the start")
     sender = Sender(client, stores.outbox, stores.known, clock)
     speaker = MatrixSpeaker(client, sender)
-    rooms = _rooms(config, clock, stores, models, speaker, texts, redact)
+    answering = _answering(config, clock, stores, models, speaker, texts, redact)
     intake = Intake(
         stores.database,
         client,
@@ -269,19 +292,21 @@ async def _built(
         stores.known,
         intake,
         stores.health,
-        rooms.wake,
+        answering.rooms.wake,
         stored,
         Attempts(clock, pulse),
     )
     expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
-    return Wintermute(sync, invitations, rooms, sender, speaker, expiry, intake, session, config)
+    return Wintermute(
+        sync, invitations, answering, sender, speaker, expiry, intake, session, config
+    )
 
 
 @asynccontextmanager
 async def open_chat(
     config: Config, screen: Screen, outside: Outside | None = None
 ) -> AsyncIterator[Chat]:
-    """The same engine in the terminal, at work until the block is left (L-083).
+    """The same in the terminal, at work until the block is left (L-083).
 
     Raises: ConfigurationError, also when a daemon uses the data folder.
     """
@@ -294,13 +319,14 @@ async def open_chat(
             stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids, redact)
             models = _models(config, database, redact, outside)
             speaker = TerminalSpeaker(screen)
-            rooms = _rooms(config, clock, stores, models, speaker, texts, redact)
-            chat = Chat(stores, rooms, speaker, config.matrix.owner, clock, ids)
+            answering = _answering(config, clock, stores, models, speaker, texts, redact)
+            chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
-                    work = group.create_task(chat.run())
+                    work = [group.create_task(chat.run()), group.create_task(answering.run())]
                     yield chat
-                    work.cancel()
+                    for part in work:
+                        part.cancel()
             finally:
                 await models.aclose()
 
@@ -312,7 +338,7 @@ def _models(config: Config, database: Database, redact: Redaction, outside: Outs
     return Models(config.llm, calls, budget, clock, ids, redact)
 
 
-def _rooms(
+def _answering(
     config: Config,
     clock: Clock,
     stores: Stores,
@@ -320,7 +346,7 @@ def _rooms(
     speaker: Speaker,
     texts: Texts,
     redact: Redaction,
-) -> Rooms:
+) -> Answering:
     gather = _gather(config, clock, stores, texts)
     folding = Folding(
         stores.database, stores.casts, stores.folds, models, texts.compaction, config.context
@@ -328,9 +354,12 @@ def _rooms(
     asking = Asking(models, folding, config.tools.ephemeral)
     gates = Gates(stores.database, stores.casts, redact.tree)
     loop = Loop(stores.database, stores.casts, asking, gates, folding, clock)
+    words = Words(gather, texts.instructions, texts.worker)
+    delegation = _delegation(config, clock, stores, models, loop, words)
+    limits = config.sub_sessions
+    others = delegating(delegation, limits, config.timezone) if limits.max_depth else ()
+    tools = toolbox(config, stores, others)
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
-    sub_sessions = Nobody()
-    limits = config.context.component_size_limits
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -338,26 +367,51 @@ def _rooms(
         stores.conversations,
         stores.casts,
         loop,
-        Terms(_toolbox(config, stores), gather, depth=config.sub_sessions.max_depth),
+        Terms(tools, gather, depth=limits.max_depth),
         Wards.of(config.loop),
         speaker,
         stores.health,
         clock,
         seeding,
-        Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
-        Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock),
+        Forking(stores.inbox, stores.conversations, stores.casts, delegation),
+        _oversize(config, clock, stores, gather),
     )
-    return Rooms(
+    commands = ChatCommands(
+        stores, seeding, folding, delegation, clock, config.timezone, config.llm.budget
+    )
+    rooms = Rooms(
         stores.database,
         stores.inbox,
         stores.casts,
         casting,
-        ChatCommands(
-            stores, seeding, folding, sub_sessions, clock, config.timezone, config.llm.budget
-        ),
-        sub_sessions,
+        commands,
+        delegation,
         speaker,
         stores.health,
+        clock,
+    )
+    return Answering(rooms, delegation, tools, speaker)
+
+
+def _delegation(
+    config: Config, clock: Clock, stores: Stores, models: Models, loop: Loop, words: Words
+) -> Delegation:
+    bounds = Bounds(
+        config.sub_sessions,
+        config.loop.max_tokens,
+        models.names,
+        bool(config.llm.roles.sub_sessions),
+    )
+    return Delegation(
+        stores.database,
+        stores.sub_sessions,
+        Ending(stores.sub_sessions, stores.inbox),
+        stores.conversations,
+        stores.casts,
+        loop,
+        stores.health,
+        words,
+        bounds,
         clock,
     )
 
@@ -376,7 +430,8 @@ def _gather(config: Config, clock: Clock, stores: Stores, texts: Texts) -> Gathe
     )
 
 
-def _toolbox(config: Config, stores: Stores) -> Toolbox:
+def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbox:
+    """All tools there are; `others` are those that hand out work."""
     roots = Roots(config.data_dir, config.tools.files.roots, stores.owner_scope)
     view = MemoriesView(stores.memories, stores.places)
     return Toolbox(
@@ -387,8 +442,14 @@ def _toolbox(config: Config, stores: Stores) -> Toolbox:
             AppendMemory(stores.facts),
             TaskTool(stores.tasks),
             AddSkill(stores.skills, stores.owner_scope),
+            *others,
         ]
     )
+
+
+def _oversize(config: Config, clock: Clock, stores: Stores, gather: Gather) -> Oversize:
+    limits = config.context.component_size_limits
+    return Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock)
 
 
 def _policy(config: Config) -> Policy:

@@ -41,7 +41,7 @@ class Loom(click.Group):
 
 @click.group("loom", cls=Loom)
 def command() -> None:
-    """What was said and done: read it, fork it, run it again.
+    """What was said and done: read, fork, replay.
 
     BRANCH is the id of a branch, or that of a room: then its newest branch.
 

@@ -1,6 +1,7 @@
 """`wintermute loom replay`: recorded casts run again offline."""
 
 import json
+from dataclasses import dataclass
 
 import click
 
@@ -11,14 +12,18 @@ from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.replay import Replay, Replayed, Today
-from wintermute.daemon import _toolbox as toolbox
+from wintermute.conversation.toolbox import Caller
+from wintermute.daemon import toolbox
 from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
 from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.reading import Reading
+from wintermute.messages import Json
+from wintermute.prompt.modes import DELEGATING
 from wintermute.text import harmless
+from wintermute.tools.definition import definition
 
 
 @click.command("replay")
@@ -62,7 +67,7 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     # Asked for windows only: as long as no question is put to it, it opens no connection.
     models = Models(config.llm, calls, budget, clock, new_id)
     today = Today(
-        toolbox(config, stores).definitions(),
+        _definitions(config, stores),
         config.data_dir / "prompts",
         config.context,
         config.tools.ephemeral,
@@ -70,6 +75,25 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
         redact,
     )
     return Replay(stores.database, stores.casts, calls, today)
+
+
+def _definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
+    handing = sorted(DELEGATING) if config.sub_sessions.max_depth else ()
+    others = [Described(name, *definition(name)) for name in handing]
+    return toolbox(config, stores, others).definitions()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A tool to be looked at, not used."""
+
+    name: str
+    description: str
+    parameters: Json
+    durable: bool = False
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        raise TypeError(f"{self.name} is only looked at")
 
 
 def _lines(replayed: Replayed) -> list[str]:

@@ -1,5 +1,6 @@
 """One question to the model: what a cast has in view, folded and cut until it fits."""
 
+import asyncio
 import logging
 from collections.abc import Collection
 from itertools import takewhile
@@ -68,9 +69,14 @@ class Asking:
         """The view after folding; None when that changes nothing."""
         if running.folds_in_vain or not self._folding.old(running.past, cause):
             return None
-        cast = running.cast
-        running.folded(await self._folding.fold(running.past, cast.branch_id, cast.id, cause))
-        return None if running.folds_in_vain else await self._view(running)
+        cast, past = running.cast, None
+        try:
+            async with asyncio.timeout(running.seconds_left / 2):  # the rest is for the answer
+                past = await self._folding.fold(running.past, cast.branch_id, cast.id, cause)
+        except TimeoutError:
+            log.warning("fold took too long cast=%s", cast.id)
+        running.folded(past)
+        return None if past is None else await self._view(running)
 
     async def _less(self, running: Running, view: tuple[Json, ...]) -> tuple[Json, ...] | None:
         """A strictly smaller view than one that did not fit; None when nothing can shrink."""

@@ -1,4 +1,4 @@
-"""Runs recorded casts again, offline: would today's code and prompt files ask the same? (L-088)
+"""Runs recorded casts again, offline: do today's code and prompt files ask the same (L-088).
 
 Each cast runs through the real loop, on a database of its own that has what the cast had in view.
 The models and the gates are the record; nothing else is asked, and no gate runs.

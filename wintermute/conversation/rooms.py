@@ -13,6 +13,7 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Database, Transaction
+from wintermute.errors import WintermuteError
 from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.mailbox.inbox import Inbox, Waiting
@@ -202,6 +203,8 @@ class Rooms:
             if not scope.expired():
                 raise
             said = words.STOPPED
+        except WintermuteError as problem:
+            said = str(problem)
         async with self._database.transaction() as tx:
             if await self._inbox.begin(tx, row.event_id):  # else `/stop` has answered
                 await self._casting.reply(

@@ -16,12 +16,3 @@ class SubSessions(Protocol):
         `only`: just the one of this id.
         """
         ...
-
-
-class Nobody:
-    """Where nothing is handed out."""
-
-    async def end(
-        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
-    ) -> list[str]:
-        return []

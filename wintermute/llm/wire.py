@@ -7,6 +7,7 @@ from typing import Any
 
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
+from wintermute.llm.arguments import repaired
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
 from wintermute.messages import Call, Json, Usage
 from wintermute.text import clean
@@ -185,7 +186,8 @@ class Gathering:
 
 
 def _finished(call: _Call, new_id: NewId) -> Call:
-    name, arguments = _unaliased(_name(call.name), _arguments("".join(call.arguments)))
+    written = repaired("".join(call.arguments))  # first, or it would bring hidden secrets to light
+    name, arguments = _unaliased(_name(call.name), _arguments(written))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
 

@@ -229,8 +229,37 @@ class Casts:
             f" OR {_OBSERVATION_HOLDS})",
             asked,
         )
-        await tx.execute(f"UPDATE folds SET summary = '' WHERE {holds('summary')}", asked)
+        await self._forget_folds(tx, asked)
         return casts + turns, await self._running_with(tx, asked)
+
+    async def _forget_folds(self, tx: Transaction, asked: Json) -> None:
+        """Blank the summaries of what is forgotten, which may say it in other words.
+
+        Also where the prompts of their conversations repeat them.
+        """
+        of_events = (
+            "(SELECT b.conversation_id, t.seq FROM casts c JOIN turns t ON t.cast_id = c.id"
+            f" JOIN branches b ON b.id = c.branch_id WHERE {_OF_EVENTS})"
+        )
+        rows = await tx.rows(
+            f"UPDATE folds SET summary = '' WHERE summary <> '' AND ({holds('summary')} OR EXISTS"
+            f" (SELECT 1 FROM {of_events} e JOIN branches b ON b.id = folds.branch_id"
+            "  WHERE e.conversation_id = b.conversation_id"
+            "   AND e.seq >= (SELECT seq FROM turns WHERE id = from_turn)"
+            "   AND e.seq <= (SELECT seq FROM turns WHERE id = to_turn))) RETURNING id",
+            asked,
+        )
+        await tx.execute(
+            "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT x.hash FROM folds f"
+            " JOIN branches b ON b.id = f.branch_id"
+            " JOIN branches o ON o.conversation_id = b.conversation_id"
+            " JOIN casts c ON c.branch_id = o.id JOIN turns t ON t.cast_id = c.id"
+            " JOIN prompts p ON p.hash = t.prompt_hash"
+            " JOIN json_each(nullif(p.parts, '')) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
+            " WHERE f.id IN (SELECT value FROM json_each(?))"
+            "  AND instr(x.text, '[Folded: turns 1-' || f.turns || ']'))",
+            (json.dumps([row["id"] for row in rows]),),
+        )
 
     async def _running_with(self, tx: Transaction, asked: Json) -> int:
         row = await tx.row(

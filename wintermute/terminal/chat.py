@@ -1,10 +1,10 @@
 """A conversation in the terminal: what is typed goes the way of every message, into the inbox."""
 
 import asyncio
+from collections.abc import Callable
 
 from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
-from wintermute.conversation.rooms import Rooms
 from wintermute.ids import NewId
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Incoming
@@ -20,14 +20,14 @@ class Chat:
     def __init__(
         self,
         stores: Stores,
-        rooms: Rooms,
+        wake: Callable[[str], None],
         speaker: TerminalSpeaker,
         owner: str,
         clock: Clock,
         new_id: NewId,
     ) -> None:
         self._stores = stores
-        self._rooms = rooms
+        self._wake = wake
         self._speaker = speaker
         self._owner = owner
         self._clock = clock
@@ -35,17 +35,15 @@ class Chat:
         self._shown = asyncio.Condition()
 
     async def run(self) -> None:
-        """Work on what is said and show the answers, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._rooms.run())
-            while True:
-                self._speaker.stirred.clear()
-                while row := await self._stores.outbox.next(TERMINAL):
-                    self._speaker.say(row.body)
-                    await self._stores.outbox.shown(row.id)
-                async with self._shown:
-                    self._shown.notify_all()
-                await self._speaker.stirred.wait()
+        """Show the answers, until cancelled."""
+        while True:
+            self._speaker.stirred.clear()
+            while row := await self._stores.outbox.next(TERMINAL):
+                self._speaker.say(row.body)
+                await self._stores.outbox.shown(row.id)
+            async with self._shown:
+                self._shown.notify_all()
+            await self._speaker.stirred.wait()
 
     async def say(self, text: str) -> None:
         """Take a message or a command of the owner."""
@@ -63,7 +61,7 @@ class Chat:
         conversation = await self._conversation()
         async with self._stores.database.transaction() as tx:
             await self._stores.inbox.store(tx, conversation, incoming, "waiting")
-        self._rooms.wake(conversation)
+        self._wake(conversation)
 
     async def answered(self) -> bool:
         """Wait until all is answered and shown; False when the model is away."""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.conversation.toolbox import Caller
+from wintermute.config.schema import SubSessions
+from wintermute.conversation.toolbox import AnyTool, Caller
 from wintermute.db import Transaction
 from wintermute.delegation.delegation import Delegation
 from wintermute.delegation.records import Order, SubSession
@@ -112,6 +113,15 @@ class CallAgentBatch:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(*each)) for each in enumerate(orders)]
         return [task.result() for task in tasks]
+
+
+def delegating(delegation: Delegation, limits: SubSessions, timezone: str) -> Sequence[AnyTool]:
+    """All of them."""
+    return (
+        SpawnSubSession(delegation, timezone),
+        CallAgent(delegation),
+        CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
+    )
 
 
 def _order(args: Json) -> Order:

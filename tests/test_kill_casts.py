@@ -1,0 +1,181 @@
+"""Killed at each statement of a talk that folds twice while gates run: nothing is lost or doubled.
+
+    python -m tests.test_kill_casts FOLDER MODEL_URL EVERY
+
+runs the talk once whole, then once for each EVERY-th statement: a process dies just before it,
+another one goes on. It prints what was found each time. Processes are forked from one that has
+everything in memory, so one such life takes a tenth of a second.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from tests.world.homeserver import die_with_the_pipe
+from tests.world.house import Gate, House, open_house
+from tests.world.launch import read
+from tests.world.model import (
+    Calls,
+    ModelServer,
+    Seen,
+    Step,
+    Text,
+    Use,
+    broken_rules,
+    is_for_summary,
+)
+from wintermute.config.schema import Context
+from wintermute.conversation.history import messages
+from wintermute.conversation.toolbox import Caller
+from wintermute.loom.reading import Reading
+from wintermute.messages import Json
+
+TEXTS = [f"message {n}: " + "many words " * 20 for n in range(3)]
+CONTEXT = Context(keep_recent=1, trigger_after_turns=2)
+TOOLS = [{"type": "function", "function": {"name": "done"}}]
+EVERY = 1  # statement
+
+
+class Killer(logging.Handler):
+    """Ends this process before the n-th statement that changes the database; counts them."""
+
+    def __init__(self, n: int | None) -> None:
+        super().__init__()
+        self.seen = 0
+        self._n = n
+
+    def emit(self, record: logging.LogRecord) -> None:
+        phase, statement = read(record)
+        if phase != "executing" or statement.startswith(("SELECT", "PRAGMA")):
+            return
+        self.seen += 1
+        if self.seen == self._n:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def behave(seen: Seen) -> Step:
+    """Sums up; else uses a tool for each message, and answers when there is a result."""
+    if is_for_summary(seen.body):
+        return Text(f"a summary of {len(seen.messages[0]['content'])} characters", usage=None)
+    if seen.messages[-1]["role"] == "user":
+        return Calls((Use("mail", {"say": seen.last_user[:9]}),))
+    return Text(f"answer to {seen.last_user[:9]}")
+
+
+async def mail(folder: Path, _caller: Caller, args: Json) -> object:
+    """An effect outside of the database, which must not happen twice."""
+    with (folder / "sent").open("a") as sent:
+        sent.write(f"{args['say']}\n")
+    return "sent"
+
+
+async def talk(folder: Path, url: str) -> list[str]:
+    """Say what was not said yet, wait for all answers; what is wrong then."""
+    gate = Gate("mail", partial(mail, folder), durable=False)
+    async with open_house(folder, url, gates=[gate], context=CONTEXT) as house:
+        async with house.working():
+            for n, text in enumerate(TEXTS):
+                await house.incoming(text, event_id=f"${n}")
+                await house.settled()
+        return [problem async for problem in _wrong(house, folder)]
+
+
+async def _wrong(house: House, folder: Path) -> AsyncIterator[str]:
+    sent = Counter((folder / "sent").read_text().split("\n")[:-1])
+    if any(times > 1 for times in sent.values()):
+        yield f"sent twice: {sent}"
+    answers = await house.rows("SELECT answers, body FROM outbox ORDER BY seq")
+    wanted = [{"answers": f"${n}", "body": f"answer to message {n}"} for n in range(len(TEXTS))]
+    if answers != wanted:
+        yield f"answers: {answers}"
+    (branch,) = await house.rows("SELECT id FROM branches")
+    story = await Reading(house.database).story(branch["id"])
+    turns = [turn for cast in story["casts"] for turn in cast["turns"]]
+    if [turn["parent_id"] for turn in turns] != [None, *[turn["id"] for turn in turns[:-1]]]:
+        yield "the turns are no chain"
+    if [(cast["state"], len(cast["turns"])) for cast in story["casts"]] != [("terminated", 2)] * 3:
+        yield f"casts: {story['casts']}"
+    places = {turn["id"]: n for n, turn in enumerate(turns, 1)}
+    folds = await house.rows("SELECT to_turn, turns, summary FROM folds ORDER BY seq")
+    if any(places[fold["to_turn"]] != fold["turns"] or not fold["summary"] for fold in folds):
+        yield f"half a fold: {folds}"
+    if len(folds) < 2:
+        yield f"too few folds: {folds}"
+    past = await house.casts.past(branch["id"], await house.stores.folds.newest(branch["id"]))
+    broken = broken_rules({"messages": list(messages("s", past.casts)), "tools": TOOLS})
+    if broken:
+        yield f"the view: {broken}"
+
+
+def life(folder: Path, url: str, n: int | None) -> tuple[int, list[str]]:
+    """A process that talks and dies before its n-th statement; how it ended, and what was wrong."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        logging.getLogger("aiosqlite").addHandler(Killer(n))
+        problems = asyncio.run(talk(folder, url))
+        os.write(writing, json.dumps(problems).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), json.loads(told or b"[]")
+
+
+def lives(folder: Path, url: str, every: int) -> Iterator[Json]:
+    """The whole talk, then one that is killed at each of its statements."""
+    counting = Killer(None)
+    logging.getLogger("aiosqlite").addHandler(counting)
+    problems = asyncio.run(talk(_made(folder / "whole"), url))
+    logging.getLogger("aiosqlite").removeHandler(counting)
+    yield {"n": 0, "statements": counting.seen, "problems": problems}
+    for n in count(1, every):
+        place = _made(folder / str(n))
+        first, _ = life(place, url, n)
+        if first == 0:
+            return
+        second, problems = life(place, url, None)
+        yield {"n": n, "codes": [first, second], "problems": problems}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+async def test_a_kill_at_any_statement_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """L-042, L-045, L-051: turns readable, one answer each, folds whole, no effect twice."""
+    async with ModelServer() as model:
+        model.keyed(behave)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tests.test_kill_casts", str(tmp_path), model.url, str(EVERY)),
+            stdin=asyncio.subprocess.PIPE,  # the lifeline
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        found = [json.loads(line) async for line in process.stdout]
+        assert await process.wait() == 0
+    assert found[0]["problems"] == []
+    assert len(found) > found[0]["statements"] // EVERY * 0.9
+    wrong = [each for each in found[1:] if each["problems"] or each["codes"] != [-9, 0]]
+    assert wrong == []
+
+
+if __name__ == "__main__":
+    threading.Thread(target=die_with_the_pipe, daemon=True).start()
+    source = logging.getLogger("aiosqlite")
+    source.setLevel(logging.DEBUG)
+    source.propagate = False
+    for each in lives(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])):
+        print(json.dumps(each), flush=True)  # noqa: T201  what the test reads
