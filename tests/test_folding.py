@@ -1,7 +1,5 @@
-"""Folding: what was said long ago gives way to a summary, and whatever goes wrong, an answer comes."""
+"""Folding: what was said long ago gives way to a summary, and what is new stays as it is."""
 
-import asyncio
-import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -12,14 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_history import HISTORY
-from tests.world.clock import FakeClock
 from tests.world.house import SYSTEM, WARDS, Gate, House, open_house
 from tests.world.model import (
     Calls,
     ContextTooLarge,
-    Empty,
-    Fail,
-    Hang,
     ModelServer,
     Seen,
     Step,
@@ -27,7 +21,7 @@ from tests.world.model import (
     Use,
     is_for_summary,
 )
-from wintermute.config.schema import Backend, Budget, Context, Llm, Price, Roles
+from wintermute.config.schema import Context
 from wintermute.conversation.folding import Step as Old
 from wintermute.conversation.folding import chunk, foldable, useless
 from wintermute.conversation.history import is_shown, turn_messages
@@ -46,15 +40,27 @@ WORDS = "word " * 150
 class Talk:
     """Answers `noted N`, and each question for a summary with `summarise`."""
 
-    def __init__(self, model: ModelServer, summarise: Callable[[int], Step] | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelServer,
+        summarise: Callable[[int], Step] | None = None,
+        most: int | None = None,
+    ) -> None:
+        """`most`: the characters that a request may really have."""
         self.model = model
+        self._most = most
         self._summarise = summarise or (lambda n: Text(f"summary {n} of it all", usage=None))
         model.keyed(self._answer)
 
     def _answer(self, seen: Seen) -> Step:
         if is_for_summary(seen.body):
             return self._summarise(len(self.summaries) + 1)
+        if self.too_large(seen):
+            return ContextTooLarge()
         return Text(f"noted {seen.last_user.split()[0]}", usage=None)
+
+    def too_large(self, seen: Seen) -> bool:
+        return self._most is not None and len(json.dumps(seen.messages)) > self._most
 
     @property
     def chats(self) -> list[Seen]:
@@ -117,6 +123,25 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
     assert ranges == sorted(ranges)
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["as configured", "smaller"])
+async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
+    tmp_path: Path, model: ModelServer, told: bool
+) -> None:
+    """L-041: they are summed up as well, nothing goes out of view without a word."""
+    talk = Talk(model, most=None if told else 3 * ROOM)
+    window = WINDOW if told else {}
+    async with open_house(tmp_path, model.url, **window) as house, house.working():
+        await tell(house, *(f"m{n} {WORDS * 3}" for n in range(8)))
+        assert await house.spoken() == [f"noted m{n}" for n in range(8)]
+        assert await folds(house)
+    answered = [seen for seen in talk.chats if not talk.too_large(seen)]
+    for n, seen in enumerate(answered):
+        marker = MARKER.findall(seen.messages[0]["content"])
+        folded = int(marker[0][0]) if marker else 0
+        assert words(seen) == [*[f"m{k}" for k in range(folded, n) for _ in "qa"], f"m{n}"]
+    assert len(answered) == 8
+
+
 async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -169,58 +194,6 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
         assert shown[-4:] == [f"p{n - 1}", "q", f"p{n}", "q"][-min(4, 2 * n + 2) :]
 
 
-BAD: list[tuple[str, Step]] = [
-    ("empty", Empty()),
-    ("blank", Text(" \n ", usage=None)),
-    ("a letter", Text("x", usage=None)),
-    ("cut", Text("They told of this and that and of", "length", usage=None)),
-    ("refused", Fail(400)),
-    ("away", Fail(500)),
-    ("longer", Text("long " * 4000, usage=None)),
-]
-
-
-@pytest.mark.parametrize("answer", [case[1] for case in BAD], ids=[case[0] for case in BAD])
-async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
-    tmp_path: Path, model: ModelServer, answer: Step
-) -> None:
-    """L-042, L-036: nothing is stored, nothing said; each cast tries once and is then cut."""
-    talk = Talk(model, lambda _: answer)
-    async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(14)))
-        assert await house.spoken() == [f"noted m{n}" for n in range(14)]
-        assert await folds(house) == []
-    assert talk.marked == [None] * 14
-    assert all(tokens(seen) <= ROOM for seen in talk.chats)
-    assert all(words(seen)[-1] == f"m{n}" for n, seen in enumerate(talk.chats))
-    assert 1 <= len(talk.summaries) <= 6
-    assert len(talk.chats) == 14
-
-
-async def test_a_failing_summary_is_asked_for_once_in_a_cast(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-042: not again at each of its turns."""
-
-    async def big(_caller: Caller, _args: Json) -> object:
-        return "x" * 900
-
-    def choose(seen: Seen) -> Step:
-        if is_for_summary(seen.body):
-            asked.append(seen)
-            return Fail(400)
-        return Calls((Use("echo"),), usage=None)
-
-    asked: list[Seen] = []
-    model.keyed(choose)
-    gates = [Gate(act=big)]
-    async with open_house(tmp_path, model.url, gates=gates, **WINDOW) as house, house.working():
-        await house.incoming("go on")
-        assert "max_turns" in (await house.said(1))[0]
-    assert len(model.requests) == 31
-    assert len(asked) == 1
-
-
 async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -242,78 +215,6 @@ async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
         await house.incoming("long " * 1600)
         await house.said(1)
         assert await folds(house)
-
-
-def two_windows(url: str, small: Json, **more: object) -> Llm:
-    """A large model to talk with and another one for summaries."""
-    backends = {
-        "big": Backend(base_url=url, model="big", context_tokens=40_000, max_output_tokens=1000),
-        "small": Backend(base_url=url, model="small", **small),
-    }
-    roles = Roles(base=("big",), compaction=("small",))
-    return Llm(backends=backends, roles=roles, max_retries=0, **more)  # type: ignore[arg-type]
-
-
-async def test_what_is_too_long_for_the_summariser_is_folded_in_chunks(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-043: each question fits its own window, and each turn is read once, in order."""
-    talk = Talk(model)
-    llm = two_windows(model.url, WINDOW)
-    async with open_house(tmp_path, None, llm=llm, context=FEW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
-        stored = await folds(house)
-        said = await house.spoken()
-    assert len(stored) == len(talk.summaries) > 2
-    read = [name for asked in talk.summaries for name in re.findall(r"\[message\]\n(m\d+)", asked)]
-    assert read == [f"m{n}" for n in range(29)]
-    assert all(len(asked) / 3 <= ROOM for asked in talk.summaries)
-    assert talk.marked[-1] == (29, f"summary {len(stored)}")
-    assert "in 60 messages before" in said[-2]
-
-
-async def test_one_message_larger_than_the_window_still_gets_an_answer(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-043: it is shown shortened, and later folded shortened."""
-    talk = Talk(model)
-    async with open_house(tmp_path, model.url, context=FEW, **WINDOW) as house, house.working():
-        await tell(house, "huge " * 20_000, "next", "and", "/compact", "last")
-        assert (await house.spoken())[:3] == ["noted huge", "noted next", "noted and"]
-        assert len(await folds(house)) >= 1
-    assert len(talk.summaries) >= 1
-    assert all(tokens(seen) <= ROOM for seen in talk.chats)
-    assert "characters left out" in talk.chats[0].messages[1]["content"]
-    assert "characters shown" in talk.summaries[0]
-
-
-async def test_a_window_that_is_smaller_than_configured_is_found_out(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-036, L-043: no request, for a summary neither, is sent twice or grows after a refusal."""
-    sent: list[tuple[bool, int, bool]] = []
-
-    def choose(seen: Seen) -> Step:
-        size = len(json.dumps(seen.messages))
-        summary, refused = is_for_summary(seen.body), size > 9_000
-        sent.append((summary, size, refused))
-        if refused:
-            return ContextTooLarge()
-        return Text("summary 1 of it all" if summary else "noted", usage=None)
-
-    model.keyed(choose)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(25)))
-        assert await house.spoken() == ["noted"] * 25
-        assert await folds(house)
-        assert await house.rows("SELECT 1 FROM turns WHERE error IS NOT NULL") == []
-    for kind in (True, False):
-        kinds = [each for each in sent if each[0] == kind]
-        for (_, size, refused), (_, then, _) in itertools.pairwise(kinds):
-            assert not refused or then < size
-    bodies = [json.dumps(seen.body) for seen in model.requests]
-    assert all(one != other for one, other in itertools.pairwise(bodies))
-    assert sum(refused for *_, refused in sent) < 25
 
 
 async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -> None:
@@ -406,65 +307,6 @@ async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(
         (3, f"up to {turns[2]}"),
         (3, "summary 1 of it all"),
     ]
-
-
-@pytest.mark.parametrize("how", ["away", "hangs", "costs too much"])
-async def test_a_summariser_that_is_away_is_nobodys_business(
-    tmp_path: Path, model: ModelServer, how: str
-) -> None:
-    """L-044, L-086: the answers come, in time, and no other word; the message does not wait."""
-    talk = Talk(model, lambda _: Hang() if how == "hangs" else Fail(503))
-    price = Price(input=1e6, cached=1e6, output=1e6) if how == "costs too much" else None
-    llm = two_windows(model.url, WINDOW | {"price": price}, budget=Budget(usd_per_day=1.0))
-    wards = Wards(**{**WARDS.record(), "max_seconds": 2 if how == "hangs" else 60})
-    context = Context(fold_at=0.1, keep_recent=2)
-    async with (
-        open_house(tmp_path, None, llm=llm, wards=wards, context=context) as house,
-        house.working(),
-    ):
-        await tell(house, *(f"m{n} {WORDS}{WORDS}" for n in range(9)))
-        assert await house.spoken() == [f"noted m{n}" for n in range(9)]
-        assert await folds(house) == []
-        assert {row["reason"] for row in await house.rows("SELECT reason FROM casts")} == {"text"}
-    assert bool(talk.summaries) == (how != "costs too much")
-
-
-async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:
-    """L-005, L-044."""
-    async with open_house(tmp_path, None) as house, house.working():
-        await tell(house, "/compact")
-        assert "llm.roles.base" in (await house.spoken())[0]
-
-
-async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
-    """L-023, L-044: one word, nothing stored, and the room goes on."""
-    Talk(model, lambda _: Hang())
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, "a long story", "b long story")
-        await house.incoming("/compact")
-        await model.request_arrived(3)
-        async with asyncio.timeout(1):
-            await tell(house, "/stop")
-        await tell(house, "c")
-        assert (await house.spoken())[2:] == ["Stopped.", "noted c"]
-        assert await folds(house) == []
-
-
-async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: ModelServer) -> None:
-    """L-034, L-041: the attempts at a message show nothing, so they do not count as messages."""
-    model.script(Text("one"), Text("two"), *[Fail(500)] * 12, Text("three"))
-    context = Context(keep_recent=4)
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), context=context) as house,
-        house.working(),
-    ):
-        await tell(house, "a long story", "b long story", "c long story")
-        model.script(Text("summary 1 of it all"), Text("four"))
-        await tell(house, "/compact", "d")
-        (fold,) = await folds(house)
-    assert fold["turns"] == 1
-    shown = [m["content"] for m in model.requests[-1].messages[1:]]
-    assert shown == ["b long story", "two", "c long story", "three", "d"]
 
 
 @given(HISTORY, st.integers(1, 12))

@@ -351,14 +351,11 @@ def _answering(
     folding = Folding(
         stores.database, stores.casts, stores.folds, models, texts.compaction, config.context
     )
-    asking = Asking(models, folding, config.tools.ephemeral)
-    gates = Gates(stores.database, stores.casts, redact.tree)
-    loop = Loop(stores.database, stores.casts, asking, gates, folding, clock)
+    loop = _loop(config, clock, stores, models, folding, redact)
     words = Words(gather, texts.instructions, texts.worker)
-    delegation = _delegation(config, clock, stores, models, loop, words)
+    delegation = _delegation(config, clock, stores, loop, words)
     limits = config.sub_sessions
-    others = delegating(delegation, limits, config.timezone) if limits.max_depth else ()
-    tools = toolbox(config, stores, others)
+    tools = toolbox(config, stores, delegating(delegation, limits, config.timezone))
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
     casting = Casting(
         stores.database,
@@ -393,15 +390,25 @@ def _answering(
     return Answering(rooms, delegation, tools, speaker)
 
 
+def _loop(
+    config: Config,
+    clock: Clock,
+    stores: Stores,
+    models: Models,
+    folding: Folding,
+    redact: Redaction,
+) -> Loop:
+    asking = Asking(models, folding, config.tools.ephemeral)
+    gates = Gates(stores.database, stores.casts, redact.tree)
+    return Loop(stores.database, stores.casts, asking, gates, folding, clock)
+
+
 def _delegation(
-    config: Config, clock: Clock, stores: Stores, models: Models, loop: Loop, words: Words
+    config: Config, clock: Clock, stores: Stores, loop: Loop, words: Words
 ) -> Delegation:
-    bounds = Bounds(
-        config.sub_sessions,
-        config.loop.max_tokens,
-        models.names,
-        bool(config.llm.roles.sub_sessions),
-    )
+    own_models = bool(config.llm.roles.sub_sessions)
+    names = tuple(config.llm.backends)
+    bounds = Bounds(config.sub_sessions, config.loop.max_tokens, names, own_models)
     return Delegation(
         stores.database,
         stores.sub_sessions,

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -332,39 +332,42 @@ async def open_house(
     """Build it all on the database in `folder`, as the daemon does.
 
     With `prompts`, a folder of prompt files, there are the real prompt and the tools of memory,
-    tasks and skills; with a `language` conversations open with its seed; with `sub_sessions` there
-    are the tools that hand out work.
+    tasks and skills; with a `language` the seeds, with `sub_sessions` the tools to hand out work.
     """
-    clock = clock or SystemClock()
+    clock, files = clock or SystemClock(), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
-        models = _models(models_type, llm, database, clock, redact)
         stores = Stores(database, folder, owner, clock, new_id, redact)
         stores.inbox = inbox_type(database, clock, redact)
-        files = prompts or PROMPTS
         gather = _gather(stores, files, clock)
-        tools = [*gates, *([Done()] if done else [])]
-        tools += _tools(stores, folder, roots) if prompts else []
-        fixed = Fixed(prompt) if callable(prompt) else prompt
-        folding = _folding(stores, models, files, context)
-        asking = Asking(models, folding, frozenset(ephemeral))
-        run = Gates(database, stores.casts, redact.tree)
-        loop = Loop(database, stores.casts, asking, run, folding, clock)
-        bounds = Bounds(
-            sub_sessions or Limits(), 200_000, models.names, bool(llm.roles.sub_sessions)
-        )
-        others = _delegation(stores, loop, gather, files, bounds, clock)
-        terms = Terms(Toolbox([*tools, *_delegating(others, sub_sessions)]), fixed, depth=2)
-        terms = replace(terms, prompt=gather) if prompts else terms
-        oversize = Oversize(gather, limits, files, stores.places, clock)
-        seed = _seed(prompts, language)
-        try:
-            rooms, speaker = _rooms(
-                stores, folding, loop, others, terms, wards, seed, oversize, clock
-            )
+        async with _models(models_type, llm, database, clock, redact) as models:
+            folding = _folding(stores, models, files, context)
+            loop = _loop(stores, folding, Asking(models, folding, ephemeral), redact, clock)
+            bounds = _bounds(sub_sessions or Limits(), llm)
+            others = _delegation(stores, loop, gather, files, bounds, clock)
+            tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
+            tools += _tools(stores, folder, roots) if prompts else []
+            terms = Terms(Toolbox(tools), gather if prompts else _spoken(prompt), depth=2)
+            oversize = Oversize(gather, limits, files, stores.places, clock)
+            seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
+            parts = (folding, loop, others, terms, wards, seeding, oversize, clock)
+            rooms, speaker = _rooms(stores, *parts)
             yield House(stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
-        finally:
-            await models.aclose()
+
+
+def _bounds(limits: Limits, llm: Llm) -> Bounds:
+    return Bounds(limits, 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
+
+
+def _spoken(prompt: Callable[[], str] | Prompt) -> Prompt:
+    return Fixed(prompt) if callable(prompt) else prompt
+
+
+def _loop(
+    stores: Stores, folding: Folding, asking: Asking, redact: Redaction, clock: Clock
+) -> Loop:
+    gates = Gates(stores.database, stores.casts, redact.tree)
+    return Loop(stores.database, stores.casts, asking, gates, folding, clock)
 
 
 def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:
@@ -372,12 +375,17 @@ def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:
     return Llm(backends=known, roles=Roles(base=tuple(known)), **settings)
 
 
-def _models(
+@asynccontextmanager
+async def _models(
     kind: type[Models], llm: Llm, database: Database, clock: Clock, redact: Redaction
-) -> Models:
+) -> AsyncIterator[Models]:
     calls = ModelCalls(database, clock, new_id, llm.record)
     budget = Budget(database, clock, new_id, llm.budget, "UTC")
-    return kind(llm, calls, budget, clock, new_id, redact, lambda: 0.0)
+    models = kind(llm, calls, budget, clock, new_id, redact, lambda: 0.0)
+    try:
+        yield models
+    finally:
+        await models.aclose()
 
 
 def _folding(stores: Stores, models: Models, files: Path, context: Context) -> Folding:
@@ -392,13 +400,12 @@ def _rooms(
     sub_sessions: Delegation,
     terms: Terms,
     wards: Wards,
-    seed: Template | None,
+    seeding: Seeding,
     oversize: Oversize,
     clock: Clock,
 ) -> tuple[Rooms, SilentSpeaker]:
     """The rooms and all that they need."""
     speaker = SilentSpeaker()
-    seeding = Seeding(seed, stores.inbox, stores.casts)
     casting = Casting(
         stores.database,
         stores.inbox,

@@ -116,7 +116,9 @@ class CallAgentBatch:
 
 
 def delegating(delegation: Delegation, limits: SubSessions, timezone: str) -> Sequence[AnyTool]:
-    """All of them."""
+    """All of them; none where nothing may be handed out."""
+    if limits.max_depth == 0:
+        return ()
     return (
         SpawnSubSession(delegation, timezone),
         CallAgent(delegation),
