@@ -19,6 +19,7 @@ from tests.world.model import (
     Hang,
     ModelServer,
     Seen,
+    Slow,
     Step,
     Text,
     Use,
@@ -107,6 +108,33 @@ async def test_what_is_too_long_for_the_summariser_is_folded_in_chunks(
     assert all(len(asked) / 3 <= ROOM for asked in talk.summaries)
     assert talk.marked[-1] == (29, f"summary {len(stored)}")
     assert "in 60 messages before" in said[-2]
+
+
+async def test_chunks_may_end_in_the_middle_of_a_cast(tmp_path: Path, model: ModelServer) -> None:
+    """L-041, L-043: each turn is read once, in order."""
+    looks = 20
+
+    def choose(seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            summaries.append(seen.messages[0]["content"].split("<history>")[-1])
+            return Text(f"summary {len(summaries)} of it all", usage=None)
+        looked = sum(message["role"] == "tool" for message in seen.messages)
+        if seen.last_user != "look" or looked == looks:
+            return Text("fine", usage=None)
+        return Calls((Use("echo", {"say": f"look{looked} {WORDS}"}),), usage=None)
+
+    summaries: list[str] = []
+    model.keyed(choose)
+    llm = two_windows(model.url, WINDOW)
+    async with (
+        open_house(tmp_path, None, llm=llm, gates=[Gate()], context=FEW) as house,
+        house.working(),
+    ):
+        await tell(house, "look", "next", "/compact")
+        assert [row["turns"] for row in await folds(house)][-1] == looks + 1
+    read = [name for asked in summaries for name in re.findall(r"\[result\]\n(look\d+)", asked)]
+    assert read == [f"look{n}" for n in range(looks)]
+    assert len(summaries) > 2
 
 
 async def test_one_message_larger_than_the_window_still_gets_an_answer(
@@ -205,6 +233,45 @@ async def test_a_summariser_that_is_away_is_nobodys_business(
         assert await folds(house) == []
         assert {row["reason"] for row in await house.rows("SELECT reason FROM casts")} == {"text"}
     assert bool(talk.summaries) == (how != "costs too much")
+
+
+@pytest.mark.parametrize("what", ["a message", "the summary before"])
+async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
+    tmp_path: Path, model: ModelServer, what: str
+) -> None:
+    """L-048: the summary came from words that are no longer there."""
+    go_on = asyncio.Event()
+    late = Slow(go_on, Text("summary 2 of it all", usage=None))
+    talk = Talk(model, lambda n: late if n == 2 else Text("summary 1 of it all", usage=None))
+    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+        await tell(house, "a long story", "b long story", "/compact")
+        event = await house.incoming("c long story")
+        await tell(house, "d long story")
+        await house.incoming("/compact")
+        await model.request_arrived(6)
+        events, texts = ([event], []) if what == "a message" else ([], ["summary 1 of it all"])
+        async with house.database.transaction() as tx:
+            await house.casts.forget(tx, events, texts)
+        go_on.set()
+        await tell(house, "e")
+        stored = [row["summary"] for row in await folds(house)]
+        assert "nothing was changed" in (await house.spoken())[5]
+    assert stored == ["summary 1 of it all" if what == "a message" else ""]
+    assert talk.marked[-1] == ((1, "summary 1") if what == "a message" else None)
+
+
+async def test_instructions_larger_than_the_window_cost_no_summaries(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-042: folding cannot make room there, and is not tried for every message."""
+    talk = Talk(model)
+    async with (
+        open_house(tmp_path, model.url, prompt=lambda: "Be kind. " * 2000, **WINDOW) as house,
+        house.working(),
+    ):
+        await tell(house, *(f"m{n}" for n in range(16)))
+        assert await house.spoken() == [f"noted m{n}" for n in range(16)]
+    assert len(talk.summaries) <= 1
 
 
 async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:

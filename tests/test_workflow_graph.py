@@ -420,6 +420,36 @@ async def test_a_result_from_before_a_fresh_start_is_never_told(
         assert not any("<event" in text for m in model.requests[-1].messages for text in [str(m)])
 
 
+async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelServer) -> None:
+    """L-068: in the room, and in the status."""
+    steps = [
+        spawn("find *trains*", name="a"),
+        spawn("b", depends_on=["a"]),
+        spawn("c", not_before="2026-05-04T14:30"),
+    ]
+    behave(model, steps, lambda *_: Hang())
+    clock = HeldClock()
+    async with (
+        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await house.incoming("/sessions")
+        assert await house.said(1) == ["No work is handed out here."]
+        await house.incoming("go")
+        await house.said(2)
+        await model.request_arrived(3)
+        await house.incoming("/sessions")
+        lines = (await house.said(3))[2].splitlines()
+        assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [
+            r"a: find \*trains\* (at work)",
+            "b (waits for a)",
+            "c (not before 2026-05-04 12:30)",
+        ]
+        await house.incoming("/status")
+        (line,) = [line for line in (await house.said(4))[3].splitlines() if "sub-sessions" in line]
+        assert "1 running, 2 waiting: a running, sub_" in line
+
+
 @settings(max_examples=25)
 @given(
     st.lists(st.sets(st.integers(0, 11), max_size=3), min_size=1, max_size=12),

@@ -50,6 +50,9 @@ TOOLS = {
     "add_skill": "keeps a procedure that worked; only in a direct chat with the owner",
     "read_file": "reads a text file in `data/skills` and the folders of `tools.files.roots`",
     "write_file": "writes one there",
+    "spawn_sub_session": "hands out work whose result comes later",
+    "call_agent": "hands out work and waits for its result",
+    "call_agent_batch": "hands out several at once and waits for all",
     "done": "ends an answer, where `loop.require_done_tool` asks for it",
 }
 

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Awaitable, Callable
+from zoneinfo import ZoneInfo
 
 from wintermute.changes.records import Change
 from wintermute.clock import Clock
 from wintermute.commands.listing import kept_words
+from wintermute.commands.sessions import session_line
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Budget
 from wintermute.conversation.folding import Folding
@@ -20,6 +22,7 @@ NAMES = {
     "/new": "start afresh: what was said so far is no longer in view",
     "/compact": "sum up what was said so far, to make room for more",
     "/stop": "stop what I am doing in this room",
+    "/sessions": "the work I have handed out here; `/stop ID` ends one",
     "/memory": "what I remember here; `/memory WORDS` finds some of it",
     "/tasks": "what is to be done here",
     "/undo": "take back the last change of a memory or a task here",
@@ -53,6 +56,7 @@ class ChatCommands:
         self._ceilings = ceilings
         self._answers: dict[str, Callable[[Transaction, Waiting], Awaitable[str]]] = {
             "/new": self._new,
+            "/sessions": self._sessions,
             "/memory": self._memory,
             "/tasks": self._tasks,
             "/undo": self._undo,
@@ -121,6 +125,15 @@ class ChatCommands:
             f"- stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept
         ]
         return _bounded(lines) or "There is nothing to undo: all of it is as it was before."
+
+    async def _sessions(self, tx: Transaction, row: Waiting) -> str:
+        store, zone = self._stores.sub_sessions, ZoneInfo(self._timezone)
+        await store.sweep(tx)
+        lines = [
+            f"- {session_line(node, await store.needs(tx, node.id), zone, plain)}"
+            for node in await store.open_in(tx, row.conversation_id)
+        ]
+        return _bounded(lines) or "No work is handed out here."
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
         facts = await gather(self._stores.database, self._clock, self._timezone, self._ceilings)

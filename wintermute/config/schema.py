@@ -140,8 +140,10 @@ class Transcription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    usd_per_day: float | None = key("Most to spend in one day, in USD.", None, least=0)
-    tokens_per_day: int | None = key("Most tokens in one day.", None, least=1)
+    usd_per_day: float | None = key(
+        "Most to spend, in USD, by the backends' prices.", None, least=0
+    )
+    tokens_per_day: int | None = key("Most tokens, in and out together.", None, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ class Llm:
     roles: Roles = key("Which backends do what; an empty list means: as base.", Roles)
     transcription: Transcription | None = key("Voice messages.", None, later=True)
     max_retries: int = key("Extra attempts per backend when it fails.", 3, least=0, most=20)
-    budget: Budget = key("Daily ceilings.", Budget)
+    budget: Budget = key("Ceilings for one day, from midnight to midnight.", Budget)
     record: bool = key("Keep every request and answer for replay.", False)
 
 
@@ -243,11 +245,11 @@ class MemoryHarvest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSessions:
-    max_depth: int = key("How deep delegation may go.", 2, least=0)
+    max_depth: int = key("Levels of sub-sessions below a chat; 0: none.", 2, least=0)
     max_turns: int = key("Model answers for one sub-session.", 50, least=1)
-    timeout_s: float = key("Time for one sub-session.", 300.0, least=1)
-    max_parallel: int = key("Sub-sessions at once.", 8, least=1)
-    max_batch: int = key("Sub-sessions in one call.", 50, least=1)
+    timeout_s: float = key("Longest time for one sub-session, in seconds.", 300.0, least=1)
+    max_parallel: int = key("How many work at once.", 8, least=1)
+    max_batch: int = key("Most of them in one call.", 50, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +322,7 @@ class Config:
     seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
     memory_harvest: MemoryHarvest = key("Picking memories.", MemoryHarvest, later=True)
-    sub_sessions: SubSessions = key("Delegation.", SubSessions)
+    sub_sessions: SubSessions = key("Work that the assistant hands out.", SubSessions)
     wiki: Wiki = key("Pages.", Wiki, later=True)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web door.", Web, later=True)

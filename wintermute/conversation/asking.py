@@ -32,7 +32,7 @@ class Asking:
         view = await self._view(running)
         if self._folding.due(running.past, self._tokens(running, view), self._window(running)):
             view = await self._folded(running, "size") or view
-        while not self._fits(running, view) and (less := await self._folded(running, "overflow")):
+        while not self._fits(running, view) and (less := await self._folded(running, "full")):
             view = less
         view = fitted(view, _kept(running), lambda less: self._fits(running, less))
         while True:

@@ -29,7 +29,8 @@ RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
 LEAST = 0.05  # share of the window below which folding does not pay
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
-Cause = Literal["size", "overflow", "asked"]
+Cause = Literal["size", "full", "overflow", "asked"]
+"""It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,7 @@ class Folding:
     ) -> Past | None:
         """The view after folding what is old; None when nothing can be folded, or it failed.
 
-        The newest messages stay as they are, unless the cause is an `overflow` and they alone do
-        not fit (L-041).
+        The newest messages stay as they are, unless they alone do not fit (L-041).
         """
         fold, steps = past.fold, self.old(past, cause)
         room, refused = int(self._models.window(ROLE) * CHUNK), ""
@@ -179,23 +179,28 @@ class Folding:
                 continue
             if summary is None:
                 break
-            fold = await self._store(branch_id, fold, taken[-1].turn, history, summary)
-            steps = steps[len(taken) :] if fold else ()
+            done = steps[: len(taken)]
+            stored = await self._store(branch_id, fold, done, history, summary)
+            if stored is None:
+                break
+            fold, steps = stored, steps[len(taken) :]
         return None if fold is past.fold else await self._casts.past(branch_id, fold)
 
     def old(self, past: Past, cause: Cause) -> tuple[Step, ...]:
         """The turns that would be folded for this cause."""
         keep = self._settings.keep_recent
-        steps = foldable(past.casts, keep)
-        while cause == "overflow" and not steps and keep > 1:
+        steps = self._paying(past, keep, cause)
+        while cause in ("full", "overflow") and not steps and keep > 1:
             keep //= 2
-            steps = foldable(past.casts, keep)
-        pays = cause != "size" or self._many(past) or self._pays(steps)
-        return steps if pays else ()
+            steps = self._paying(past, keep, cause)
+        return steps
 
-    def _pays(self, steps: Sequence[Step]) -> bool:
+    def _paying(self, past: Past, keep: int, cause: Cause) -> tuple[Step, ...]:
+        steps = foldable(past.casts, keep)
+        if cause in ("overflow", "asked") or (cause == "size" and self._many(past)):
+            return steps
         least = LEAST * self._models.window("base")
-        return self._count("".join(step.text for step in steps)) >= least
+        return steps if self._count("".join(step.text for step in steps)) >= least else ()
 
     def _next(
         self, fold: Fold | None, steps: Sequence[Step], room: int
@@ -207,13 +212,20 @@ class Folding:
         return taken, earlier + "\n\n".join(step.text for step in taken if step.text)
 
     async def _store(
-        self, branch_id: str, fold: Fold | None, last: Turn, history: str, summary: str
+        self, branch_id: str, fold: Fold | None, steps: Sequence[Step], history: str, summary: str
     ) -> Fold | None:
+        """The new fold; None when what it sums up was forgotten meanwhile."""
         async with self._database.transaction() as tx:
+            now = await self.past(branch_id)
+            texts = {step.turn.id: step.text for step in _steps(now.casts)}
+            if now.fold != fold or any(
+                not texts.get(step.turn.id, "").endswith(step.text) for step in steps
+            ):
+                return None
             turns = await self._folds.add(
                 tx,
                 branch_id,
-                last.id,
+                steps[-1].turn.id,
                 summary,
                 after=fold,
                 tokens_before=self._count(history),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from wintermute.delegation.records import SubSession
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
+from wintermute.text import one_line
 
 SPAWN = "spawn_sub_session"
 FAILED = "dependency failed: {label}"
@@ -46,23 +47,30 @@ def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str
 
 
 def to_be_named(calls: Sequence[Json], seen: Collection[int]) -> set[str]:
-    """The names that calls of a turn depend on which have no result yet.
+    """The names on which calls of a turn depend, however indirectly, that have no result yet.
 
     Until then those who bear them do not start: one that fails or answers at once would else be
     told alone, before what depends on it is known.
     """
-    return {
-        name
-        for n, call in enumerate(calls)
-        if n not in seen and call["name"] == SPAWN
-        for name in _depends_on(call["arguments"])
-    }
+    spawns = {n: _words(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
+    needs = {name: depends_on for name, depends_on in spawns.values() if name}
+    found: set[str] = set()
+    ahead = [word for n, (_, words) in spawns.items() if n not in seen for word in words]
+    while ahead:
+        word = ahead.pop()
+        if word not in found:
+            found.add(word)
+            ahead += needs.get(word, ())
+    return found
 
 
-def _depends_on(arguments: str) -> list[str]:
+def _words(call: Json) -> tuple[str, list[str]]:
+    """The name in a call's arguments and what it depends on, whatever stands there."""
     try:
-        args = json.loads(arguments)
+        args = json.loads(call["arguments"])
     except (ValueError, RecursionError):
-        return []
-    named = args.get("depends_on") if isinstance(args, dict) else None
-    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        args = None
+    args = args if isinstance(args, dict) else {}
+    depends_on = args.get("depends_on")
+    words = depends_on if isinstance(depends_on, list) else []
+    return one_line(str(args.get("name") or "")), [word for word in words if isinstance(word, str)]

@@ -13,6 +13,7 @@ from wintermute.llm.budget import Amount, Budget
 from wintermute.llm.calls import ModelCalls
 
 UNLIMITED = Ceilings()
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ async def gather(
     ]
     facts.append(await _inbox(database))
     facts.append(await _outbox(database))
+    facts.append(await _sub_sessions(database))
     facts.append(await _decryption(database))
     facts.append(await _malformed(database))
     facts += await _searches(database)
@@ -70,6 +72,21 @@ async def _outbox(database: Database) -> Fact:
         return Fact("outbox", "ok", f"{waiting} to be sent")
     named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
     return Fact("outbox", "warn", f"{waiting} to be sent, refused by the homeserver: {named}")
+
+
+async def _sub_sessions(database: Database) -> Fact:
+    """L-068: those at work, then those that wait."""
+    rows = await database.rows(
+        "SELECT id, name, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
+        " WHERE state IN ('waiting', 'running', 'collecting') AND (NOT blocking OR parent_cast IN"
+        "  (SELECT id FROM casts WHERE state = 'running')) ORDER BY doing, seq"
+    )
+    running = sum(row["doing"] == "running" for row in rows)
+    named = [f"{row['name'] or row['id']} {row['doing']}" for row in rows[:MOST_NAMED]]
+    more = [f"{len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else []
+    listed = f": {', '.join([*named, *more])}" if rows else ""
+    text = f"{running} running, {len(rows) - running} waiting{listed}"
+    return Fact("sub-sessions", "ok", text)
 
 
 async def _counter(database: Database, name: str) -> int:

@@ -43,7 +43,7 @@ class SpawnSubSession:
             mode=mode_of(args.get("mode")),
             tools=_names(args),
             name=one_line(args["name"]) or None if "name" in args else None,
-            depends_on=tuple(args.get("depends_on", ())),
+            depends_on=tuple(map(one_line, args.get("depends_on", ()))),
             not_before=self._moment(args["not_before"]) if "not_before" in args else None,
             timeout_s=args.get("timeout_s"),
             max_depth=args.get("max_depth"),
