@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from tests.world.house import Gate, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.config.secrets import Redaction
-from wintermute.conversation.calls import normalised
-from wintermute.llm.arguments import repaired
-from wintermute.messages import Call, Reply, Usage
+from wintermute.llm.arguments import repaired, unaliased
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -103,7 +101,7 @@ def test_only_what_has_one_meaning_is_repaired(text: str, meant: object) -> None
     assert found == text if meant is None else parsed(found) == meant
 
 
-@pytest.mark.parametrize("depth", [50, 300, 900, 1500, 3000, 20_000])
+@pytest.mark.parametrize("depth", [50, *range(900, 1000), 20_000])
 def test_deep_arguments_harm_nobody(depth: int) -> None:
     """L-030, L-031."""
     text = '{"a": ' + "[" * depth + "]" * depth + ",}"
@@ -115,10 +113,6 @@ def test_a_cut_string_full_of_quotes_is_given_up_at_once() -> None:
     """The loop stands still meanwhile: this took a minute once, in place of a millisecond."""
     text = '{"content": "' + '\\"' * 100_000
     assert repaired(text) == text
-
-
-def reply(*calls: Call) -> Reply:
-    return Reply("said", calls, "tool_calls", Usage(1, 2, 0), "backend", "model", 3)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +130,9 @@ def reply(*calls: Call) -> Reply:
     ],
 )
 def test_names_become_ours(name: str, arguments: str, expected: tuple[str, object]) -> None:
-    """L-004, L-010: the rest of the answer stays."""
-    given = reply(Call("c1", name, arguments), Call("c2", "echo", "{}"))
-    found = normalised(given)
-    first, second = found.calls
-    assert (first.id, first.name, parsed(first.arguments)) == ("c1", *expected)
-    assert second == given.calls[1]
-    assert (found.text, found.usage, found.ms) == (given.text, given.usage, given.ms)
+    """L-004, L-010."""
+    ours, written = unaliased(name, repaired(arguments))
+    assert (ours, parsed(written)) == expected
 
 
 @pytest.mark.parametrize("spoilt", ["{}", "```json\n{}\n```", "{},", '"{}"'])

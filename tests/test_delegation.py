@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.delegating import batch, behave, call, done, objective, results, spawn
-from tests.world.house import ANN, PROMPTS, Gate, House, open_house
+from tests.world.delegating import batch, behave, call, done, objective, results, spawn, states
+from tests.world.house import ANN, PROMPTS, Gate, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import Backend, Llm, Roles, SubSessions
 from wintermute.conversation.toolbox import Caller
@@ -21,11 +21,6 @@ DELEGATING = {"spawn_sub_session", "call_agent", "call_agent_batch"}
 
 def tools(seen: Seen) -> set[str]:
     return {tool["function"]["name"] for tool in seen.body["tools"]}
-
-
-async def states(house: House) -> dict[str, str]:
-    rows = await house.rows("SELECT coalesce(name, objective) AS n, state FROM sub_sessions")
-    return {row["n"]: row["state"] for row in rows}
 
 
 async def test_a_call_waits_for_the_answer_of_its_child(tmp_path: Path, model: ModelServer) -> None:

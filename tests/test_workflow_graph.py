@@ -3,7 +3,7 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,46 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.world.delegating import behave, call, context, done, objective, results, spawn
-from tests.world.house import WARDS, WITHIN, Gate, HeldClock, House, open_house
+from tests.world.delegating import (
+    all_over,
+    behave,
+    call,
+    context,
+    done,
+    objective,
+    reasons,
+    reports,
+    results,
+    spawn,
+    states,
+    until,
+)
+from tests.world.house import WARDS, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
 from wintermute.config.schema import SubSessions
 
 LIMITS = SubSessions()
-OPEN = {"waiting", "running", "collecting"}
-
-
-async def states(house: House) -> dict[str, str]:
-    rows = await house.rows("SELECT coalesce(name, objective) AS n, state FROM sub_sessions")
-    return {row["n"]: row["state"] for row in rows}
-
-
-async def reasons(house: House) -> dict[str, str]:
-    rows = await house.rows("SELECT coalesce(name, objective) AS n, reason FROM sub_sessions")
-    return {row["n"]: row["reason"] for row in rows}
-
-
-async def reports(house: House) -> list[str]:
-    rows = await house.rows("SELECT body FROM inbox WHERE event_id LIKE 'result_%' ORDER BY seq")
-    return [row["body"] for row in rows]
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Look until something became true: no room tells of what happens below it."""
-    async with asyncio.timeout(WITHIN):
-        while not await true():
-            pass
-
-
-async def all_over(house: House, n: int = 1) -> None:
-    """Wait until there are so many and none is open, and the room has said what it will."""
-
-    async def over() -> bool:
-        found = await house.rows("SELECT state FROM sub_sessions")
-        return len(found) >= n and not {row["state"] for row in found} & OPEN
-
-    await until(over)
-    await house.settled()
 
 
 async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(

@@ -1,10 +1,13 @@
 """How tests of sub-sessions script the model: by what a request is about."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from tests.world.house import WITHIN, House
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 
+OPEN = {"waiting", "running", "collecting"}
 Child = Callable[[str, Seen], Step | None]
 
 
@@ -61,3 +64,39 @@ def behave(model: ModelServer, first: Sequence[Use], child: Child | None = None)
         return Calls(tuple(first)) if seen.last_user == "go" else None
 
     model.keyed(choose)
+
+
+async def states(house: House) -> dict[str, str]:
+    """The state of each sub-session, by what it is called."""
+    rows = await house.rows("SELECT coalesce(name, objective) AS n, state FROM sub_sessions")
+    return {row["n"]: row["state"] for row in rows}
+
+
+async def reasons(house: House) -> dict[str, str]:
+    """Why each ended."""
+    rows = await house.rows("SELECT coalesce(name, objective) AS n, reason FROM sub_sessions")
+    return {row["n"]: row["reason"] for row in rows}
+
+
+async def reports(house: House) -> list[str]:
+    """The events about sub-sessions."""
+    rows = await house.rows("SELECT body FROM inbox WHERE event_id LIKE 'result_%' ORDER BY seq")
+    return [row["body"] for row in rows]
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Look until something became true: no room tells of what happens below it."""
+    async with asyncio.timeout(WITHIN):
+        while not await true():
+            pass
+
+
+async def all_over(house: House, n: int = 1) -> None:
+    """Wait until there are so many and none is open, and the room has said what it will."""
+
+    async def over() -> bool:
+        found = await house.rows("SELECT state FROM sub_sessions")
+        return len(found) >= n and not {row["state"] for row in found} & OPEN
+
+    await until(over)
+    await house.settled()

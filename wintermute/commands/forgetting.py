@@ -49,13 +49,14 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         casts, running = await stores.casts.forget(tx, events, telling)
         prompts = await stores.casts.forget_prompts(tx, traces(texts))
         edits = await stores.edits.forget(tx, events, telling)
+        handed_out = await stores.sub_sessions.forget(tx, events, telling)
         received, unanswered = await stores.inbox.forget(tx, events, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)
     return Forgotten(
         facts=gone,
-        records=casts + prompts + edits + received + said + calls,
+        records=casts + prompts + edits + received + said + calls + handed_out,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=await _quoted(stores, facts, telling),

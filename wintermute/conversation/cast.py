@@ -19,7 +19,6 @@ from typing import Literal
 
 from wintermute.clock import Clock
 from wintermute.conversation.asking import Asking
-from wintermute.conversation.calls import normalised
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.history import as_text
@@ -116,7 +115,7 @@ class Loop:
                 return Outcome("truncated", "refused", str(error))
             except ModelError as error:
                 return await self._failed(running, error)
-            await self._store(running, normalised(reply))
+            await self._store(running, reply)
 
     async def _store(self, running: Running, reply: Reply, error: str | None = None) -> None:
         cast = running.cast

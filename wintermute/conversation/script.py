@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wintermute.config.secrets import Redaction
-from wintermute.conversation.calls import normalised
 from wintermute.conversation.cast import REASONS
 from wintermute.conversation.differing import difference
 from wintermute.conversation.folding import ROLE as COMPACTION
@@ -95,7 +94,7 @@ def _places(cast: Cast, events: Sequence[Event]) -> dict[str, int] | None:
     found: dict[str, int] = {}
     for n, event in reversed(list(enumerate(events))):
         if turns and isinstance(event, Recorded) and _is_question(event):
-            reply = normalised(event.answer)
+            reply = event.answer
             if (reply.text, reply.calls) == (turns[-1].utterance, turns[-1].calls):
                 found[turns.pop().id] = n
     return None if turns else found

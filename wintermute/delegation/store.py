@@ -59,34 +59,16 @@ class SubSessions:
     ) -> None:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
         place = placed(caller)
-        values: dict[str, Any] = {
+        values = _values(caller, order, means) | {
             "id": sub_id,
             "blocking": blocking,
             "conversation": conversation[0],
             "branch": conversation[1],
-            "cast": caller.cast_id,
-            "turn": place.turn_id,
-            "n": place.n,
             "item": item,
             "parent": parent.id if parent else None,
-            "room": caller.conversation_id,
             "room_turn": parent.room_turn if parent else place.turn_id,
-            "root_event": caller.event_id,
             "workflow": workflow,
-            "name": order.name,
-            "objective": order.objective,
-            "context": order.context,
-            "mode": order.mode,
-            "tools": json.dumps(means.tools),
-            "role": means.role,
-            "backend": means.backend,
-            "wards": json.dumps(means.wards.record()),
-            "depth": means.depth,
-            "scope": caller.scope,
-            "origin": caller.origin,
-            "not_before": stamp(order.not_before) if order.not_before else None,
             "missing": sum(each.state != "done" for each in dependencies),
-            "held": order.name is not None,
             "now": stamp(self._clock.now()),
         }
         await tx.execute(
@@ -356,6 +338,30 @@ class SubSessions:
             f" (root_event IN (SELECT value FROM json_each(:events)) OR {found})",
             {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
         )
+
+
+def _values(caller: Caller, order: Order, means: Means) -> dict[str, Any]:
+    place = placed(caller)
+    return {
+        "cast": caller.cast_id,
+        "turn": place.turn_id,
+        "n": place.n,
+        "room": caller.conversation_id,
+        "root_event": caller.event_id,
+        "name": order.name,
+        "objective": order.objective,
+        "context": order.context,
+        "mode": order.mode,
+        "tools": json.dumps(means.tools),
+        "role": means.role,
+        "backend": means.backend,
+        "wards": json.dumps(means.wards.record()),
+        "depth": means.depth,
+        "scope": caller.scope,
+        "origin": caller.origin,
+        "not_before": stamp(order.not_before) if order.not_before else None,
+        "held": order.name is not None,
+    }
 
 
 def _sub_session(row: Row) -> SubSession:

@@ -1,4 +1,4 @@
-"""What a model wrote as the arguments of a call, as the JSON object that it must have meant. Pure."""
+"""What a model wrote as a call, as the one that it must have meant. Pure."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from typing import Any
 
 from wintermute.messages import Json
 
+ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
 COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
 """A string, which stays as it is, also one that never ends; or a comma after the last item."""
@@ -25,10 +26,7 @@ def repaired(arguments: str) -> str:
     fenced = FENCE.match(arguments)
     text = COMMA.sub(lambda match: match[1] or "", fenced[1] if fenced else arguments)
     found = parsed(text, strict=False)
-    try:
-        return arguments if found is None else json.dumps(found, ensure_ascii=False)
-    except RecursionError:
-        return arguments
+    return arguments if found is None else json.dumps(found, ensure_ascii=False)
 
 
 def parsed(text: str, *, strict: bool = True) -> Json | None:
@@ -40,3 +38,18 @@ def parsed(text: str, *, strict: bool = True) -> Json | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def unaliased(name: str, arguments: str) -> tuple[str, str]:
+    """Names from the loop's older vocabulary become ours (L-004, L-010)."""
+    if name != "submit_answer":
+        return ALIASES.get(name, name), arguments
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return "done", arguments
+    if isinstance(given, dict) and (not given or "answer" in given):
+        return "done", arguments
+    if isinstance(given, dict) and len(given) == 1:
+        (given,) = given.values()
+    return "done", json.dumps({"answer": given}, ensure_ascii=False)

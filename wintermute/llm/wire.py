@@ -7,7 +7,7 @@ from typing import Any
 
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
-from wintermute.llm.arguments import repaired
+from wintermute.llm.arguments import repaired, unaliased
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
 from wintermute.messages import Call, Json, Usage
 from wintermute.text import clean
@@ -18,7 +18,6 @@ MOST_TOKENS = 10**9
 """A count beyond this is none."""
 LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
-ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class Gathering:
 
 def _finished(call: _Call, new_id: NewId) -> Call:
     written = repaired("".join(call.arguments))  # first, or it would bring hidden secrets to light
-    name, arguments = _unaliased(_name(call.name), _arguments(written))
+    name, arguments = unaliased(_name(call.name), _arguments(written))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
 
@@ -212,21 +211,6 @@ def _arguments(text: str) -> str:
         except (ValueError, RecursionError):
             return clean(text)
     return _whole([text]) if text.strip() else "{}"
-
-
-def _unaliased(name: str, arguments: str) -> tuple[str, str]:
-    """Names from the loop's older vocabulary become ours (L-004, L-010)."""
-    if name != "submit_answer":
-        return ALIASES.get(name, name), arguments
-    try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return "done", arguments
-    if isinstance(given, dict) and (not given or "answer" in given):
-        return "done", arguments
-    if isinstance(given, dict) and len(given) == 1:
-        (given,) = given.values()
-    return "done", json.dumps({"answer": given}, ensure_ascii=False)
 
 
 def _whole(parts: Iterable[str]) -> str:

@@ -1,0 +1,53 @@
+"""What a turn's calls say about who depends on whom, and what is forgotten of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.world.delegating import all_over, behave, spawn
+from tests.world.house import open_house
+from tests.world.model import ModelServer
+from wintermute.config.schema import SubSessions
+from wintermute.db.traces import traces
+from wintermute.delegation.graph import to_be_named
+from wintermute.messages import Json
+
+
+def spawned(name: str | None, *needs: str) -> Json:
+    args = {"objective": "x", "name": name, "depends_on": list(needs)}
+    return {"id": "1", "name": "spawn_sub_session", "arguments": json.dumps(args)}
+
+
+@pytest.mark.parametrize(
+    ("calls", "seen", "names"),
+    [
+        ([spawned("a"), spawned("b", "a")], {0}, {"a"}),
+        ([spawned("a"), spawned("b", "a")], {0, 1}, set()),
+        ([spawned("a"), spawned("b", "a"), spawned(None, "b")], {0, 1}, {"a", "b"}),
+        ([spawned("a", "a")], set(), {"a"}),
+        ([{"name": "spawn_sub_session", "arguments": "[{"}], set(), set()),
+        ([{"name": "spawn_sub_session", "arguments": '{"depends_on": [1, {}]}'}], set(), set()),
+        ([{"name": "echo", "arguments": '{"depends_on": ["a"]}'}], set(), set()),
+    ],
+)
+def test_what_a_turn_will_depend_on_is_seen_in_its_calls(
+    calls: list[Json], seen: set[int], names: set[str]
+) -> None:
+    assert to_be_named(calls, seen) == names
+
+
+async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer) -> None:
+    """DESIGN §5: by the words in it, or by the message that led to it."""
+    behave(model, [spawn("a secret"), spawn("another")])
+    async with (
+        open_house(tmp_path, model.url, sub_sessions=SubSessions()) as house,
+        house.working(),
+    ):
+        event = await house.incoming("go")
+        await all_over(house, 2)
+        async with house.database.transaction() as tx:
+            assert await house.stores.sub_sessions.forget(tx, [], traces(["secret"])) == 1
+            assert await house.stores.sub_sessions.forget(tx, [event], []) == 1
+        rows = await house.rows("SELECT DISTINCT objective, context, result FROM sub_sessions")
+        assert rows == [{"objective": "", "context": "", "result": ""}]
