@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.records import Reason
+from wintermute.config.schema import SubSessions
 from wintermute.prompt.sections import TOOLS, parse
 from wintermute.templates import read_template
 
@@ -81,7 +82,7 @@ async def tokens(count: Callable[[str], int] = lambda text: -(-len(text) // 4)) 
     with tempfile.TemporaryDirectory() as name:
         async with (
             ModelServer() as model,
-            open_house(Path(name), model.url, prompts=PROMPTS) as house,
+            open_house(Path(name), model.url, prompts=PROMPTS, sub_sessions=SubSessions()) as house,
         ):
             whole = count(await house.gather.system(SCOPE, TOOLS, None))
             async with house.working():
@@ -90,7 +91,7 @@ async def tokens(count: Callable[[str], int] = lambda text: -(-len(text) // 4)) 
     seen = model.requests[0]
     offered = count(str(seen.messages[0]["content"]))
     rows.append(f"| whole prompt, every section, no data (goal ≤ 2,200) | {whole} |")
-    rows.append(f"| as sent today, without delegation | {offered} |")
+    rows.append(f"| as sent today | {offered} |")
     definitions = sum(count(str(tool)) for tool in seen.body["tools"])
     rows.append(f"| definitions of the {len(seen.body['tools'])} tools | {definitions} |")
     return rows
