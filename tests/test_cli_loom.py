@@ -11,6 +11,7 @@ from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.terminal import PASSWORD, Terminal
 from wintermute.cli.masks import without_people, without_texts
+from wintermute.config.schema import SubSessions as Limits
 from wintermute.config.write import starter_config
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.rewards import Rewards
@@ -298,7 +299,7 @@ async def test_a_branch_is_run_again_offline(terminal: Terminal, model: ModelSer
     config = starter_config().replace("127.0.0.1:8080", "127.0.0.1:9")
     (terminal.folder / "config.yaml").write_text(config)
     model.script(Calls((Use("append_memory", {"text": "Likes tea"}),)), Text("Noted."))
-    async with house_of(terminal, model, record=True) as house, house.working():
+    async with house_of(terminal, model, record=True, sub_sessions=Limits()) as house, house.working():
         await tell(house, "I like tea", "and?")
         (branch,) = await ids(house, "branches")
         turns = await ids(house, "turns")
