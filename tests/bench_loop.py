@@ -7,6 +7,7 @@ A part of `make bench`; docs/benchmarks.md reports it.
 
 import argparse
 import asyncio
+import json
 import statistics
 import sys
 import tempfile
@@ -17,12 +18,15 @@ from typing import Any
 
 from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text, is_for_summary
+from wintermute.config.schema import SubSessions
 from wintermute.llm.models import Models
-from wintermute.messages import Json, Reply, Usage
+from wintermute.messages import Call, Json, Reply, Request, Usage
 
 SIZES = (10, 1_000, 50_000)
 ROUNDS = 200
 CASTS = 10_000
+NODES = 1_000
+DONE_NODES = "SELECT 1 FROM sub_sessions WHERE state = 'done'"
 WARM = 500
 SUMMARY = "Ann and the assistant talked about tea, trains and the garden, and nothing is open."
 USUAL = Usage(2500, 12, 0)
@@ -160,9 +164,52 @@ def _pss() -> float:
     return int(line.split()[1]) / 1024
 
 
+class AtOnce(Models):
+    """Answers without asking: the room hands out a graph, its parts are done at once."""
+
+    async def ask(self, role: str, request: Request, **_: Any) -> Reply:
+        calls: tuple[Call, ...] = ()
+        if "# Objective" in str(request.messages[0]["content"]):
+            calls = (Call("done", "done", '{"answer": "So it is."}'),)
+        elif request.messages[-1]["content"] == "go":
+            calls = tuple(Call(f"call{n}", "spawn_sub_session", _node(n)) for n in range(NODES))
+        return Reply("" if calls else "Begun.", calls, "stop", USUAL, "none", "none", 0)
+
+
+def _node(n: int) -> str:
+    """In rows of ten, each waiting for up to three before it."""
+    needs = [f"part{needed}" for needed in range(max(n - 3, n // 10 * 10), n)]
+    return json.dumps({"objective": f"Do part {n}", "name": f"part{n}", "depends_on": needs})
+
+
+async def workflow() -> list[str]:
+    """A large graph: spawned by one turn, then worked off, with a model that takes no time."""
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            open_house(
+                Path(name), "http://127.0.0.1:9/v1", models_type=AtOnce, sub_sessions=SubSessions()
+            ) as house,
+            house.working(),
+        ):
+            began = time.perf_counter()
+            await house.incoming("go")
+            while not await house.spoken():
+                await asyncio.sleep(0.02)
+            spawned = time.perf_counter()
+            while len(await house.rows(DONE_NODES)) < NODES:
+                await asyncio.sleep(0.2)
+            ended = time.perf_counter()
+    whole = f"{ended - began:.1f} s | {1000 * (ended - began) / NODES:.1f} ms"
+    return [
+        f"| {NODES:,} nodes spawned in one turn | {spawned - began:.1f} s"
+        f" | {1000 * (spawned - began) / NODES:.1f} ms each |",
+        f"| spawned, run and done | {whole} each |",
+    ]
+
+
 async def rows() -> list[str]:
-    """Both tables."""
-    return [*await overhead(), *await growth()]
+    """All tables."""
+    return [*await overhead(), *await growth(), *await workflow()]
 
 
 def main() -> None:

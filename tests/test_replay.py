@@ -221,7 +221,7 @@ async def test_what_was_not_recorded_cannot_be_run_again(
         found = await replayed(house, prompts)
         assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
         async with house.database.transaction() as tx:
-            await ModelCalls(house.database, house.clock, str).forget(tx, ["echo: c"])
+            await ModelCalls(house.database, house.clock, str).forget(tx, [], ["echo: c"])
         assert (await replayed(house, prompts)).unrecorded == 2
 
 

@@ -348,9 +348,7 @@ def _answering(
     redact: Redaction,
 ) -> Answering:
     gather = _gather(config, clock, stores, texts)
-    folding = Folding(
-        stores.database, stores.casts, stores.folds, models, texts.compaction, config.context
-    )
+    folding = _folding(config, stores, models, texts)
     loop = _loop(config, clock, stores, models, folding, redact)
     words = Words(gather, texts.instructions, texts.worker)
     delegation = _delegation(config, clock, stores, loop, words)
@@ -388,6 +386,18 @@ def _answering(
         clock,
     )
     return Answering(rooms, delegation, tools, speaker)
+
+
+def _folding(config: Config, stores: Stores, models: Models, texts: Texts) -> Folding:
+    return Folding(
+        stores.database,
+        stores.casts,
+        stores.folds,
+        models,
+        texts.compaction,
+        config.context,
+        config.tools.ephemeral,
+    )
 
 
 def _loop(

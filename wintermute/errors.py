@@ -95,10 +95,10 @@ class ContextTooLarge(ModelError):
 class BudgetSpent(ModelError):
     """The worst case of the call would pass a ceiling of the day (L-085); not an outage."""
 
-    def __init__(self, message: str, until: datetime) -> None:
+    def __init__(self, message: str, until: datetime | None) -> None:
         super().__init__(message)
         self.until = until
-        """When the next day of the budget begins, in UTC."""
+        """When the next day of the budget begins, in UTC; None: no day has room for such a call."""
 
 
 class EmptyReply(ModelError):

@@ -341,13 +341,16 @@ async def open_house(
         stores.inbox = inbox_type(database, clock, redact)
         gather = _gather(stores, files, clock)
         async with _models(models_type, llm, database, clock, redact) as models:
-            folding = _folding(stores, models, files, context)
+            folding = _folding(stores, models, files, context, ephemeral)
             loop = _loop(stores, folding, Asking(models, folding, ephemeral), redact, clock)
-            bounds = _bounds(sub_sessions or Limits(), llm)
+            handing = sub_sessions or Limits()
+            bounds = _bounds(handing, llm)
             others = _delegation(stores, loop, gather, files, bounds, clock)
             tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
             tools += _tools(stores, folder, roots) if prompts else []
-            terms = Terms(Toolbox(tools), gather if prompts else _spoken(prompt), depth=2)
+            terms = Terms(
+                Toolbox(tools), gather if prompts else _spoken(prompt), depth=handing.max_depth
+            )
             oversize = Oversize(gather, limits, files, stores.places, clock)
             seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
             parts = (folding, loop, others, terms, wards, seeding, oversize, clock)
@@ -388,9 +391,11 @@ async def _models(
         await models.aclose()
 
 
-def _folding(stores: Stores, models: Models, files: Path, context: Context) -> Folding:
+def _folding(
+    stores: Stores, models: Models, files: Path, context: Context, hidden: Sequence[str]
+) -> Folding:
     template = Template(files, "COMPACTION_PROMPT.txt")
-    return Folding(stores.database, stores.casts, stores.folds, models, template, context)
+    return Folding(stores.database, stores.casts, stores.folds, models, template, context, hidden)
 
 
 def _rooms(

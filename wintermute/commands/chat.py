@@ -128,10 +128,12 @@ class ChatCommands:
 
     async def _sessions(self, tx: Transaction, row: Waiting) -> str:
         store, zone = self._stores.sub_sessions, ZoneInfo(self._timezone)
+        scope = await self._scope(row)
         await store.sweep(tx)
         lines = [
             f"- {session_line(node, await store.needs(tx, node.id), zone, plain)}"
             for node in await store.open_in(tx, row.conversation_id)
+            if node.scope == scope  # who came in since must not see what was asked for (M-010)
         ]
         return _bounded(lines) or "No work is handed out here."
 

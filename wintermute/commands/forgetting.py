@@ -45,7 +45,8 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     bodies = await stores.inbox.bodies(events)
     recorded = traces(text for text in (*names, *bodies) if len(text) >= RECOGNISABLE)
     async with stores.database.transaction() as tx:
-        calls = await stores.model_calls.forget(tx, recorded)
+        asked = await stores.casts.of_events(tx, events)
+        calls = await stores.model_calls.forget(tx, asked, recorded)
         casts, running = await stores.casts.forget(tx, events, telling)
         prompts = await stores.casts.forget_prompts(tx, traces(texts))
         edits = await stores.edits.forget(tx, events, telling)

@@ -201,7 +201,11 @@ class Context:
         ComponentSizeLimits,
     )
     fold_at: float = key("Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0)
-    trigger_after_turns: int | None = key("Summarise after so many turns as well.", None, least=1)
+    trigger_after_turns: int | None = key(
+        "Summarise after so many turns as well; well above keep_recent, or each message is summed up.",
+        None,
+        least=1,
+    )
     keep_recent: int = key("Messages that stay as they are.", 10, least=1)
 
 

@@ -12,6 +12,7 @@ from wintermute.conversation.running import Running
 from wintermute.conversation.shrink import fitted, smaller
 from wintermute.errors import ContextTooLarge
 from wintermute.messages import Json, Reply, Request
+from wintermute.text import untagged
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Asking:
         return messages(
             running.prompt,
             past.casts,
-            summary=f"# Conversation Summary\n{summary}" if summary else "",
+            summary=f"# Conversation Summary\n{untagged(summary)}" if summary else "",
             hidden=self._hidden,
         )
 

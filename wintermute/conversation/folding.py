@@ -6,7 +6,7 @@ What to fold is decided here without waiting; `Folding` asks for the summary and
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,20 +47,20 @@ def marked(fold: Fold | None) -> str:
     return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
 
 
-def foldable(casts: Sequence[Cast], keep: int) -> tuple[Step, ...]:
+def foldable(casts: Sequence[Cast], keep: int, hidden: Collection[str] = ()) -> tuple[Step, ...]:
     """The turns that may be folded: all but the last that make up at least `keep` messages (L-041).
 
     An intent goes with the first turn of its cast, so each cut is before a message of a person or
     of the model, never between calls and their results.
     """
-    steps = list(_steps(casts))
+    steps = list(_steps(casts, hidden))
     left = keep - sum(not cast.turns for cast in casts[-1:])
     while steps and left > 0:
         left -= steps.pop().messages
     return tuple(steps)
 
 
-def _steps(casts: Sequence[Cast]) -> Iterator[Step]:
+def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[Step]:
     said: list[str] = []
     count, previous = 0, None
     for cast in casts:
@@ -69,7 +69,7 @@ def _steps(casts: Sequence[Cast]) -> Iterator[Step]:
             count += 1
         previous = cast.event_id
         for turn in cast.turns:
-            seen = tuple(turn_messages(turn, cast)) if is_shown(turn) else ()
+            seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
             text = "\n\n".join([*said, *map(_line, seen)])
             yield Step(turn, untagged(text), count + len(seen))
             said, count = [], 0
@@ -117,7 +117,7 @@ def useless(reply: Reply, replaced: str) -> str | None:
 
 
 class Folding:
-    """Makes summaries and keeps them."""
+    """Makes summaries and keeps them. Results of the gates in `hidden` are in none (L-055)."""
 
     def __init__(
         self,
@@ -127,6 +127,7 @@ class Folding:
         models: Answering,
         template: Template,
         settings: Context,
+        hidden: Collection[str] = (),
     ) -> None:
         self._database = database
         self._casts = casts
@@ -134,6 +135,7 @@ class Folding:
         self._models = models
         self._template = template
         self._settings = settings
+        self._hidden = frozenset(hidden)
 
     async def past(self, branch_id: str) -> Past:
         """What a branch has in view."""
@@ -141,11 +143,11 @@ class Folding:
 
     def has_old(self, past: Past) -> bool:
         """Whether there is more than the newest messages, which always stay."""
-        return bool(foldable(past.casts, self._settings.keep_recent))
+        return bool(foldable(past.casts, self._settings.keep_recent, self._hidden))
 
     def measured(self, past: Past) -> str:
         """How much is in view, without the instructions: tokens and messages."""
-        view = messages(None, past.casts, summary=marked(past.fold))
+        view = messages(None, past.casts, summary=marked(past.fold), hidden=self._hidden)
         tokens = self._models.tokens("base", Request(view))
         return f"{tokens:,} tokens in {len(view)} message{'' if len(view) == 1 else 's'}"
 
@@ -196,7 +198,7 @@ class Folding:
         return steps
 
     def _paying(self, past: Past, keep: int, cause: Cause) -> tuple[Step, ...]:
-        steps = foldable(past.casts, keep)
+        steps = foldable(past.casts, keep, self._hidden)
         if cause in ("overflow", "asked") or (cause == "size" and self._many(past)):
             return steps
         least = LEAST * self._models.window("base")
@@ -217,7 +219,7 @@ class Folding:
         """The new fold; None when what it sums up was forgotten meanwhile."""
         async with self._database.transaction() as tx:
             now = await self.past(branch_id)
-            texts = {step.turn.id: step.text for step in _steps(now.casts)}
+            texts = {step.turn.id: step.text for step in _steps(now.casts, self._hidden)}
             if now.fold != fold or any(
                 not texts.get(step.turn.id, "").endswith(step.text) for step in steps
             ):

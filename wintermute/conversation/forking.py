@@ -38,7 +38,8 @@ class Forking:
             return branch, ""
         events = await self._inbox.versions(row.edits)
         abandoned = await self._casts.since(tx, branch, events)
-        if not abandoned:  # it was edited before anybody looked at it
+        begun = any((c.branch_id, c.event_id) == (branch, row.event_id) for c in abandoned)
+        if begun or not abandoned:  # the model was away; or nobody has looked at the old text here
             return branch, ""
         parent = await self._casts.turn_before(tx, branch, abandoned[0])
         parent_id, place = parent or (None, 0)

@@ -147,8 +147,11 @@ class Replay:
         clock = _Still(cast.started_at)
         casts = Casts(scratch, clock, _recorded_ids(script))
         folds = Folds(scratch, clock, new_id)
-        folding = Folding(scratch, casts, folds, script, self._compaction, self._today.context)
-        asking = Asking(script, folding, self._today.ephemeral)
+        hidden = self._today.ephemeral
+        folding = Folding(
+            scratch, casts, folds, script, self._compaction, self._today.context, hidden
+        )
+        asking = Asking(script, folding, hidden)
         return Loop(
             scratch, casts, asking, Gates(scratch, casts, lambda value: value), folding, clock
         )

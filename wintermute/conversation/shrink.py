@@ -3,6 +3,7 @@
 Each step is strictly smaller than the one before, so asking again always ends.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +29,13 @@ def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
     """The next smaller form of a request; None when nothing can shrink.
 
     First the older half of what came before the last `kept` messages goes, then the largest text
-    is halved in its middle: tool results before the rest. The system prompt stays.
+    is halved in its middle: tool results before the rest. In between, the largest arguments of a
+    call are cut down. The system prompt stays.
     """
     return (
         _without_oldest(messages, kept)
         or _cut(messages, {"tool"})
+        or _without_arguments(messages)
         or _cut(messages, {"user", "assistant"})
     )
 
@@ -60,8 +63,27 @@ def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None
     )
 
 
+def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
+    """Without the largest arguments, which stay a JSON object."""
+    places = [
+        (len(call["function"]["arguments"]), n, k)
+        for n, message in enumerate(messages)
+        for k, call in enumerate(message.get("tool_calls", ()))
+    ]
+    longest, n, k = max(places, default=(0, 0, 0))
+    if longest <= 2 * KEPT_CHARACTERS:
+        return None
+    calls = list(messages[n]["tool_calls"])
+    function = calls[k]["function"]
+    short = json.dumps({"shortened": _ends(function["arguments"], 100)}, ensure_ascii=False)
+    calls[k] = {**calls[k], "function": {**function, "arguments": short}}
+    return (*messages[:n], {**messages[n], "tool_calls": calls}, *messages[n + 1 :])
+
+
 def _halved(text: Any) -> str:
-    content = str(text)
-    keep = len(content) // 4
+    return _ends(str(text), len(str(text)) // 4)
+
+
+def _ends(content: str, keep: int) -> str:
     left_out = MARK.format(count=len(content) - 2 * keep)
     return content[:keep] + left_out + content[-keep:]

@@ -17,7 +17,7 @@ JOINED = (
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
-BUDGET = "{problem} I keep your messages and answer them then; reminders and commands go on."
+BUDGET = "{problem}. I keep your messages and answer them then; reminders and commands go on."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
 OUTAGE = "The model does not answer ({problem}). I keep your message and go on trying."
 

@@ -9,6 +9,7 @@ Each step is a transaction that looks at the tables, so that a kill between two 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from wintermute.clock import Clock
@@ -28,12 +29,13 @@ from wintermute.delegation.telling import Told, Words
 from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
+from wintermute.loom.records import Cast
 from wintermute.prompt.modes import first_user
 
 log = logging.getLogger(__name__)
 
 MOST_INTERRUPTIONS = 3  # L-068
-SOON = timedelta(seconds=0.05)  # nothing rings when a turn has run its last call
+SOON = timedelta(seconds=0.2)  # nothing rings when a turn has run its last call
 BROKEN = Outcome("truncated", "internal_error", "")
 
 
@@ -75,6 +77,7 @@ class Delegation:
         self._clock = clock
         self._bell = asyncio.Event()
         self._at_work = 0
+        self._looks_again = False  # soon, for turns that are not over
         self._stops: dict[str, Stop] = {}
         self._awaited: dict[str, asyncio.Event] = {}
 
@@ -85,7 +88,9 @@ class Delegation:
         """
         await self._store.check_name(tx, caller.cast_id, order.name)
         node = await self._new(tx, caller, order, blocking=False)
-        self._bell.set()  # whoever it wakes waits for the end of this transaction
+        place = placed(caller)
+        if not (self._looks_again and await self._store.more_to_come(tx, place.turn_id, place.n)):
+            self._bell.set()  # whoever it wakes waits for the end of this transaction
         return node
 
     async def call(self, caller: Caller, order: Order, item: int = 0) -> SubSession:
@@ -97,6 +102,7 @@ class Delegation:
         Raises: ToolFailed, and then nothing starts.
         """
         place = placed(caller)
+        begun = self._clock.monotonic()
         async with self._database.transaction() as tx:
             node = await self._store.of_call(tx, place.turn_id, place.n, item)
             if node is None:
@@ -106,7 +112,7 @@ class Delegation:
         try:
             if node.state == "running":
                 await self._settle(node, await self._cast(node, place.toolbox, stop))
-            return await self._closed(node.id)
+            return await self._closed(node, begun + node.means.wards.max_seconds)
         finally:
             self._stops.pop(node.id, None)
 
@@ -125,6 +131,7 @@ class Delegation:
         found = await self._store.open_in(tx, conversation_id, after)
         if only is None:
             await self._abandon(tx, found)
+            await self._tell_rest(tx, conversation_id, found, after)
             return [node.id for node in found]
         named = [node for node in reversed(found) if only in (node.id, node.name)]
         if not named:
@@ -135,6 +142,15 @@ class Delegation:
         await self._ending.close(tx, named[0].id, STOPPED, "")
         self._ring()
         return [named[0].id, *(node.id for node in below)]
+
+    async def _tell_rest(
+        self, tx: Transaction, conversation_id: str, ended: Sequence[SubSession], after: int
+    ) -> None:
+        """Tell what was begun before, if it only waited for what has ended now."""
+        if after and ended:
+            await self._store.part(tx, conversation_id, after)
+            for workflow in dict.fromkeys(node.workflow for node in ended):
+                await self._ending.tell(tx, workflow)
 
     async def run(
         self, toolbox: Toolbox, wake: Callable[[str], None], serves: Callable[[str], bool]
@@ -178,14 +194,14 @@ class Delegation:
         """What starts now, and when to look again if nothing happens before."""
         async with self._database.transaction() as tx:
             rooms = await self._served(tx, serves)
-            all_known = await self._store.let_go(tx)
+            self._looks_again = not await self._store.let_go(tx, rooms)
             free = self._bounds.limits.max_parallel - self._at_work
             ready = await self._store.ready(tx, rooms, max(free, 0))
             started = [await self._started(tx, node) for node in ready]
             for node in started:  # before anybody else may write: a stop finds it
                 self._stops[node.id] = Stop()
             due = await self._store.next_due(tx, rooms)
-            return started, due if all_known else self._clock.now() + SOON
+            return started, self._clock.now() + SOON if self._looks_again else due
 
     async def _served(self, tx: Transaction, serves: Callable[[str], bool]) -> list[str]:
         rooms = await self._store.open_rooms(tx)
@@ -216,7 +232,7 @@ class Delegation:
         conversation = await self._conversations.open_below(
             tx, caller.cast_id, place.turn_id, caller.scope, means.depth, outlives=not blocking
         )
-        await self._store.add(
+        node = await self._store.add(
             tx,
             sub_id,
             caller,
@@ -230,7 +246,7 @@ class Delegation:
             dependencies=dependencies,
         )
         await self._store.merge(tx, workflow, others)
-        return await self._store.get(tx, sub_id)
+        return node
 
     async def _started(self, tx: Transaction, node: SubSession) -> SubSession:
         """Give it its cast, and what it waited for."""
@@ -253,7 +269,7 @@ class Delegation:
         wake(node.room)
 
     async def _cast(self, node: SubSession, toolbox: Toolbox, stop: Stop) -> Outcome:
-        (cast,) = await self._casts.of_branch(node.branch_id)
+        cast = await self._cast_of(node)
         caller = Caller(
             node.room, node.scope, cast.id, node.origin, node.root_event, cast.started_at
         )
@@ -267,30 +283,49 @@ class Delegation:
         )
         return await self._loop.run(cast, caller, terms, stop, Unwatched())
 
+    async def _cast_of(self, node: SubSession) -> Cast:
+        (cast,) = await self._casts.of_branch(node.branch_id)
+        return cast
+
     async def _settle(self, node: SubSession, outcome: Outcome) -> None:
         """The end of a cast with all that follows; nothing when it was ended from outside."""
-        (cast,) = await self._casts.of_branch(node.branch_id)
-        said = outcome.text or last_step(cast)
+        said = outcome.text or last_step(await self._cast_of(node))
         async with self._database.transaction() as tx:
-            if await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
+            if await self._casts.end(
+                tx, str(node.cast_id), outcome.state, outcome.reason, outcome.text
+            ):
                 await self._ending.over(tx, node.id, outcome.reason, said)
             if outcome is BROKEN:
                 await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
         self._ring()
 
-    async def _closed(self, sub_id: str) -> SubSession:
-        """Wait until all of a sub-session is over."""
-        rung = self._awaited[sub_id] = asyncio.Event()
+    async def _closed(self, node: SubSession, until: float) -> SubSession:
+        """Wait until all of a sub-session is over, or its time is."""
+        rung = self._awaited[node.id] = asyncio.Event()
         try:
             while True:
                 rung.clear()
+                left = until - self._clock.monotonic()
                 async with self._database.transaction() as tx:  # after whoever rings has committed
-                    node = await self._store.get(tx, sub_id)
+                    if left <= 0:
+                        await self._ending.out_of_time(tx, node.id)
+                    node = await self._store.get(tx, node.id)
                 if not node.is_open:
                     return node
-                await rung.wait()
+                await self._rung(rung, left)
         finally:
-            del self._awaited[sub_id]
+            del self._awaited[node.id]
+
+    async def _rung(self, rung: asyncio.Event, seconds: float) -> None:
+        """Wait for what a child has spawned; there is a place for that, whoever else is at work."""
+        self._at_work -= 1
+        self._bell.set()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await rung.wait()
+        finally:
+            self._at_work += 1
 
     async def _abandon(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         for node in nodes:
@@ -301,7 +336,7 @@ class Delegation:
     async def _end_cast(self, tx: Transaction, node: SubSession, reason: str) -> None:
         if node.cast_id is None:
             return
-        (cast,) = await self._casts.of_branch(node.branch_id)
+        cast = await self._cast_of(node)
         await self._casts.end(tx, node.cast_id, "truncated", reason, cast.last_words)
         if node.id in self._stops:
             self._stops[node.id].press()  # before anybody else may write: it takes no further step

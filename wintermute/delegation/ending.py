@@ -3,7 +3,7 @@
 import logging
 
 from wintermute.db import Transaction
-from wintermute.delegation.records import STOPPED, SubSession, state_of
+from wintermute.delegation.records import STOPPED, state_of
 from wintermute.delegation.reports import report, with_spawned
 from wintermute.delegation.store import SubSessions
 from wintermute.mailbox.inbox import RESULT, Inbox
@@ -32,8 +32,7 @@ class Ending:
         spawned = await self._store.spawned_by(tx, sub_id)
         if spawned and state_of(reason) != "ended":
             result = with_spawned(result, spawned)
-        await self._store.close(tx, sub_id, reason, result)
-        node = await self._store.get(tx, sub_id)
+        node = await self._store.close(tx, sub_id, reason, result)
         log.info("sub-session over id=%s state=%s reason=%s", node.id, node.state, node.reason)
         if node.state == "done":
             await self._store.release(tx, sub_id)
@@ -41,8 +40,8 @@ class Ending:
             await self._store.fail_dependents(tx, node)
         if node.parent is not None:
             await self._gather(tx, node.parent)
-        elif not node.blocking and not await self._store.workflow_is_open(tx, node.workflow):
-            await self._tell(tx, node)
+        elif not node.blocking:
+            await self.tell(tx, node.workflow)
 
     async def _gather(self, tx: Transaction, parent_id: str) -> None:
         """A parent whose own work is over is closed with the last that it spawned."""
@@ -50,12 +49,27 @@ class Ending:
         if parent.state == "collecting" and not await self._store.has_open_below(tx, parent_id):
             await self.close(tx, parent_id, str(parent.reason), parent.result)
 
-    async def _tell(self, tx: Transaction, last: SubSession) -> None:
-        """One event for all that is connected; `last` is what it waited for."""
-        members = await self._store.of_workflow(tx, last.workflow)
-        cause = await self._inbox.find(tx, last.root_event) if last.root_event else None
-        if cause is None or [each.reason for each in members] == [STOPPED]:
+    async def out_of_time(self, tx: Transaction, sub_id: str) -> None:
+        """Whoever called it waits no longer; what it spawned goes on, one level up (L-061)."""
+        node = await self._store.get(tx, sub_id)
+        if node.is_open:
+            await self._store.close(tx, sub_id, "max_seconds", node.result)
+            await self._store.lift(tx)
+
+    async def tell(self, tx: Transaction, workflow: str) -> None:
+        """One event for all that is connected, when all of it is over.
+
+        It has the id of the newest: there is another one only when there is more to tell.
+        """
+        if await self._store.workflow_is_open(tx, workflow):
+            return
+        members = await self._store.of_workflow(tx, workflow)
+        if not members or [each.reason for each in members] == [STOPPED]:
+            return
+        newest = members[-1]
+        cause = await self._inbox.find(tx, newest.root_event) if newest.root_event else None
+        if cause is None:
             return
         kind, text = report(members)
-        body = event(kind, last.id, text)
-        await self._inbox.store_event(tx, cause, f"{RESULT}{last.room_turn}/{last.id}", body)
+        body = event(kind, newest.id, text)
+        await self._inbox.store_event(tx, cause, f"{RESULT}{newest.room_turn}/{newest.id}", body)

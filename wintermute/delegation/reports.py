@@ -10,6 +10,7 @@ from wintermute.text import one_line, shortened
 
 MOST_CHARACTERS = 40_000  # of all results in one text
 FEWEST_CHARACTERS = 80  # of each of them
+MANY = 200  # characters that are left for each where only beginnings are shown
 OBJECTIVE_CHARACTERS = 200
 STEP_CHARACTERS = 500
 KINDS: dict[str, EventKind] = {
@@ -34,10 +35,11 @@ def listed(members: Sequence[SubSession]) -> str:
 
 
 def _entry(node: SubSession, most: int) -> str:
+    head = f"## {node.label}: {status(node)}"
+    if most < MANY:
+        return f"{head}\n{one_line(node.result)[:most]}"
     objective = one_line(node.objective)[:OBJECTIVE_CHARACTERS]
-    return (
-        f"## {node.label}: {status(node)}\nObjective: {objective}\n{shortened(node.result, most)}"
-    )
+    return f"{head}\nObjective: {objective}\n{shortened(node.result, most)}"
 
 
 def status(node: SubSession) -> str:

@@ -10,7 +10,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
-from wintermute.delegation.graph import FAILED, to_be_named
+from wintermute.delegation.graph import FAILED, SPAWN, to_be_named
 from wintermute.delegation.records import (
     ABANDONED,
     Means,
@@ -56,7 +56,7 @@ class SubSessions:
         parent: SubSession | None,
         workflow: str,
         dependencies: Sequence[SubSession] = (),
-    ) -> None:
+    ) -> SubSession:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
         place = placed(caller)
         values = _values(caller, order, means) | {
@@ -71,20 +71,21 @@ class SubSessions:
             "missing": sum(each.state != "done" for each in dependencies),
             "now": stamp(self._clock.now()),
         }
-        await tx.execute(
+        row = await tx.row(
             "INSERT INTO sub_sessions (id, blocking, conversation_id, branch_id, parent_cast,"
             " parent_turn, n, item, parent, room, room_turn, root_event, workflow, name, objective,"
             " context, mode, tools, role, backend, wards, depth, scope, origin, not_before, missing,"
             " held, state, created_at) VALUES (:id, :blocking, :conversation, :branch, :cast, :turn, :n,"
             " :item, :parent, :room, :room_turn, :root_event, :workflow, :name, :objective, :context,"
             " :mode, :tools, :role, :backend, :wards, :depth, :scope, :origin, :not_before, :missing,"
-            " :held, 'waiting', :now)",
+            " :held, 'waiting', :now) RETURNING *",
             values,
         )
         await tx.execute_many(
             "INSERT INTO sub_session_edges (depends_on, node) VALUES (?, ?)",
             [(each.id, sub_id) for each in dependencies],
         )
+        return _found(row, sub_id)
 
     async def merge(self, tx: Transaction, into: str, others: Sequence[str]) -> None:
         """Make several workflows one."""
@@ -96,10 +97,7 @@ class SubSessions:
 
     async def get(self, tx: Transaction, sub_id: str) -> SubSession:
         """One sub-session."""
-        row = await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,))
-        if row is None:
-            raise LookupError(sub_id)
-        return _sub_session(row)
+        return _found(await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,)), sub_id)
 
     async def of_cast(self, tx: Transaction, cast_id: str) -> SubSession | None:
         """The sub-session whose cast this is; None for the cast of a room."""
@@ -129,11 +127,13 @@ class SubSessions:
         rows = await tx.rows(
             "SELECT w.value AS word, s.* FROM json_each(:words) w JOIN sub_sessions s"
             " ON s.id = w.value OR (s.parent_cast = :cast AND s.name = w.value)"
-            " WHERE s.room = :room AND s.parent IS :parent AND NOT s.blocking ORDER BY s.seq",
+            " WHERE s.room = :room AND s.scope = :scope AND s.parent IS :parent AND NOT s.blocking"
+            " ORDER BY s.seq",
             {
                 "words": json.dumps(words),
                 "cast": caller.cast_id,
                 "room": caller.conversation_id,
+                "scope": caller.scope,
                 "parent": parent.id if parent else None,
             },
         )
@@ -156,13 +156,16 @@ class SubSessions:
         )
         return [(row["id"], row["room_id"] or "") for row in rows]
 
-    async def let_go(self, tx: Transaction) -> bool:
+    async def let_go(self, tx: Transaction, rooms: Collection[str]) -> bool:
         """Release what no further call of its turn can depend on; whether all are released."""
+        kept = False
         turns = await tx.rows(
             "SELECT t.id, t.calls, c.state, (SELECT json_group_array(n) FROM observations o"
             "  WHERE o.turn_id = t.id AND o.state = 'completed') AS seen"
             " FROM turns t JOIN casts c ON c.id = t.cast_id"
-            " WHERE t.id IN (SELECT parent_turn FROM sub_sessions WHERE held = 1)"
+            " WHERE t.id IN (SELECT parent_turn FROM sub_sessions WHERE held = 1"
+            f"  AND room IN {_LISTED})",
+            {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
             running = turn["state"] == "running"
@@ -173,8 +176,17 @@ class SubSessions:
                 f" AND name NOT IN {_LISTED}",
                 {"turn": turn["id"], "ids": json.dumps(names)},
             )
-        row = await tx.row("SELECT 1 FROM sub_sessions WHERE held = 1 LIMIT 1")
-        return row is None
+            kept = kept or bool(names)
+        return not kept
+
+    async def more_to_come(self, tx: Transaction, turn_id: str, n: int) -> bool:
+        """Whether a turn spawns something after its n-th call as well."""
+        row = await tx.row(
+            "SELECT 1 FROM turns t JOIN json_each(t.calls) c WHERE t.id = ? AND c.key > ?"
+            " AND c.value ->> 'name' = ? LIMIT 1",
+            (turn_id, n, SPAWN),
+        )
+        return row is not None
 
     async def ready(
         self, tx: Transaction, rooms: Collection[str], most: int
@@ -200,12 +212,12 @@ class SubSessions:
 
     async def start(self, tx: Transaction, sub_id: str, cast_id: str, context: str) -> SubSession:
         """It runs; `context` is now complete."""
-        await tx.execute(
+        row = await tx.row(
             "UPDATE sub_sessions SET state = 'running', cast_id = ?, context = ?, started_at = ?"
-            " WHERE id = ? AND state = 'waiting'",
+            " WHERE id = ? AND state = 'waiting' RETURNING *",
             (cast_id, context, stamp(self._clock.now()), sub_id),
         )
-        return await self.get(tx, sub_id)
+        return _found(row, sub_id)
 
     async def interrupted(
         self, tx: Transaction, rooms: Collection[str]
@@ -225,13 +237,14 @@ class SubSessions:
             (reason, result, sub_id),
         )
 
-    async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
+    async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> SubSession:
         """All of it is over."""
-        await tx.execute(
+        row = await tx.row(
             f"UPDATE sub_sessions SET state = ?, reason = ?, result = ?, ended_at = ?"
-            f" WHERE id = ? AND {OPEN}",
+            f" WHERE id = ? AND {OPEN} RETURNING *",
             (state_of(reason), reason, result, stamp(self._clock.now()), sub_id),
         )
+        return _found(row, sub_id)
 
     async def end_all(self, tx: Transaction, ids: Sequence[str]) -> None:
         """End these from outside."""
@@ -264,19 +277,31 @@ class SubSessions:
         )
 
     async def sweep(self, tx: Transaction) -> None:
-        """Close what a cast waited for that has ended; whatever that spawned goes one level up."""
-        swept = await tx.execute(
+        """Close what a cast waited for that has ended; whatever that spawned goes up."""
+        if await tx.execute(
             "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
             f" WHERE blocking = 1 AND {OPEN} AND parent_cast NOT IN"
             "  (SELECT id FROM casts WHERE state = 'running')",
             {"reason": ABANDONED, "now": stamp(self._clock.now())},
+        ):
+            await self.lift(tx)
+
+    async def lift(self, tx: Transaction) -> None:
+        """What was spawned by one that was waited for, and is over now, goes to who waited."""
+        while await tx.execute(
+            "UPDATE sub_sessions SET parent = (SELECT p.parent FROM sub_sessions p"
+            f"  WHERE p.id = sub_sessions.parent) WHERE NOT blocking AND {OPEN} AND parent IN"
+            f"  (SELECT id FROM sub_sessions WHERE blocking AND NOT {OPEN})"
+        ):
+            pass
+
+    async def part(self, tx: Transaction, room: str, after: int) -> None:
+        """Take what turns of a room after this place began out of the workflows it joined."""
+        await tx.execute(
+            "UPDATE sub_sessions SET workflow = id WHERE room = ?"
+            " AND (SELECT seq FROM turns WHERE id = room_turn) > ?",
+            (room, after),
         )
-        while swept:
-            swept = await tx.execute(
-                "UPDATE sub_sessions SET parent = (SELECT p.parent FROM sub_sessions p"
-                f"  WHERE p.id = sub_sessions.parent) WHERE NOT blocking AND {OPEN} AND parent IN"
-                "  (SELECT id FROM sub_sessions WHERE blocking AND state = 'ended')"
-            )
 
     async def has_open_below(self, tx: Transaction, sub_id: str) -> bool:
         """Whether something that it spawned is not over."""
@@ -338,6 +363,12 @@ class SubSessions:
             f" (root_event IN (SELECT value FROM json_each(:events)) OR {found})",
             {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
         )
+
+
+def _found(row: Row | None, sub_id: str) -> SubSession:
+    if row is None:
+        raise LookupError(sub_id)
+    return _sub_session(row)
 
 
 def _values(caller: Caller, order: Order, means: Means) -> dict[str, Any]:

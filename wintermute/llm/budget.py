@@ -97,10 +97,15 @@ class Budget:
             )
         else:
             return
+        if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
+            way = "raise the ceiling in config.yaml, or begin anew with `/new` to ask for less"
+            raise BudgetSpent(
+                f"{planned.backend} is not asked, for no day has room for it: {told}; {way}", None
+            )
         midnight = datetime.combine(planned.day + timedelta(days=1), time(), self._zone)
+        way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the ceiling in config.yaml"
         raise BudgetSpent(
-            f"{planned.backend} is not asked, for the day's budget is spent: {told};"
-            f" wait for {midnight:%Y-%m-%d %H:%M} or raise the ceiling in config.yaml",
+            f"{planned.backend} is not asked, for the day's budget is spent: {told}; {way}",
             midnight.astimezone(UTC),
         )
 
@@ -124,6 +129,11 @@ class Budget:
                 stamp(self._clock.now()),
             ),
         )
+
+
+def _beyond(ceiling: float | None, worst: float) -> bool:
+    """Whether no day has room for such a call."""
+    return ceiling is not None and worst > ceiling
 
 
 def _amount(row: Row | None) -> Amount:

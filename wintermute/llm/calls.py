@@ -127,12 +127,17 @@ class ModelCalls:
         )
         return tuple(_recorded(row) for row in rows)
 
-    async def forget(self, tx: Transaction, traces: Sequence[str]) -> int:
-        """Blank what was kept of questions and answers that hold one of the `traces`; how many."""
+    async def forget(self, tx: Transaction, cast_ids: Sequence[str], traces: Sequence[str]) -> int:
+        """Blank what was kept of the questions of these casts, and of what holds one of the `traces`.
+
+        Returns how many that was.
+        """
         return await tx.execute(
             "UPDATE model_calls SET request = NULL, answer = NULL, detail = ''"
-            f" WHERE {holds('request')} OR {holds('answer')} OR {holds('detail')}",
-            {"traces": json.dumps(list(traces))},
+            " WHERE (request IS NOT NULL OR detail <> '') AND"
+            " (cast_id IN (SELECT value FROM json_each(:casts))"
+            f" OR {holds('request')} OR {holds('answer')} OR {holds('detail')})",
+            {"casts": json.dumps(list(cast_ids)), "traces": json.dumps(list(traces))},
         )
 
     async def usage_since(self, moment: datetime) -> Mapping[str, Spent]:

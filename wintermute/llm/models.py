@@ -143,7 +143,8 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
         if isinstance(failure, TooLarge):  # shortening the request may help, waiting will not
             return failure.public(str(failure))
     if not failures:
-        return spent[0]
+        later = [problem for problem in spent if problem.until is not None]
+        return later[0] if later else ModelRefused(str(spent[0]))  # waiting would never end
     told = "; ".join(map(str, [*failures, *spent]))
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)

@@ -146,15 +146,15 @@ class Gathering:
 
     def _take_document(self, raw: bytes, part: str) -> None:
         try:
-            document = json.loads(raw.decode("utf-8", "replace"))
+            document = _mapping(json.loads(raw.decode("utf-8", "replace")))
+            error = self._redact.tree(document.get("error"))
         except (ValueError, RecursionError):
             kind = "a web page" if raw.startswith(b"<") else "something that is not JSON"
             raise Outage(
                 "garbage", f"answered with {kind}: check that its base_url is right"
             ) from None
-        document = _mapping(document)
-        if document.get("error"):
-            raise of_error(self._redact.tree(document["error"]))
+        if error:
+            raise of_error(error)
         self._model = self._model or _string(document.get("model"))
         self._usage = _usage(document.get("usage")) or self._usage
         choices = document.get("choices")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.ids import NewId
@@ -23,10 +24,14 @@ _OBSERVATION_HOLDS = " OR ".join(map(holds, ("args", "result")))
 class Casts:
     """The store of casts and what was said and done in them."""
 
-    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, new_id: NewId, redact: Redaction = UNHIDDEN
+    ) -> None:
+        """`redact` hides our own secrets, should a prompt file have one (L-089)."""
         self._database = database
         self._clock = clock
         self._new_id = new_id
+        self._redact = redact
 
     async def start(
         self,
@@ -100,8 +105,9 @@ class Casts:
 
         `pieces` are names and texts that make the prompt when joined; each is stored once.
         """
-        hashed = [(name, _digest(text), text) for name, text in pieces]
-        whole = _digest("".join(text for _, text in pieces))
+        shown = [(self._redact(name), self._redact(text)) for name, text in pieces]
+        hashed = [(name, _digest(text), text) for name, text in shown]
+        whole = _digest("".join(text for _, text in shown))
         if await tx.execute(
             "INSERT INTO prompts (hash, text, parts) VALUES (?, '', ?) ON CONFLICT DO NOTHING",
             (whole, json.dumps([(name, digest) for name, digest, _ in hashed])),
@@ -232,6 +238,13 @@ class Casts:
         await self._forget_folds(tx, asked)
         return casts + turns, await self._running_with(tx, asked)
 
+    async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """The ids of the casts for these events."""
+        rows = await tx.rows(
+            f"SELECT id FROM casts WHERE {_OF_EVENTS}", {"events": json.dumps(list(events))}
+        )
+        return [row["id"] for row in rows]
+
     async def _forget_folds(self, tx: Transaction, asked: Json) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.
 
@@ -315,12 +328,18 @@ class Casts:
     async def since(
         self, tx: Transaction, branch_id: str, events: Sequence[str]
     ) -> tuple[Cast, ...]:
-        """All casts of a branch's conversation from the first one for these events on."""
+        """All casts from the first one for these events on, edits of this branch included.
+
+        None of what another branch has left behind: `/new`, or somebody who came in (L-074, M-010).
+        """
         rows = await tx.rows(
-            "SELECT c.* FROM casts c JOIN branches b ON b.id = c.branch_id"
-            " WHERE b.conversation_id = (SELECT conversation_id FROM branches WHERE id = :branch)"
-            " AND c.seq >= (SELECT min(seq) FROM casts WHERE event_id IN"
-            "  (SELECT value FROM json_each(:events))) ORDER BY c.seq",
+            "WITH history (id) AS (SELECT b.id FROM branches b JOIN branches o"
+            "  ON o.conversation_id = b.conversation_id AND o.id = :branch WHERE b.seq >="
+            "   (SELECT max(seq) FROM branches WHERE conversation_id = o.conversation_id"
+            "    AND reason <> 'edit'))"
+            " SELECT c.* FROM casts c WHERE c.branch_id IN history AND c.seq >="
+            "  (SELECT min(seq) FROM casts WHERE branch_id IN history AND event_id IN"
+            "   (SELECT value FROM json_each(:events))) ORDER BY c.seq",
             {"branch": branch_id, "events": json.dumps(list(events))},
         )
         return await self._with_turns(rows)

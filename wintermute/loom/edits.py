@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from wintermute.clock import Clock, moment, stamp
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
 
@@ -12,8 +13,10 @@ from wintermute.db.traces import holds
 class Edits:
     """The store of noted edits. An edit that is answered is an inbox row of its own."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, redact: Redaction = UNHIDDEN) -> None:
+        """`redact` hides our own secrets, should somebody post one (L-089)."""
         self._database = database
+        self._redact = redact
         self._clock = clock
 
     async def note(
@@ -29,7 +32,14 @@ class Edits:
         added = await tx.execute(
             "INSERT INTO edits (event_id, edited, conversation_id, sender, text, created_at)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (event_id) DO NOTHING",
-            (event_id, edited, conversation_id, sender, text, stamp(self._clock.now())),
+            (
+                event_id,
+                edited,
+                conversation_id,
+                sender,
+                self._redact(text),
+                stamp(self._clock.now()),
+            ),
         )
         return added == 1
 

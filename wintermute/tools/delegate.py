@@ -53,7 +53,8 @@ class SpawnSubSession:
         """A moment in ISO 8601; without an offset it is meant in our time zone (L-066)."""
         try:
             when = datetime.fromisoformat(text)
-            return when.replace(tzinfo=when.tzinfo or self._zone).astimezone(UTC)
+            local = when.replace(tzinfo=when.tzinfo or self._zone).astimezone(self._zone)
+            return local.astimezone(UTC)  # both, for whoever shows it
         except (ValueError, OverflowError) as error:
             raise ToolFailed(
                 f"not_before is no time in ISO 8601, such as 2026-06-12T09:00: {text[:100]};"
