@@ -332,8 +332,8 @@ async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: P
         assert not await answered(world)
         found = await facts(world, ceilings)
         assert found["budget"][0] == "warn"
-        assert "0.0004 of 2 USD used today, no room for 1 calls" in found["budget"][1]
-        assert found["today, base"] == ("ok", "1 calls, 20 tokens, 0.0004 USD")
+        assert "0.0004 of 2 USD used today, no room for 1 call" in found["budget"][1]
+        assert found["today, base"] == ("ok", "1 call, 20 tokens, 0.0004 USD")
         world.clock.advance(24 * 3600)
         assert (await facts(world, ceilings))["budget"] == ("ok", told)
         assert "budget" not in await facts(world, Budget())

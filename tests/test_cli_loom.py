@@ -173,7 +173,7 @@ async def test_a_fork_has_all_up_to_its_turn_and_nothing_after_it(
     assert "Let me see." in asked
     assert '"two"' not in asked
     assert f"goes on from {turns[1]}\n" in shown
-    assert "in all: 1 casts, 1 turns" in shown
+    assert "in all: 1 cast, 1 turn" in shown
 
 
 async def test_what_was_said_to_others_is_not_forked_into_their_room(
@@ -299,13 +299,16 @@ async def test_a_branch_is_run_again_offline(terminal: Terminal, model: ModelSer
     config = starter_config().replace("127.0.0.1:8080", "127.0.0.1:9")
     (terminal.folder / "config.yaml").write_text(config)
     model.script(Calls((Use("append_memory", {"text": "Likes tea"}),)), Text("Noted."))
-    async with house_of(terminal, model, record=True, sub_sessions=Limits()) as house, house.working():
+    async with (
+        house_of(terminal, model, record=True, sub_sessions=Limits()) as house,
+        house.working(),
+    ):
         await tell(house, "I like tea", "and?")
         (branch,) = await ids(house, "branches")
         turns = await ids(house, "turns")
         assert terminal.says("loom", "replay", branch).splitlines() == [
             "no divergence",
-            "3 requests of 2 casts were the same",
+            "the same as then: 3 requests of 2 casts",
         ]
         assert terminal.json("loom", "replay", ROOM)["divergence"] is None
         path = terminal.data / "prompts" / "BASE_PROMPT.txt"

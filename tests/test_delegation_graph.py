@@ -10,7 +10,7 @@ from tests.world.house import open_house
 from tests.world.model import ModelServer
 from wintermute.config.schema import SubSessions
 from wintermute.db.traces import traces
-from wintermute.delegation.graph import to_be_named
+from wintermute.delegation.graph import spawns_of, to_be_named
 from wintermute.messages import Json
 
 
@@ -34,7 +34,7 @@ def spawned(name: str | None, *needs: str) -> Json:
 def test_what_a_turn_will_depend_on_is_seen_in_its_calls(
     calls: list[Json], seen: set[int], names: set[str]
 ) -> None:
-    assert to_be_named(calls, seen) == names
+    assert to_be_named(spawns_of(calls), seen) == names
 
 
 async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer) -> None:

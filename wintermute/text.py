@@ -73,3 +73,8 @@ def shortened(text: str, most: int) -> str:
         f"{text[:head]}\n[truncated: {most} of {len(text)} characters shown]\n"
         f"{text[len(text) - tail :]}"
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

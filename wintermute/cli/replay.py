@@ -22,7 +22,7 @@ from wintermute.llm.models import Models
 from wintermute.loom.reading import Reading
 from wintermute.messages import Json
 from wintermute.prompt.modes import DELEGATING
-from wintermute.text import harmless
+from wintermute.text import counted, harmless
 from wintermute.tools.definition import definition
 
 
@@ -97,15 +97,16 @@ class Described:
 
 
 def _lines(replayed: Replayed) -> list[str]:
-    counted = f"{replayed.requests} requests of {replayed.casts} casts were the same"
+    requests, casts = counted(replayed.requests, "request"), counted(replayed.casts, "cast")
+    told = f"the same as then: {requests} of {casts}"
     if replayed.unrecorded:
-        counted += f"; {replayed.unrecorded} casts were not recorded"
+        told += f"; not recorded: {counted(replayed.unrecorded, 'cast')}"
     found = replayed.divergence
     if found is None:
-        return ["no divergence", counted]
+        return ["no divergence", told]
     where = f"the request of {found.turn_id}" if found.turn_id else "after the last turn"
     first, *others = found.lines
-    return [f"{where} in {found.cast_id} differs: {first}", *others, counted]
+    return [f"{where} in {found.cast_id} differs: {first}", *others, told]
 
 
 def _json(branch: str, replayed: Replayed) -> dict[str, object]:

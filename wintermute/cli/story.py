@@ -6,7 +6,7 @@ from typing import Any
 
 from wintermute.loom.reading import sums
 from wintermute.messages import Json
-from wintermute.text import harmless, one_line, shortened
+from wintermute.text import counted, harmless, one_line, shortened
 
 MOST_SAID = 4000
 MOST_RESULT = 300
@@ -15,7 +15,7 @@ MOST_RESULT = 300
 def branch_line(branch: Json) -> str:
     """One branch in a list."""
     where = branch["room_id"] or f"below {branch['parent_turn'] or branch['parent_cast'] or '-'}"
-    counts = (f"{branch[what]} {what}" for what in ("casts", "turns", "tokens"))
+    counts = (counted(branch[what], what[:-1]) for what in ("casts", "turns", "tokens"))
     state = "running" if branch["running"] else "-"
     parts = (branch["id"], branch["kind"], where, branch["reason"], *counts)
     return "  ".join(map(one_line, (*parts, _time(branch["last"]), state)))
@@ -33,7 +33,7 @@ def story_lines(story: Json) -> list[str]:
         edits = (edit for edit in story["edits"] if edit["edited"] == cast["event_id"])
         said += ["", *_cast(cast, edits, folds)]
     every = [turn for cast in casts for turn in cast["turns"]]
-    return [*said, "", f"in all: {len(casts)} casts, {_sums(every)}"]
+    return [*said, "", f"in all: {counted(len(casts), 'cast')}, {_sums(every)}"]
 
 
 def _head(branch: Json) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _cast(cast: Json, edits: Iterable[Json], folds: dict[str, list[Json]]) -> It
         yield from _turn(turn)
         for fold in folds.get(turn["id"], ()):
             yield (
-                f"  -- folded up to here: {fold['turns']} turns,"
+                f"  -- folded up to here: {counted(fold['turns'], 'turn')},"
                 f" {fold['tokens_before']} to {fold['tokens_after']} tokens"
             )
     reason = f" ({one_line(cast['reason'])})" if cast["reason"] else ""
@@ -98,7 +98,7 @@ def _json(value: Any) -> str:
 
 
 def _sums(turns: list[Json]) -> str:
-    return f"{len(turns)} turns, {_counts(sums(turns))}"
+    return f"{counted(len(turns), 'turn')}, {_counts(sums(turns))}"
 
 
 def _counts(counted: Json) -> str:

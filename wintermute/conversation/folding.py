@@ -20,7 +20,7 @@ from wintermute.loom.folds import Folds
 from wintermute.loom.records import Cast, Fold, Past, Turn
 from wintermute.messages import Json, Reply, Request
 from wintermute.templates import Template, fill
-from wintermute.text import shortened, untagged
+from wintermute.text import counted, shortened, untagged
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Folding:
         """How much is in view, without the instructions: tokens and messages."""
         view = messages(None, past.casts, summary=marked(past.fold), hidden=self._hidden)
         tokens = self._models.tokens("base", Request(view))
-        return f"{tokens:,} tokens in {len(view)} message{'' if len(view) == 1 else 's'}"
+        return f"{tokens:,} tokens in {counted(len(view), 'message')}"
 
     def due(self, past: Past, tokens: int, window: int) -> bool:
         """Whether a request of so many tokens is to be folded first (L-038)."""

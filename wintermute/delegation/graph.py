@@ -5,7 +5,7 @@ of a sub-session that names itself.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from wintermute.delegation.records import SubSession
 from wintermute.errors import ToolFailed
@@ -14,6 +14,7 @@ from wintermute.text import one_line
 
 SPAWN = "spawn_sub_session"
 FAILED = "dependency failed: {label}"
+Spawns = Mapping[int, tuple[str, list[str]]]
 
 
 def resolved(
@@ -46,13 +47,17 @@ def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str
     return workflows[0], tuple(workflows[1:])
 
 
-def to_be_named(calls: Sequence[Json], seen: Collection[int]) -> set[str]:
-    """The names on which calls of a turn depend, however indirectly, that have no result yet.
+def spawns_of(calls: Sequence[Json]) -> Spawns:
+    """What a turn spawns: by place its name and what it depends on."""
+    return {n: _words(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
+
+
+def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
+    """The names on which spawns of a turn depend, however indirectly, that have no result yet.
 
     Until then those who bear them do not start: one that fails or answers at once would else be
     told alone, before what depends on it is known.
     """
-    spawns = {n: _words(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
     needs = {name: depends_on for name, depends_on in spawns.values() if name}
     found: set[str] = set()
     ahead = [word for n, (_, words) in spawns.items() if n not in seen for word in words]

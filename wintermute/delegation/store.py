@@ -10,7 +10,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
-from wintermute.delegation.graph import FAILED, SPAWN, to_be_named
+from wintermute.delegation.graph import FAILED, SPAWN, Spawns, spawns_of, to_be_named
 from wintermute.delegation.records import (
     ABANDONED,
     Means,
@@ -34,6 +34,7 @@ class SubSessions:
         self._database = database
         self._clock = clock
         self._new_id = new_id
+        self._read: tuple[str, Spawns] = ("", {})
 
     async def fresh_id(self, tx: Transaction) -> str:
         """An id that nobody has."""
@@ -168,9 +169,8 @@ class SubSessions:
             {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
-            running = turn["state"] == "running"
-            calls = json.loads(turn["calls"]) if running else []
-            names = sorted(to_be_named(calls, json.loads(turn["seen"])))
+            spawns = self._spawns(turn) if turn["state"] == "running" else {}
+            names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))
             await tx.execute(
                 "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
                 f" AND name NOT IN {_LISTED}",
@@ -178,6 +178,12 @@ class SubSessions:
             )
             kept = kept or bool(names)
         return not kept
+
+    def _spawns(self, turn: Row) -> Spawns:
+        """Read once: a turn may spawn very much, and is looked at after each of them."""
+        if self._read[0] != turn["id"]:
+            self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
+        return self._read[1]
 
     async def more_to_come(self, tx: Transaction, turn_id: str, n: int) -> bool:
         """Whether a turn spawns something after its n-th call as well."""

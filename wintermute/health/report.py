@@ -11,6 +11,7 @@ from wintermute.health.store import Health, HealthState
 from wintermute.ids import new_id
 from wintermute.llm.budget import Amount, Budget
 from wintermute.llm.calls import ModelCalls
+from wintermute.text import counted
 
 UNLIMITED = Ceilings()
 MOST_NAMED = 20
@@ -120,14 +121,14 @@ async def _usage(database: Database, clock: Clock, timezone: str, ceilings: Ceil
         Fact(
             f"today, {role}",
             "ok",
-            f"{used.calls} calls, {used.tokens_in + used.tokens_out} tokens, {used.usd:.4f} USD",
+            f"{counted(used.calls, 'call')}, {used.tokens_in + used.tokens_out} tokens, {used.usd:.4f} USD",
         )
         for role, used in spent.items()
     ] or [Fact("today", "ok", "no model calls")]
     if ceilings == UNLIMITED:
         return facts
-    counted = await Budget(database, clock, new_id, ceilings, timezone).spent_today()
-    return [_budget(ceilings, counted, sum(used.refused for used in spent.values())), *facts]
+    amount = await Budget(database, clock, new_id, ceilings, timezone).spent_today()
+    return [_budget(ceilings, amount, sum(used.refused for used in spent.values())), *facts]
 
 
 def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Fact:
@@ -141,4 +142,4 @@ def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Fact:
     if not refused:
         return Fact("budget", "ok", text)
     advice = "wait for midnight or raise llm.budget in config.yaml"
-    return Fact("budget", "warn", f"{text}, no room for {refused} calls -> {advice}")
+    return Fact("budget", "warn", f"{text}, no room for {counted(refused, 'call')} -> {advice}")
