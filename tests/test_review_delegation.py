@@ -3,17 +3,20 @@
 import asyncio
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.world.delegating import (
     all_over,
+    batch,
     behave,
     call,
     context,
     done,
     objective,
+    reasons,
     reports,
     results,
     spawn,
@@ -21,7 +24,7 @@ from tests.world.delegating import (
     until,
 )
 from tests.world.house import ANN, ROOM, Gate, HeldClock, House, open_house
-from tests.world.model import Calls, Hang, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import SubSessions
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.toolbox import Caller
@@ -359,3 +362,93 @@ async def test_hostile_results_stay_data(tmp_path: Path, model: ModelServer) -> 
         await all_over(house)
         (report,) = await reports(house)
         assert (report.count("<event"), report.count("</event>")) == (1, 1)
+
+
+async def test_a_batch_whose_children_have_spawned_goes_on_after_a_restart(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-051, L-067, L-068: each level where it was, each thing once."""
+    asked: list[str] = []
+    gate = asyncio.Event()
+
+    def child(name: str, seen: Seen) -> Step | None:
+        asked.append(name)
+        if name.startswith("leaf"):
+            return Slow(gate, done(f"did {name}"))
+        return done(name) if results(seen) else Calls((spawn(f"leaf {name}"),))
+
+    piece = {"tools": ["spawn_sub_session"]}
+    calls = {"calls": [{"intent": name, **piece} for name in "abc"]}
+    behave(model, [Use("call_agent_batch", calls)], child)
+    for n in range(2):
+        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+            if n == 0:
+                await house.incoming("go")
+            await until(partial(in_state, house, "collecting", 3))
+            await model.request_arrived(10 + 3 * n)
+    gate.set()
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        (said,) = await house.said(1)
+        found = [one["result"] for one in json.loads(said)]
+        assert [text[0] for text in found] == ["a", "b", "c"]
+        assert all(f"did leaf {name}" in text for name, text in zip("abc", found, strict=True))
+        await all_over(house, 6)
+        assert await reports(house) == []
+        assert sorted(name for name in asked if len(name) == 1) == sorted("aabbcc")
+
+
+async def in_state(house: House, state: str, n: int) -> bool:
+    return list((await states(house)).values()).count(state) == n
+
+
+async def test_other_rooms_neither_see_nor_stop_nor_use_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-062, M-010: also when both rooms are of one person."""
+    behave(model, [spawn("x", name="a")], lambda *_: Hang())
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await house.said(1)
+        await model.request_arrived(3)
+        row = await house.one("SELECT id FROM sub_sessions")
+        other = "!other:test"
+        for n, text in enumerate(["/sessions", "/stop a", f"/stop {row['id']}", "/new"], 1):
+            await house.incoming(text, room=other)
+            await house.said(n, other)
+        behave(model, [spawn("y", depends_on=[row["id"]])], lambda *_: Hang())
+        await house.incoming("go", room=other)
+        said = await house.said(5, other)
+        assert said[0] == "No work is handed out here."
+        assert "unknown dependency" in said[4]
+        assert await states(house) == {"a": "running"}
+
+
+async def test_children_fail_without_a_model_and_that_is_told(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-061, L-034."""
+    behave(model, [spawn("x", name="a"), call("y")], lambda *_: Fail(503))
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await all_over(house, 2)
+        assert await reasons(house) == {"a": "model_unavailable", "y": "model_unavailable"}
+        assert len(await reports(house)) == 1
+
+
+async def test_nothing_of_it_stays_in_memory(tmp_path: Path, model: ModelServer) -> None:
+    """However many there were, whatever became of them."""
+    behave(
+        model,
+        [spawn("a"), spawn("b"), batch("c", "d")],
+        lambda a, _: Fail(400) if a == "b" else None,
+    )
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        for n in range(5):
+            await house.incoming("go")
+            await all_over(house, 4 * (n + 1))
+        left = {
+            key: len(value)
+            for key, value in vars(house.delegation).items()
+            if isinstance(value, dict)
+        }
+        assert set(left.values()) == {0}

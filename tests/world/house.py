@@ -343,14 +343,11 @@ async def open_house(
         async with _models(models_type, llm, database, clock, redact) as models:
             folding = _folding(stores, models, files, context, ephemeral)
             loop = _loop(stores, folding, Asking(models, folding, ephemeral), redact, clock)
-            handing = sub_sessions or Limits()
-            bounds = _bounds(handing, llm)
+            bounds = _bounds(sub_sessions or Limits(), llm)
             others = _delegation(stores, loop, gather, files, bounds, clock)
             tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
             tools += _tools(stores, folder, roots) if prompts else []
-            terms = Terms(
-                Toolbox(tools), gather if prompts else _spoken(prompt), depth=handing.max_depth
-            )
+            terms = _terms(tools, gather if prompts else _spoken(prompt), bounds)
             oversize = Oversize(gather, limits, files, stores.places, clock)
             seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
             parts = (folding, loop, others, terms, wards, seeding, oversize, clock)
@@ -360,6 +357,10 @@ async def open_house(
 
 def _bounds(limits: Limits, llm: Llm) -> Bounds:
     return Bounds(limits, 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
+
+
+def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds) -> Terms:
+    return Terms(Toolbox(tools), prompt, depth=bounds.limits.max_depth)
 
 
 def _spoken(prompt: Callable[[], str] | Prompt) -> Prompt:

@@ -261,12 +261,13 @@ class Delegation:
         """One spawned sub-session from its start, or its last recorded turn, to its end."""
         try:
             outcome = await guarded(self._cast(node, toolbox, self._stops[node.id]), node.id)
-            await self._settle(node, outcome or BROKEN)
+            told = await self._settle(node, outcome or BROKEN)
         finally:
             self._at_work -= 1
             del self._stops[node.id]
             self._bell.set()
-        wake(node.room)
+        if told:
+            wake(node.room)
 
     async def _cast(self, node: SubSession, toolbox: Toolbox, stop: Stop) -> Outcome:
         cast = await self._cast_of(node)
@@ -287,17 +288,22 @@ class Delegation:
         (cast,) = await self._casts.of_branch(node.branch_id)
         return cast
 
-    async def _settle(self, node: SubSession, outcome: Outcome) -> None:
-        """The end of a cast with all that follows; nothing when it was ended from outside."""
+    async def _settle(self, node: SubSession, outcome: Outcome) -> bool:
+        """The end of a cast with all that follows; nothing when it was ended from outside.
+
+        Returns whether its room has something to be told.
+        """
+        told = False
         said = outcome.text or last_step(await self._cast_of(node))
         async with self._database.transaction() as tx:
             if await self._casts.end(
                 tx, str(node.cast_id), outcome.state, outcome.reason, outcome.text
             ):
-                await self._ending.over(tx, node.id, outcome.reason, said)
+                told = await self._ending.over(tx, node.id, outcome.reason, said)
             if outcome is BROKEN:
                 await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
         self._ring()
+        return told
 
     async def _closed(self, node: SubSession, until: float) -> SubSession:
         """Wait until all of a sub-session is over, or its time is."""

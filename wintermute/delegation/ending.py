@@ -19,15 +19,18 @@ class Ending:
         self._store = store
         self._inbox = inbox
 
-    async def over(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
-        """Its own work is over. It is closed when all that it spawned is over as well (L-067)."""
+    async def over(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
+        """Its own work is over. It is closed when all that it spawned is over as well (L-067).
+
+        As `close`, whether its room has something to be told.
+        """
         await self._store.sweep(tx)
         if await self._store.has_open_below(tx, sub_id):
             await self._store.collect(tx, sub_id, reason, result)
-        else:
-            await self.close(tx, sub_id, reason, result)
+            return False
+        return await self.close(tx, sub_id, reason, result)
 
-    async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
+    async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
         """All of it is over."""
         spawned = await self._store.spawned_by(tx, sub_id)
         if spawned and state_of(reason) != "ended":
@@ -39,15 +42,15 @@ class Ending:
         else:
             await self._store.fail_dependents(tx, node)
         if node.parent is not None:
-            await self._gather(tx, node.parent)
-        elif not node.blocking:
-            await self.tell(tx, node.workflow)
+            return await self._gather(tx, node.parent)
+        return not node.blocking and await self.tell(tx, node.workflow)
 
-    async def _gather(self, tx: Transaction, parent_id: str) -> None:
+    async def _gather(self, tx: Transaction, parent_id: str) -> bool:
         """A parent whose own work is over is closed with the last that it spawned."""
         parent = await self._store.get(tx, parent_id)
         if parent.state == "collecting" and not await self._store.has_open_below(tx, parent_id):
-            await self.close(tx, parent_id, str(parent.reason), parent.result)
+            return await self.close(tx, parent_id, str(parent.reason), parent.result)
+        return False
 
     async def out_of_time(self, tx: Transaction, sub_id: str) -> None:
         """Whoever called it waits no longer; what it spawned goes on, one level up (L-061)."""
@@ -56,20 +59,22 @@ class Ending:
             await self._store.close(tx, sub_id, "max_seconds", node.result)
             await self._store.lift(tx)
 
-    async def tell(self, tx: Transaction, workflow: str) -> None:
+    async def tell(self, tx: Transaction, workflow: str) -> bool:
         """One event for all that is connected, when all of it is over.
 
         It has the id of the newest: there is another one only when there is more to tell.
         """
         if await self._store.workflow_is_open(tx, workflow):
-            return
+            return False
         members = await self._store.of_workflow(tx, workflow)
         if not members or [each.reason for each in members] == [STOPPED]:
-            return
+            return False
         newest = members[-1]
         cause = await self._inbox.find(tx, newest.root_event) if newest.root_event else None
         if cause is None:
-            return
+            return False
         kind, text = report(members)
         body = event(kind, newest.id, text)
-        await self._inbox.store_event(tx, cause, f"{RESULT}{newest.room_turn}/{newest.id}", body)
+        return await self._inbox.store_event(
+            tx, cause, f"{RESULT}{newest.room_turn}/{newest.id}", body
+        )

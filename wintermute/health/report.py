@@ -78,12 +78,13 @@ async def _outbox(database: Database) -> Fact:
 async def _sub_sessions(database: Database) -> Fact:
     """L-068: those at work, then those that wait."""
     rows = await database.rows(
-        "SELECT id, name, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
+        "SELECT id, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
         " WHERE state IN ('waiting', 'running', 'collecting') AND (NOT blocking OR parent_cast IN"
         "  (SELECT id FROM casts WHERE state = 'running')) ORDER BY doing, seq"
     )
     running = sum(row["doing"] == "running" for row in rows)
-    named = [f"{row['name'] or row['id']} {row['doing']}" for row in rows[:MOST_NAMED]]
+    # Not by their names, which say what they are about: a status is also asked for in groups.
+    named = [f"{row['id']} {row['doing']}" for row in rows[:MOST_NAMED]]
     more = [f"{len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else []
     listed = f": {', '.join([*named, *more])}" if rows else ""
     text = f"{running} running, {len(rows) - running} waiting{listed}"
