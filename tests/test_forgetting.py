@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.delegating import objective
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, ModelServer, Slow, Text, Use
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.changes.records import Reason
 from wintermute.commands.forgetting import Forgotten, forget
+from wintermute.config.schema import SubSessions
 from wintermute.memory.exchange import Import, Imported
 
 SCOPE = f"person:{ANN}"
@@ -251,3 +253,42 @@ async def test_nothing_stays_in_the_free_space_of_the_database(tmp_path: Path, s
 
 
 SIZES = (5, 40, 200, 900, 3000, 9000)
+
+
+async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, L-048: a sub-session, its report and the answer to it may say it in other words."""
+    other = "gelberfink"
+
+    def choose(seen: Seen) -> Step | None:
+        if objective(seen):
+            return Calls((Use("done", {"answer": f"It is a {other}."}),))
+        if "<event" in seen.last_user:
+            return Text(f"They found out: {other}!")
+        if seen.messages[-1]["role"] == "tool" or WORD not in seen.last_user:
+            return Text("Done.")
+        return Calls(
+            (
+                Use("append_memory", {"entry": f"The bird is a {WORD}", "source": "user_explicit"}),
+                Use("call_agent", {"intent": f"What is a {other}?", "context": f"A {other}."}),
+                Use("spawn_sub_session", {"objective": f"Find out about the {other}"}),
+            )
+        )
+
+    model.keyed(choose)
+    async with open_house(
+        tmp_path, model.url, prompts=PROMPTS, sub_sessions=SubSessions()
+    ) as house:
+        async with house.working():
+            await house.incoming(f"Remember that the bird is a {WORD}")
+            assert (await house.said(2))[1] == f"They found out: {other}!"
+            await house.incoming("What a fine day")
+            await house.said(3)
+            await house.settled()
+        await deliver(house)
+        assert found(tmp_path, other)
+        forgotten = await forget_live(house)
+        assert (forgotten.facts, forgotten.unfinished, forgotten.scrubbed) == (1, 0, True)
+        assert found(tmp_path) == found(tmp_path, other) == []
+        assert "Done." in str(await house.rows("SELECT body FROM outbox"))

@@ -27,6 +27,7 @@ from tests.world.house import ANN, ROOM, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import SubSessions
 from wintermute.config.secrets import Redaction
+from wintermute.conversation import words
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Incoming, Json
 
@@ -452,3 +453,20 @@ async def test_nothing_of_it_stays_in_memory(tmp_path: Path, model: ModelServer)
             if isinstance(value, dict)
         }
         assert set(left.values()) == {0}
+
+
+async def test_who_waits_for_a_private_result_is_told_that_it_is_kept_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, A-10: somebody came in while it was made."""
+    gate = asyncio.Event()
+    behave(model, [spawn("find a divorce lawyer")], lambda _a, _s: Slow(gate, done("Dr. Weber")))
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await house.incoming("go")
+        await house.said(1)
+        await in_the_group(house, "/help")
+        await house.said(2)
+        gate.set()
+        said = (await house.said(3))[2]
+        await house.settled()
+    assert said == words.RESULT_WITHHELD

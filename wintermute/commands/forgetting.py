@@ -39,7 +39,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     """
     facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
-    events = sorted({origin for fact in facts for origin in fact.origins})
+    events = await _with_reports(stores, {origin for fact in facts for origin in fact.origins})
     names = [*(fact.id for fact in facts), *texts]
     telling = traces(name for name in names if len(name) >= RECOGNISABLE)
     bodies = await stores.inbox.bodies(events)
@@ -63,6 +63,17 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         quoted=await _quoted(stores, facts, telling),
         scrubbed=await stores.database.scrub(),
     )
+
+
+async def _with_reports(stores: Stores, events: set[str]) -> list[str]:
+    """These events, and those that came of what was handed out for them."""
+    newest = events
+    while newest:
+        async with stores.database.transaction() as tx:
+            turns = await stores.casts.turns_of(tx, sorted(newest))
+        newest = set(await stores.inbox.reports(turns)) - events
+        events = events | newest
+    return sorted(events)
 
 
 async def _wordings(stores: Stores, ids: set[str]) -> set[str]:

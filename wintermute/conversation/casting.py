@@ -115,7 +115,7 @@ class Casting:
                 return interrupted
         async with self._database.transaction() as tx:
             if not await self._in_view(tx, row):
-                await self._inbox.mark(tx, row.event_id, "answered")
+                await self.reply(tx, row, await self._withheld(row))
                 return None
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             opens = row.kind == "message" and not row.edits
@@ -142,6 +142,15 @@ class Casting:
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             return branch in row.event_id
         return True
+
+    async def _withheld(self, row: Waiting) -> str:
+        """What to say of a result that is out of view: a word if it was meant for one person."""
+        if row.turn_id is None:
+            return ""
+        scope = await self._conversations.scope_of_turn(row.turn_id)
+        now = (await self._conversations.get(row.conversation_id)).scope
+        private = scope != now and not scope.startswith("room:")
+        return words.RESULT_WITHHELD if private else ""
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

@@ -14,6 +14,10 @@ JOINED = (
     "Somebody came in while I was answering, and the answer was meant for you alone."
     " Ask again if everybody here may read it."
 )
+RESULT_WITHHELD = (
+    "Work that I was given before somebody came in here has ended. Its result was meant for one of"
+    " you alone, so I keep it to myself; who asked can ask again if everybody here may read it."
+)
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."

@@ -15,7 +15,12 @@ from wintermute.loom.path import LAST, PATH
 from wintermute.loom.records import Cast, CastState, Fold, Observation, Past, Turn
 from wintermute.messages import Call, Json, Origin, Reply
 
-_OF_EVENTS = "event_id IN (SELECT value FROM json_each(:events))"
+_OF_EVENTS = (  # and what was handed out for them
+    "IN (WITH RECURSIVE told (id) AS (SELECT id FROM casts WHERE event_id IN"
+    "  (SELECT value FROM json_each(:events)) UNION SELECT k.id FROM told"
+    "  JOIN conversations v ON v.parent_cast = told.id JOIN branches o ON o.conversation_id = v.id"
+    "  JOIN casts k ON k.branch_id = o.id) SELECT id FROM told)"
+)
 _ENDED = "SELECT id FROM casts WHERE state <> 'running'"
 _TURN_HOLDS = " OR ".join(map(holds, ("utterance", "calls", "error")))
 _OBSERVATION_HOLDS = " OR ".join(map(holds, ("args", "result")))
@@ -215,7 +220,7 @@ class Casts:
         and turns were blanked, and how many running casts should be.
         """
         asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
-        intent, result = (f"({_OF_EVENTS} OR {holds(name)})" for name in ("intent", "result"))
+        intent, result = (f"(id {_OF_EVENTS} OR {holds(name)})" for name in ("intent", "result"))
         casts = await tx.execute(
             f"UPDATE casts SET intent = iif({intent}, '', intent),"
             f" result = iif({result}, '', result)"
@@ -225,7 +230,7 @@ class Casts:
         turns = await tx.execute(
             "UPDATE turns SET utterance = '', calls = '[]', error = iif(error IS NULL, NULL, '')"
             f" WHERE cast_id IN ({_ENDED}) AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
-            f" AND (cast_id IN (SELECT id FROM casts WHERE {_OF_EVENTS}) OR {_TURN_HOLDS})",
+            f" AND (cast_id {_OF_EVENTS} OR {_TURN_HOLDS})",
             asked,
         )
         await tx.execute(
@@ -236,12 +241,26 @@ class Casts:
             asked,
         )
         await self._forget_folds(tx, asked)
+        await tx.execute(
+            "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT part.value ->> 1 FROM turns t"
+            " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(nullif(p.parts, '')) part"
+            f" WHERE t.cast_id {_OF_EVENTS}"
+            "  AND part.value ->> 0 IN ('Task Context', 'Objective'))",
+            asked,
+        )
         return casts + turns, await self._running_with(tx, asked)
 
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the casts for these events."""
         rows = await tx.rows(
-            f"SELECT id FROM casts WHERE {_OF_EVENTS}", {"events": json.dumps(list(events))}
+            f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
+        )
+        return [row["id"] for row in rows]
+
+    async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """The ids of the turns for these events."""
+        rows = await tx.rows(
+            f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", {"events": json.dumps(list(events))}
         )
         return [row["id"] for row in rows]
 
@@ -252,7 +271,7 @@ class Casts:
         """
         of_events = (
             "(SELECT b.conversation_id, t.seq FROM casts c JOIN turns t ON t.cast_id = c.id"
-            f" JOIN branches b ON b.id = c.branch_id WHERE {_OF_EVENTS})"
+            f" JOIN branches b ON b.id = c.branch_id WHERE c.id {_OF_EVENTS})"
         )
         rows = await tx.rows(
             f"UPDATE folds SET summary = '' WHERE summary <> '' AND ({holds('summary')} OR EXISTS"
@@ -276,7 +295,7 @@ class Casts:
 
     async def _running_with(self, tx: Transaction, asked: Json) -> int:
         row = await tx.row(
-            f"SELECT count(*) AS n FROM casts WHERE state = 'running' AND ({_OF_EVENTS}"
+            f"SELECT count(*) AS n FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
             f" OR {holds('intent')}"
             f" OR id IN (SELECT cast_id FROM turns WHERE {_TURN_HOLDS})"
             " OR id IN (SELECT cast_id FROM turns WHERE id IN"

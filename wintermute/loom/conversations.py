@@ -106,6 +106,16 @@ class Conversations:
         """The branch that the next cast belongs to."""
         return str((await self._current(tx, conversation_id))["id"])
 
+    async def scope_of_turn(self, turn_id: str) -> str:
+        """Whose memory the branch of a turn may touch."""
+        row = await self._database.row(
+            "SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id WHERE t.id = ?",
+            (turn_id,),
+        )
+        if row is None:
+            raise LookupError(turn_id)
+        return await self.scope_of(row["branch_id"])
+
     async def in_view(self, tx: Transaction, conversation_id: str, turn_id: str) -> bool:
         """Whether a turn belongs to the path of the current branch."""
         row = await tx.row(

@@ -351,6 +351,16 @@ class Inbox:
         )
         return [row["body"] for row in rows]
 
+    async def reports(self, turns: Sequence[str]) -> list[str]:
+        """The events that tell how the sub-sessions of these turns ended."""
+        rows = await self._database.rows(
+            "SELECT event_id FROM inbox JOIN json_each(?) turn"
+            f" ON event_id >= '{RESULT}' || turn.value || '/'"
+            f" AND event_id < '{RESULT}' || turn.value || '0'",  # 0 follows the slash
+            (json.dumps(list(turns)),),
+        )
+        return [row["event_id"] for row in rows]
+
     async def open_conversations(self) -> list[tuple[str, str]]:
         """Conversations in which something waits, each with its room."""
         rows = await self._database.rows(
