@@ -129,12 +129,16 @@ async def growth() -> list[str]:
             *("-m", "tests.bench_loop", "--casts", str(CASTS), "--model", model.url),
             stdout=asyncio.subprocess.PIPE,
         )
-        output, _ = await process.communicate()
-    before, after = map(float, output.split())
-    return [
-        f"| PSS after {WARM} casts | {before:.1f} MB | |",
-        f"| after {CASTS:,} more | {after:.1f} MB | grown by {after - before:.1f} MB (goal ≤ 5) |",
-    ]
+        assert process.stdout is not None
+        rows: list[str] = []
+        first: float | None = None
+        async for line in process.stdout:
+            casts, size = int(line.split()[0]), float(line.split()[1])
+            first = first or size
+            rows.append(f"| after {casts:,} casts | {size:.1f} MB | {size - first:+.1f} MB |")
+            print(rows[-1], file=sys.stderr, flush=True)  # noqa: T201  it takes minutes
+        await process.wait()
+    return rows
 
 
 async def grow(casts: int, model: str) -> None:
@@ -145,9 +149,9 @@ async def grow(casts: int, model: str) -> None:
             house.working(),
         ):
             await _many(house, WARM)
-            before = _pss()
-            await _many(house, casts)
-            print(before, _pss())  # noqa: T201
+            for done in range(0, casts + 1, casts // 10):
+                print(done, _pss(), flush=True)  # noqa: T201
+                await _many(house, casts // 10 if done < casts else 0)
 
 
 async def _many(house: House, casts: int) -> None:

@@ -204,7 +204,9 @@ async def test_the_day_ends_at_midnight_where_the_person_lives(
         assert await answered(world)
         with pytest.raises(BudgetSpent, match=r"llm\.budget\.tokens_per_day") as caught:
             await world.models.ask("base", HELLO)
-        assert (caught.value.until, caught.value.until.tzinfo) == (at(midnight), UTC)
+        until = caught.value.until
+        assert until is not None
+        assert (until, until.tzinfo) == (at(midnight), UTC)
         world.clock.advance((at(midnight) - at(asked) - timedelta(seconds=1)).total_seconds())
         assert not await answered(world)
         world.clock.advance(1)

@@ -317,7 +317,7 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
         return Slow(gate, done("deep"))
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
-    wards = replace(WARDS, max_seconds=0.5)
+    wards = replace(WARDS, max_seconds=3)
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
         house.working(),
