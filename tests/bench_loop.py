@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ USUAL = Usage(2500, 12, 0)
 WINDOW: Json = {"context_tokens": 32_768, "max_output_tokens": 1024}
 
 
-def answers(seen: Seen) -> Step:
-    """A short answer with believable usage, or a summary."""
+def answers(model: ModelServer, seen: Seen) -> Step:
+    """A short answer with believable usage, or a summary; the server forgets what it was asked."""
+    model.requests.clear()
     text = SUMMARY if is_for_summary(seen.body) else "Noted, I will keep that in mind."
     return Text(text, usage=USUAL)
 
@@ -55,7 +57,7 @@ async def overhead() -> list[str]:
     """From a stored message to its stored answer, less what asking the model took."""
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ModelServer())
-        model.keyed(answers)
+        model.keyed(partial(answers, model))
         houses = {}
         for turns in SIZES:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -123,7 +125,7 @@ def _p95(values: list[float]) -> float:
 async def growth() -> list[str]:
     """PSS of a process before and after many casts, its model server in another one."""
     async with ModelServer() as model:
-        model.keyed(answers)
+        model.keyed(partial(answers, model))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "tests.bench_loop", "--casts", str(CASTS), "--model", model.url),

@@ -58,8 +58,11 @@ class Client:
         """The bytes of one answer as they come. Failures of the library become ours."""
         create = self._openai.chat.completions.with_streaming_response.create
         host = self._openai.base_url.netloc.decode("ascii", "replace")
+        # As they are: walking them by its types takes the library longer than all else together.
+        large = {key: body[key] for key in ("messages", "tools") if key in body}
+        small = {key: body[key] for key in body.keys() - large.keys()}
         try:
-            async with create(**body) as response:
+            async with create(**small, messages=(), extra_body=large) as response:
                 yield response.iter_bytes()
         except openai.APIStatusError as error:
             # Here, for what is quoted of it is cut, and half a secret would not be recognised.
