@@ -160,6 +160,8 @@ async def _many(house: House, casts: int) -> None:
     for n in range(casts):
         await house.incoming(f"Remember the garden, please, {n}")
         await house.settled()
+        house.speaker.shown.clear()  # what the stand-in for a room noted
+        house.speaker.drafts.clear()
 
 
 def _pss() -> float:
