@@ -43,3 +43,13 @@ def stamp(moment: datetime) -> str:
 def moment(text: str) -> datetime:
     """The moment that `stamp` stored."""
     return datetime.fromisoformat(text)
+
+
+async def until_rung(bell: asyncio.Event, clock: Clock, seconds: float) -> None:
+    """Wait until the bell rings, or for so many seconds if nobody rings it."""
+    async with asyncio.TaskGroup() as group:
+        nap = group.create_task(clock.sleep(max(seconds, 0)))
+        ring = group.create_task(bell.wait())
+        await asyncio.wait({nap, ring}, return_when=asyncio.FIRST_COMPLETED)
+        nap.cancel()
+        ring.cancel()

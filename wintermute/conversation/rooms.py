@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, until_rung
 from wintermute.conversation import words
 from wintermute.conversation.casting import Casting
 from wintermute.conversation.speaker import Speaker
@@ -117,18 +117,10 @@ class Rooms:
             if row is not None:
                 await self._take(row)
             elif until is not None:
-                await self._pause(bell, (until - self._clock.now()).total_seconds())
+                await until_rung(bell, self._clock, (until - self._clock.now()).total_seconds())
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return
-
-    async def _pause(self, bell: asyncio.Event, seconds: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            nap = group.create_task(self._clock.sleep(max(seconds, 0)))
-            ring = group.create_task(bell.wait())
-            await asyncio.wait({nap, ring}, return_when=asyncio.FIRST_COMPLETED)
-            nap.cancel()
-            ring.cancel()
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         """Answer `/stop`. One transaction with what it ends, so a kill cannot undo it (L-023)."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, until_rung
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.stop import Stop
@@ -211,13 +211,7 @@ class Delegation:
         if until is None:
             await self._bell.wait()
             return
-        async with asyncio.TaskGroup() as group:
-            seconds = (until - self._clock.now()).total_seconds()
-            nap = group.create_task(self._clock.sleep(max(seconds, 0)))
-            ring = group.create_task(self._bell.wait())
-            await asyncio.wait({nap, ring}, return_when=asyncio.FIRST_COMPLETED)
-            nap.cancel()
-            ring.cancel()
+        await until_rung(self._bell, self._clock, (until - self._clock.now()).total_seconds())
 
     async def _new(
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
