@@ -346,4 +346,4 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
 @asynccontextmanager
 async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
     async with open_database(folder / "wintermute.db") as database:
-        yield Stores(database, folder, "@ann:test", clock or FakeClock(), new_id)
+        yield Stores(database, folder, "@ann:test", clock or FakeClock(), new_id, timezone="UTC")

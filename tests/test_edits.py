@@ -144,10 +144,12 @@ def edit_of(event_id: str, kind: Kind = "message", **changes: Any) -> Incoming:
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_database(tmp_path / "test.db") as database:
-        stores = Stores(database, tmp_path, ANN, clock, new_id)
+        stores = Stores(database, tmp_path, ANN, clock, new_id, timezone="UTC")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        followups = FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits)
+        followups = FollowUps(
+            stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
+        )
         yield Desk(stores, clock, followups, conversation)
 
 

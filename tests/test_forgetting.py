@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import FakeClock
 from tests.world.delegating import objective
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.promised import MORNING, after, promise
 from wintermute.changes.records import Reason
 from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.config.schema import SubSessions
 from wintermute.memory.exchange import Import, Imported
+from wintermute.tasks.asked import Asked
 
 SCOPE = f"person:{ANN}"
 WORD = "zimtkanarie"
@@ -292,3 +295,31 @@ async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
         assert (forgotten.facts, forgotten.unfinished, forgotten.scrubbed) == (1, 0, True)
         assert found(tmp_path) == found(tmp_path, other) == []
         assert "Done." in str(await house.rows("SELECT body FROM outbox"))
+
+
+async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -> None:
+    """M-066: what is yet to be said is counted as unfinished; the task itself is the person's."""
+    clock = FakeClock(MORNING)
+    async with open_house(tmp_path, None, clock=clock) as house:
+        await take(house, [json.dumps({"text": WAYS["plain"]})])
+        by_itself = Asked(
+            schedule_type="daily", at="09:00", execution_mode="autonomous_silent", ai_prompt="Look."
+        )
+        said, run = (
+            await promise(house, f"So: {WAYS['plain']}"),
+            await promise(house, "x", by_itself),
+        )
+        after(clock, "2026-03-02T09:00")
+        await house.promises.fire()
+        done = await forget_live(house)
+        assert (done.facts, done.unfinished, done.quoted) == (0, 1, (said.id,))
+        await deliver(house)
+        await house.promises.fire()
+        await deliver(house)
+        last = (await house.stores.occurrences.last([run.id]))[run.id]
+        async with house.database.transaction() as tx:
+            await house.stores.runs.done(tx, last, f"I found: {WAYS['plain']}!", None)
+        done = await forget_live(house)
+        assert (done.facts, done.unfinished, done.records) == (1, 0, 3)
+        rows = await house.rows("SELECT content, result FROM occurrences ORDER BY seq")
+        assert rows == [{"content": "", "result": ""}] * 2

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON, FakeClock
+from tests.world.house import ROOM, House, open_house
+from tests.world.promised import DAILY, MORNING, after, do, promise
 from wintermute.clock import stamp
 from wintermute.db import Database, open_database
 from wintermute.health.report import gather
 from wintermute.health.store import Health, PartHealth
+from wintermute.tasks.asked import Asked
 
 
 @pytest.fixture
@@ -100,3 +103,87 @@ async def test_an_empty_database_is_well(database: Database) -> None:
     facts = await gather(database, FakeClock(), "UTC")
     assert {fact.state for fact in facts} == {"ok"}
     assert facts[-1].text == "no model calls"
+
+
+async def tasks_of(house: House) -> tuple[str, str]:
+    """State and words of the fact about tasks."""
+    facts = await gather(house.database, house.clock, "Europe/Berlin")
+    return next((fact.state, fact.text) for fact in facts if fact.name == "tasks")
+
+
+async def test_the_next_five_due_tasks_are_named_with_local_times(tmp_path: Path) -> None:
+    """T-055: not by what they are about; what is paused is named, and nothing is wrong."""
+    async with open_house(tmp_path, None, clock=FakeClock(MORNING)) as house:
+        assert await tasks_of(house) == ("ok", "nothing is due")
+        late = [await promise(house, f"secret {n}", DAILY) for n in range(6)]
+        soon = await promise(house)
+        await do(house, "pause", late[0])
+        named = [f"{task.id} 2026-03-02 09:00" for task in (*late[1:5], late[5], soon)]
+        assert await tasks_of(house) == (
+            "ok",
+            f"next {', '.join(named[:5])}; 1 paused: {late[0].id}",
+        )
+
+
+async def test_what_is_due_and_not_said_is_a_warning(tmp_path: Path) -> None:
+    """T-055, lesson 11: whatever the reason."""
+    clock = FakeClock(MORNING)
+    async with open_house(tmp_path, None, clock=clock) as house:
+        kitchen = "!kitchen:test"
+        mine, soup = (
+            await promise(house),
+            await promise(house, "x", DAILY, f"room:{kitchen}", kitchen),
+        )
+        after(clock, "2026-03-02T09:05")
+        assert (await tasks_of(house))[0] == "ok"
+        clock.advance(1)
+        state, text = await tasks_of(house)
+        assert (state, text.split("; ")[1:]) == ("warn", [f"2 overdue: {mine.id}, {soup.id}"])
+        house.speaker.unfit.add(kitchen)
+        await house.fire()
+        state, text = await tasks_of(house)
+        assert (state, text.split("; ")) == (
+            "warn",
+            [
+                "nothing is due",
+                f"1 not said yet: {mine.id}",
+                f"1 due, but there is no room to say it in: {soup.id}",
+            ],
+        )
+        house.speaker.unfit.clear()
+        clock.advance(30)
+        await house.fire()
+        for room in (ROOM, kitchen):
+            await house.deliver(room)
+        await house.fire()
+        assert await tasks_of(house) == (
+            "ok",
+            f"next {soup.id} 2026-03-03 09:00; 2 said late since yesterday",
+        )
+        after(clock, "2026-03-03T09:05:40")
+        assert "said late" not in (await tasks_of(house))[1]
+
+
+async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> None:
+    """T-050, T-055."""
+    clock = FakeClock(MORNING)
+    by_itself = Asked(
+        schedule_type="daily", at="09:00", execution_mode="autonomous_silent", ai_prompt="Look."
+    )
+    async with open_house(tmp_path, None, clock=clock) as house:
+        task = await promise(house, asked=by_itself)
+        for day, told in ((2, "failed: ID"), (3, "failed: ID (2 in a row)")):
+            after(clock, f"2026-03-0{day}T09:00")
+            await house.promises.fire()
+            run = (await house.stores.occurrences.last([task.id]))[task.id]
+            async with house.database.transaction() as tx:
+                out = await house.outbox.say(tx, run.conversation_id, ROOM, "x", kind="event")
+                await house.stores.runs.failed(tx, run, "no answer", out, pauses=False)
+            state, text = await tasks_of(house)
+            assert (state, text.replace(task.id, "ID").split("; 1 ")[1]) == ("warn", told)
+        after(clock, "2026-03-04T09:00")
+        await house.promises.fire()
+        run = (await house.stores.occurrences.last([task.id]))[task.id]
+        async with house.database.transaction() as tx:
+            await house.stores.runs.done(tx, run, "fine", None)
+        assert await tasks_of(house) == ("ok", f"next {task.id} 2026-03-05 09:00")

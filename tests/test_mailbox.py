@@ -12,7 +12,7 @@ from wintermute.db import Database, IntegrityError, open_database
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, State
-from wintermute.mailbox.outbox import Outbox, Spoken
+from wintermute.mailbox.outbox import NEXT, Late, Outbox, Spoken
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.messages import Incoming, Kind
 
@@ -311,6 +311,36 @@ async def test_things_are_said_in_order_for_each_room(mailbox: Mailbox) -> None:
     assert out is not None
     assert (out.id, out.body, out.kind) == (first, "one", "reply")
     assert await mailbox.outbox.next("!nowhere:test") is None
+
+
+async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
+    """T-063: found by an index, however much waits elsewhere."""
+    async with mailbox.database.transaction() as tx:
+        signs = await mailbox.outbox.react(tx, mailbox.conversation, ROOM, "$1", ["+", "-"])
+    later = await mailbox.say("later")
+    await mailbox.say("elsewhere", "!other:test")
+    for expected in ((later, "later", None), (signs, "+ -", "$1")):
+        out = await mailbox.outbox.next(ROOM)
+        assert out is not None
+        assert (out.id, out.body, out.reacts_to) == expected
+        [part] = await mailbox.outbox.store_parts(out.id, [(out.id, {})], "DEVICE")
+        await mailbox.outbox.sent(part, None if out.reacts_to else "$e")
+    assert await mailbox.outbox.next(ROOM) is None
+    plan = await mailbox.database.rows(f"EXPLAIN QUERY PLAN {NEXT}", (ROOM,))
+    assert [row["detail"] for row in plan] == ["SEARCH outbox USING INDEX outbox_next (room_id=?)"]
+
+
+async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
+    """T-038: not at the moment itself."""
+    async with mailbox.database.transaction() as tx:
+        late = Late(NOON + HOUR, " (late)")
+        await mailbox.outbox.say(tx, mailbox.conversation, ROOM, "tea", late=late)
+    out = await mailbox.outbox.next(ROOM)
+    assert out is not None
+    assert out.late == late
+    assert out.text(NOON + HOUR) == "tea"
+    assert out.text(NOON + HOUR + timedelta(microseconds=1)) == "tea (late)"
+    assert replace(out, late=None).text(NOON + 2 * HOUR) == "tea"
 
 
 async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> None:

@@ -1,7 +1,10 @@
-"""Reactions: thumbs on an answer are rewards, a stop sign ends what is at work (X-026)."""
+"""Reactions: thumbs on an answer are rewards, a stop sign ends what is at work (X-026).
 
-from collections.abc import Callable
-from dataclasses import replace
+Signs on a reminder say what becomes of it (T-063).
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.model import Hang, ModelServer, Text
 from tests.world.user import MatrixUser
 from wintermute.commands.stores import Stores
-from wintermute.db import open_database
+from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import Policy, RoomView
@@ -51,6 +54,15 @@ LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 30 for n in ran
         ("\U0001f44e\U0001f3fb", "bad"),
         ("\U0001f6d1", "stop"),
         ("\U0001f6d1\ufe0e", "stop"),
+        ("\u2705", "done"),
+        ("\u2705\ufe0f", "done"),
+        ("\U0001f4a4", "snooze"),
+        ("\u23f0", "tomorrow"),
+        ("\u23f0\ufe0f", "tomorrow"),
+        ("\u274c", "cancel"),
+        ("\u274c\ufe0e", "cancel"),
+        ("\u2714\ufe0f", None),
+        ("\u2705\u274c", None),
         ("\u2764\ufe0f", None),
         ("\ufe0f", None),
         ("\U0001f44d\U0001f44d", None),
@@ -66,15 +78,15 @@ def test_a_sign_means_the_same_in_every_presentation(key: str, expected: str | N
 
 
 @pytest.mark.parametrize("room", [DIRECT, GROUP])
-def test_a_reaction_carries_the_stop_it_may_be(room: RoomView) -> None:
+def test_a_reaction_carries_the_command_it_may_be(room: RoomView) -> None:
     """X-026: a command of its own, by the reaction's id, in a group without our name too."""
     found = read_sign(sign("\U0001f6d1", BOB), room_of(BOB) if room is DIRECT else room)
     assert found is not None
     assert found.target == "$old"
-    stop = found.stop
-    assert (stop.event_id, stop.sender, stop.origin) == ("$sign", BOB, "other")
-    assert (stop.kind, stop.body, stop.direct) == ("command", "/stop", room is DIRECT)
-    assert stop.raw == sign("\U0001f6d1", BOB)
+    command = found.command
+    assert (command.event_id, command.sender, command.origin) == ("$sign", BOB, "other")
+    assert (command.kind, command.body, command.direct) == ("command", "/stop", room is DIRECT)
+    assert command.raw == sign("\U0001f6d1", BOB)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +117,32 @@ def test_other_reactions_mean_nothing(event: Json) -> None:
 
 
 def reaction(mark: Mark, target: str, event_id: str = "$sign", room: str = ROOM) -> Reaction:
-    stop = replace(MESSAGE, event_id=event_id, room_id=room, kind="command", body="/stop")
-    return Reaction(target, mark, stop)
+    command = replace(MESSAGE, event_id=event_id, room_id=room, kind="command", body="/stop")
+    return Reaction(target, mark, command)
+
+
+@dataclass
+class Desk:
+    stores: Stores
+    follow: FollowUps
+
+    async def body(self, tx: Transaction, seen: Reaction) -> str | None:
+        """The command that a reaction is taken as."""
+        found = await self.follow.command(tx, seen)
+        return found.body if found else None
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    clock = FakeClock()
+    async with open_database(tmp_path / "test.db") as database:
+        stores = Stores(database, tmp_path, ANN, clock, new_id, timezone="Europe/Berlin")
+        yield Desk(
+            stores,
+            FollowUps(
+                stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
+            ),
+        )
 
 
 async def answered(stores: Stores, turns: int) -> list[str]:
@@ -135,54 +171,80 @@ async def answered(stores: Stores, turns: int) -> list[str]:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
-async def test_a_thumb_rewards_the_last_turn_of_the_answer(tmp_path: Path, turns: int) -> None:
-    """X-026, L-073: on any of its parts, once for each event; never a stop."""
-    async with open_database(tmp_path / "test.db") as database:
-        stores = Stores(database, tmp_path, ANN, FakeClock(), new_id)
-        follow = FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits)
-        await answered(stores, turns)
-        async with database.transaction() as tx:
-            for seen in (
-                reaction("good", "$a0", "$1"),
-                reaction("bad", "$a1", "$2"),
-                reaction("good", "$a0", "$1"),
-                reaction("good", "$n", "$3"),
-                reaction("good", "$q", "$4"),
-                reaction("good", "$unknown", "$5"),
-                reaction("good", "$a0", "$6", "!another"),
-            ):
-                assert not await follow.stops(tx, seen)
-        rows = await database.rows("SELECT * FROM rewards ORDER BY event_id")
-        found = [(r["event_id"], r["turn_id"], r["value"], r["sender"]) for r in rows]
-        last = f"turn{turns - 1}"
-        assert found == ([("$1", last, 1, ANN), ("$2", last, -1, ANN)] if turns else [])
+async def test_a_thumb_rewards_the_last_turn_of_the_answer(desk: Desk, turns: int) -> None:
+    """X-026, L-073: on any of its parts, once for each event; never a command."""
+    await answered(desk.stores, turns)
+    async with desk.stores.database.transaction() as tx:
+        for seen in (
+            reaction("good", "$a0", "$1"),
+            reaction("bad", "$a1", "$2"),
+            reaction("good", "$a0", "$1"),
+            reaction("good", "$n", "$3"),
+            reaction("good", "$q", "$4"),
+            reaction("good", "$unknown", "$5"),
+            reaction("good", "$a0", "$6", "!another"),
+        ):
+            assert await desk.body(tx, seen) is None
+    rows = await desk.stores.database.rows("SELECT * FROM rewards ORDER BY event_id")
+    found = [(r["event_id"], r["turn_id"], r["value"], r["sender"]) for r in rows]
+    last = f"turn{turns - 1}"
+    assert found == ([("$1", last, 1, ANN), ("$2", last, -1, ANN)] if turns else [])
 
 
-async def test_a_stop_sign_counts_on_our_words_and_on_what_is_at_work(tmp_path: Path) -> None:
+async def test_a_stop_sign_counts_on_our_words_and_on_what_is_at_work(desk: Desk) -> None:
     """X-026: in its room; on an edited message while its new text is at work."""
-    async with open_database(tmp_path / "test.db") as database:
-        stores = Stores(database, tmp_path, ANN, FakeClock(), new_id)
-        follow = FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits)
-        await answered(stores, 1)
-        async with database.transaction() as tx:
-            conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
-            for event_id, state, edits in (
-                ("$waiting", "waiting", None),
-                ("$ignored", "ignored", None),
-                ("$edit", "waiting", "$q"),
-            ):
-                row = replace(MESSAGE, event_id=event_id, edits=edits)
-                assert not await follow.stops(tx, reaction("stop", event_id))
-                await stores.inbox.store(tx, conversation, row, state)  # type: ignore[arg-type]  # the literals
-            counted = ["$a0", "$a1", "$n", "$waiting", "$edit", "$q"]
-            for target in (*counted, "$ignored", "$unknown"):
-                assert await follow.stops(tx, reaction("stop", target)) is (target in counted)
-                assert not await follow.stops(tx, reaction("stop", target, room="!another"))
-            await stores.inbox.mark(tx, "$edit", "casting")
-            assert await follow.stops(tx, reaction("stop", "$q"))
-            await stores.inbox.mark(tx, "$edit", "answered")
-            assert not await follow.stops(tx, reaction("stop", "$q"))
-        assert not await database.rows("SELECT * FROM rewards")
+    stores = desk.stores
+    await answered(stores, 1)
+    async with stores.database.transaction() as tx:
+        conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
+        for event_id, state, edits in (
+            ("$waiting", "waiting", None),
+            ("$ignored", "ignored", None),
+            ("$edit", "waiting", "$q"),
+        ):
+            row = replace(MESSAGE, event_id=event_id, edits=edits)
+            assert await desk.body(tx, reaction("stop", event_id)) is None
+            await stores.inbox.store(tx, conversation, row, state)  # type: ignore[arg-type]  # the literals
+        counted = ["$a0", "$a1", "$n", "$waiting", "$edit", "$q"]
+        for target in (*counted, "$ignored", "$unknown"):
+            expected = "/stop" if target in counted else None
+            assert await desk.body(tx, reaction("stop", target)) == expected
+            assert await desk.body(tx, reaction("stop", target, room="!another")) is None
+        await stores.inbox.mark(tx, "$edit", "casting")
+        assert await desk.body(tx, reaction("stop", "$q")) == "/stop"
+        await stores.inbox.mark(tx, "$edit", "answered")
+        assert await desk.body(tx, reaction("stop", "$q")) is None
+    assert not await stores.database.rows("SELECT * FROM rewards")
+
+
+REMINDER = (
+    "INSERT INTO tasks (id, scope, content, priority, status, created_at, changed_at)"
+    " VALUES ('task_1', 'person:@ann:home', 'drink water', 5, 'active', '', '')",
+    "INSERT INTO occurrences (task_id, due_at, mode, content, state, conversation_id, outbox_id,"
+    " claimed_at) SELECT 'task_1', '2026-05-04T12:00:00+00:00', 'reminder', 'drink water', 'done',"
+    " conversation_id, id, '' FROM outbox WHERE cast_id IS NOT NULL",
+)
+"""SQL that makes a reminder of the answer of a cast."""
+
+
+async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
+    """T-063: each of them, on any part of it, whoever was first; in its room, on nothing else."""
+    await answered(desk.stores, 1)
+    async with desk.stores.database.transaction() as tx:
+        signs: tuple[Mark, ...] = ("done", "snooze", "tomorrow", "cancel")
+        for mark in signs:
+            assert await desk.body(tx, reaction(mark, "$a0")) is None
+        for sql in REMINDER:
+            await tx.execute(sql)
+        for n, mark in enumerate(signs):
+            for target in ("$n", "$q", "$unknown"):
+                assert await desk.body(tx, reaction(mark, target)) is None
+            assert await desk.body(tx, reaction(mark, "$a0", room="!another")) is None
+            taken = await desk.follow.command(tx, reaction(mark, f"$a{n % 2}", f"${mark}"))
+            body = f"/tasks {mark} task_1"
+            assert taken == replace(MESSAGE, event_id=f"${mark}", kind="command", body=body)
+            assert await desk.body(tx, reaction(mark, "$a0", f"${mark}")) is None
+            assert await desk.body(tx, reaction(mark, "$a1", "$of-another")) is None
 
 
 @pytest.mark.parametrize("encryption", ["preferred", "required"])

@@ -41,6 +41,7 @@ PLACEHOLDERS = {
     "OVERSIZE_MEMORIES.txt": ("size", "limit", "file"),
     "OVERSIZE_TASKS.txt": ("size", "limit"),
     "OVERSIZE_SKILLS.txt": ("size", "limit"),
+    "TASK_RUN.txt": ("instruction", "task", "content", "due", "late", "number", "last"),
 }
 ANSWERS = {
     "DREAM_DEDUP_PROMPT.txt": [{"text"}],

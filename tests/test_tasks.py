@@ -60,7 +60,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     async with open_database(tmp_path / "w.db") as database:
         clock = FakeClock()
         changes = ChangeSets(database, clock, new_id)
-        tasks = Tasks(database, changes, clock, new_id, "@ann:test")
+        tasks = Tasks(database, changes, clock, new_id, "@ann:test", "Europe/Berlin")
         yield Desk(database, clock, tasks, changes)
 
 
@@ -78,7 +78,7 @@ async def test_a_new_task_has_a_short_id_and_is_shown_at_once(desk: Desk) -> Non
 
 async def test_an_id_that_was_given_before_is_not_given_again(desk: Desk) -> None:
     ids = iter(["task_0123456700000001", "task_0123456700000002", "task_89abcdef00000001"])
-    tasks = Tasks(desk.database, desk.changes, desk.clock, lambda _: next(ids), "@ann:test")
+    tasks = Tasks(desk.database, desk.changes, desk.clock, lambda _: next(ids), "@ann:test", "UTC")
     async with desk.database.transaction() as tx:
         made = [await tasks.add(tx, why(ANN), name, scope=ANN) for name in ("a", "b")]
     assert [task.id for task in made] == ["task_01234567", "task_89abcdef"]
@@ -123,7 +123,7 @@ async def test_content_and_priority_can_each_be_changed_alone(desk: Desk) -> Non
     assert (urgent.id, urgent.created_at) == (task.id, task.created_at)
     assert await desk.do("change", task, priority=1) == urgent
     assert len(await desk.changes.history(("task",))) == 3
-    with pytest.raises(ToolFailed, match="a new content or a new priority"):
+    with pytest.raises(ToolFailed, match="a new content, priority, schedule"):
         await desk.do("change", task)
 
 

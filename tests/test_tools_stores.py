@@ -72,7 +72,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
                 cast = await casts.start(tx, branch, f"${scope}", "hello", "other", {})
             callers[scope] = Caller(conversation, scope, cast.id, "other", f"${scope}", NOON)
         changes = ChangeSets(database, clock, new_id)
-        tasks = Tasks(database, changes, clock, new_id, "@ann:test")
+        tasks = Tasks(database, changes, clock, new_id, "@ann:test", "Europe/Berlin")
         skills = Skills(tmp_path / "skills", database, changes, ANN)
         facts = Facts(database, changes, clock, new_id)
         yield Desk(database, tmp_path, tasks, skills, facts, changes, callers)
@@ -126,7 +126,7 @@ async def test_a_task_knows_where_it_was_asked_for(desk: Desk) -> None:
         ({"action": "add", "content": "x", "id": "task_1"}, "add takes .*, not id"),
         ({"action": "complete", "reason": "done"}, "needs the id"),
         ({"action": "complete", "id": "{id}"}, "reason"),
-        ({"action": "update", "id": "{id}"}, "new content or a new priority"),
+        ({"action": "update", "id": "{id}"}, "new content, priority, schedule"),
         ({"action": "update", "id": "{id}", "status": "paused"}, "update takes .*, not status"),
         ({"action": "update", "id": "{id}", "scope": "global"}, "update takes .*, not scope"),
         ({"action": "resume", "id": "{id}"}, "is active already"),

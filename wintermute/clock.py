@@ -4,6 +4,9 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Protocol
+from zoneinfo import ZoneInfo
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class Clock(Protocol):
@@ -43,6 +46,14 @@ def stamp(moment: datetime) -> str:
 def moment(text: str) -> datetime:
     """The moment that `stamp` stored."""
     return datetime.fromisoformat(text)
+
+
+def spoken(when: datetime, zone: ZoneInfo) -> str:
+    """Day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007, T-017)."""
+    # strftime would name the day in the language of the machine.
+    local = when.astimezone(zone)
+    seconds = f":{local:%S}" if local.second else ""
+    return f"{DAYS[local.weekday()]}, {local:%Y-%m-%d %H:%M}{seconds} {local.tzname()}"
 
 
 async def until_rung(bell: asyncio.Event, clock: Clock, seconds: float) -> None:

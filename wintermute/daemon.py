@@ -17,6 +17,7 @@ from wintermute.config.secrets import Redaction, secret_values
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.casting import Casting
+from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.forking import Forking
 from wintermute.conversation.gates import Gates
@@ -50,10 +51,11 @@ from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Sync
 from wintermute.night.expiry import Expiry
 from wintermute.prompt.gather import Gather
-from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.oversize import Oversize
-from wintermute.prompt.seeds import seed_template
-from wintermute.templates import Template, read_template, shipped_prompts
+from wintermute.prompt.texts import Texts, read_texts
+from wintermute.schedule.firing import Firing
+from wintermute.schedule.promises import AtWork, Promises
+from wintermute.schedule.runs import Means, Runs
 from wintermute.terminal.chat import Chat
 from wintermute.terminal.screen import Screen, TerminalSpeaker
 from wintermute.tools.delegate import delegating
@@ -80,33 +82,12 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """The prompt files that are read whenever they are used."""
-
-    instructions: Instructions
-    seed: Template | None
-    compaction: Template
-    worker: Template
-
-
-def read_texts(config: Config) -> Texts:
-    """Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066)."""
-    folder = config.data_dir / "prompts"
-    for name in shipped_prompts():
-        if not name.startswith("SEED_"):
-            read_template(folder, name)
-    seed = seed_template(folder, config.seed.language)
-    compaction = Template(folder, "COMPACTION_PROMPT.txt")
-    worker = Template(folder, "WORKER_MINIMAL.txt")
-    return Texts(Instructions(folder), seed if config.seed.enabled else None, compaction, worker)
-
-
-@dataclass(frozen=True, slots=True)
 class Answering:
     """What answers, the same behind every door: the rooms, and the work that they hand out."""
 
     rooms: Rooms
     delegation: Delegation
+    promises: Promises
     toolbox: Toolbox
     speaker: Speaker
 
@@ -142,6 +123,7 @@ class Wintermute:
                 group.create_task(self.speaker.run()),
                 group.create_task(self.expiry.run()),
                 group.create_task(self._send(ready)),
+                group.create_task(self._keep()),
             ]
             await leaving.wait()
             log.info("leaving")
@@ -158,6 +140,11 @@ class Wintermute:
             await self.intake.tell_keys_lost()
             save(self.config.data_dir / "matrix", replace(self.session, keys_lost=False))
         await self.sender.run()
+
+    async def _keep(self) -> None:
+        """What is due may be private: it is said when it is known who is in the rooms."""
+        await self.sync.ready.wait()
+        await self.answering.promises.run()
 
 
 async def run_daemon(
@@ -244,7 +231,7 @@ async def open_wintermute(
         redact = Redaction(secrets)
         models = _models(config, database, redact, outside)
         try:
-            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids, redact)
+            stores = _stores(config, database, outside, redact)
             pulse = outside.supervisor.pulse
             yield await _built(config, session, clock, stores, client, models, texts, redact, pulse)
         finally:
@@ -264,7 +251,7 @@ async def _built(
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
     sender = Sender(client, stores.outbox, stores.known, clock)
-    speaker = MatrixSpeaker(client, sender)
+    speaker = MatrixSpeaker(client, sender, _policy(config))
     answering = _answering(config, clock, stores, models, speaker, texts, redact)
     intake = Intake(
         stores.database,
@@ -274,7 +261,7 @@ async def _built(
         stores.known,
         stores.conversations,
         stores.health,
-        FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits),
+        FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences),
         _policy(config),
         config.matrix.encryption,
         clock,
@@ -316,19 +303,32 @@ async def open_chat(
         texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
             redact = Redaction(secret_values(config))
-            stores = Stores(database, config.data_dir, config.matrix.owner, clock, ids, redact)
+            stores = _stores(config, database, outside, redact)
             models = _models(config, database, redact, outside)
             speaker = TerminalSpeaker(screen)
             answering = _answering(config, clock, stores, models, speaker, texts, redact)
             chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
-                    work = [group.create_task(chat.run()), group.create_task(answering.run())]
+                    parts = (chat.run(), answering.run(), answering.promises.run())
+                    work = [group.create_task(part) for part in parts]
                     yield chat
                     for part in work:
                         part.cancel()
             finally:
                 await models.aclose()
+
+
+def _stores(config: Config, database: Database, outside: Outside, redact: Redaction) -> Stores:
+    return Stores(
+        database,
+        config.data_dir,
+        config.matrix.owner,
+        outside.clock,
+        outside.new_id,
+        redact,
+        timezone=config.timezone,
+    )
 
 
 def _models(config: Config, database: Database, redact: Redaction, outside: Outside) -> Models:
@@ -352,9 +352,11 @@ def _answering(
     loop = _loop(config, clock, stores, models, folding, redact)
     words = Words(gather, texts.instructions, texts.worker)
     delegation = _delegation(config, clock, stores, loop, words)
-    limits = config.sub_sessions
-    tools = toolbox(config, stores, delegating(delegation, limits, config.timezone))
+    tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
+    runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
+    promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
+    forking = Forking(stores.inbox, stores.conversations, stores.casts, delegation)
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -362,30 +364,35 @@ def _answering(
         stores.conversations,
         stores.casts,
         loop,
-        Terms(tools, gather, depth=limits.max_depth),
+        Terms(tools, gather, depth=config.sub_sessions.max_depth),
         Wards.of(config.loop),
         speaker,
         stores.health,
         clock,
         seeding,
-        Forking(stores.inbox, stores.conversations, stores.casts, delegation),
+        forking,
         _oversize(config, clock, stores, gather),
+        DueEvents(stores.occurrences, stores.tasks.zone),
     )
-    commands = ChatCommands(
-        stores, seeding, folding, delegation, clock, config.timezone, config.llm.budget
-    )
+    ceilings = config.llm.budget
+    commands = ChatCommands(stores, seeding, folding, delegation, clock, config.timezone, ceilings)
     rooms = Rooms(
         stores.database,
         stores.inbox,
         stores.casts,
         casting,
         commands,
-        delegation,
+        AtWork(delegation, promises),
         speaker,
         stores.health,
         clock,
     )
-    return Answering(rooms, delegation, tools, speaker)
+    return Answering(rooms, delegation, promises, tools, speaker)
+
+
+def _means(config: Config) -> Means:
+    own_models = bool(config.llm.roles.sub_sessions)
+    return Means.of(config.sub_sessions, config.loop.max_tokens, own_models=own_models)
 
 
 def _folding(config: Config, stores: Stores, models: Models, texts: Texts) -> Folding:

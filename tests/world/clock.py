@@ -3,6 +3,8 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+WITHIN = 10.0
+"""Seconds of real time after which a test gives up."""
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
@@ -29,3 +31,34 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._passed += seconds
+
+
+class HeldClock(FakeClock):
+    """A clock that stands still until a test moves it; sleepers wait for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved = asyncio.Condition()
+        self._asleep = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        until = self.monotonic() + seconds
+        async with self._moved:
+            self._asleep += 1
+            self._moved.notify_all()
+            try:
+                await self._moved.wait_for(lambda: self.monotonic() >= until)
+            finally:
+                self._asleep -= 1
+
+    async def move(self, seconds: float) -> None:
+        """Let time pass and wake whose time has come."""
+        async with self._moved:
+            self.advance(seconds)
+            self._moved.notify_all()
+
+    async def asleep(self) -> None:
+        """Wait until somebody sleeps."""
+        async with asyncio.timeout(WITHIN), self._moved:
+            await self._moved.wait_for(lambda: self._asleep > 0)

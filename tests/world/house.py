@@ -4,18 +4,23 @@
         await house.incoming("hello")
         assert await house.said(1) == ["echo: hello"]
 
-Nothing here waits for time: whoever waits is woken by what the rooms do.
+Nothing here waits for time: whoever waits is woken by what the rooms do. With `prompts`, a folder
+of prompt files, there are the real prompt and the tools of memory, tasks and skills; with a
+`language` the seeds, with `sub_sessions` the tools to hand out work.
 """
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.world.clock import FakeClock
+from tests.world.clock import WITHIN as WITHIN
+from tests.world.clock import HeldClock as HeldClock
+from tests.world.parts import Gate as Gate
+from tests.world.parts import SilentSpeaker as SilentSpeaker
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
@@ -26,13 +31,14 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.casting import Casting
+from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.forking import Forking
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.terms import Prompt, Terms
-from wintermute.conversation.toolbox import AnyTool, Caller, Toolbox
+from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
 from wintermute.delegation.delegation import Delegation
@@ -53,6 +59,9 @@ from wintermute.prompt.gather import Gather
 from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.oversize import Oversize
 from wintermute.prompt.seeds import seed_template
+from wintermute.schedule.firing import Firing
+from wintermute.schedule.promises import AtWork, Promises
+from wintermute.schedule.runs import Means, Runs
 from wintermute.templates import Template
 from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
 from wintermute.tools.done import Done
@@ -65,103 +74,13 @@ from wintermute.tools.task import TaskTool
 ROOM = "!room:test"
 ANN = "@ann:test"
 WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=False)
-WITHIN = 10.0
 SYSTEM = "Be kind."
 LIMITS = ComponentSizeLimits()
 CONTEXT = Context()
 UNLIMITED = Ceilings()
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
+ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
-
-
-class HeldClock(FakeClock):
-    """A clock that stands still until a test moves it; sleepers wait for that."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._moved = asyncio.Condition()
-        self._asleep = 0
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        until = self.monotonic() + seconds
-        async with self._moved:
-            self._asleep += 1
-            self._moved.notify_all()
-            try:
-                await self._moved.wait_for(lambda: self.monotonic() >= until)
-            finally:
-                self._asleep -= 1
-
-    async def move(self, seconds: float) -> None:
-        """Let time pass and wake whose time has come."""
-        async with self._moved:
-            self.advance(seconds)
-            self._moved.notify_all()
-
-    async def asleep(self) -> None:
-        """Wait until somebody sleeps."""
-        async with asyncio.timeout(WITHIN), self._moved:
-            await self._moved.wait_for(lambda: self._asleep > 0)
-
-
-async def _echo(_caller: Caller, args: Json) -> object:
-    return args.get("say", "")
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A tool for tests. `taken` has the arguments of every run."""
-
-    name: str = "echo"
-    act: Callable[[Caller, Json], Awaitable[object]] = _echo
-    durable: bool = True
-    parameters: Json = field(
-        default_factory=lambda: {"type": "object", "properties": {"say": {"type": "string"}}}
-    )
-    description: str = "Says it again."
-    taken: list[Json] = field(default_factory=list)
-
-    async def run(self, caller: Caller, args: Json) -> object:
-        self.taken.append(args)
-        return await self.act(caller, args)
-
-
-class SilentSpeaker:
-    """The way back into rooms where nobody listens; `stirred` is set by all that happens.
-
-    With `rests_badly` it is where a bug sits.
-    """
-
-    def __init__(self) -> None:
-        self.rests_badly = False
-        self.stirred = asyncio.Event()
-        self.shown: list[tuple[str, str]] = []
-        self.drafts: list[str] = []
-
-    def serves(self, room_id: str) -> bool:
-        return True
-
-    def attend(self, room_id: str, event_id: str) -> None:
-        self._note("attend", room_id)
-
-    def rest(self, room_id: str) -> None:
-        self._note("rest", room_id)
-        if self.rests_badly:
-            raise KeyError(room_id)
-
-    def draft(self, room_id: str, piece: str) -> None:
-        self.drafts.append(piece)
-
-    def gate(self, room_id: str, name: str) -> None:
-        self._note(f"gate {name}", room_id)
-
-    def speak(self, room_id: str) -> None:
-        self._note("speak", room_id)
-
-    def _note(self, what: str, room_id: str) -> None:
-        self.shown.append((what, room_id))
-        self.stirred.set()
 
 
 @dataclass(frozen=True)
@@ -177,6 +96,9 @@ class House:
     models: Models
     delegation: Delegation
     toolbox: Toolbox
+    promises: Promises
+    runs: Runs
+    wanted: asyncio.Event
 
     @property
     def database(self) -> Database:
@@ -241,9 +163,25 @@ class House:
             rooms = group.create_task(self.rooms.run())
             wake, serves = self.rooms.wake, self.speaker.serves
             others = group.create_task(self.delegation.run(self.toolbox, wake, serves))
+            runs = group.create_task(self.runs.run(self.wanted))
             yield
             rooms.cancel()
             others.cancel()
+            runs.cancel()
+
+    async def fire(self) -> None:
+        """Look once at what is due, as the daemon does when something may be."""
+        await self.promises.fire()
+        self.wanted.set()
+
+    async def deliver(self, room: str = ROOM) -> list[str]:
+        """What waits to be said in a room is said, as by a homeserver that names its events."""
+        said = []
+        while row := await self.outbox.next(room):
+            [part] = await self.outbox.store_parts(row.id, [(f"wm-{row.id}-0", {})], "DEVICE")
+            await self.outbox.sent(part, f"$of-{row.id}")
+            said.append(row.text(self.clock.now()))
+        return said
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something became true; looked at whenever a room did something."""
@@ -329,21 +267,17 @@ async def open_house(
     sub_sessions: Limits | None = None,
     **backend: Any,
 ) -> AsyncIterator[House]:
-    """Build it all on the database in `folder`, as the daemon does.
-
-    With `prompts`, a folder of prompt files, there are the real prompt and the tools of memory,
-    tasks and skills; with a `language` the seeds, with `sub_sessions` the tools to hand out work.
-    """
+    """Build it all on the database in `folder`, as the daemon does."""
     clock, files = clock or SystemClock(), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
-        stores = Stores(database, folder, owner, clock, new_id, redact)
+        stores = Stores(database, folder, owner, clock, new_id, redact, timezone=ZONE)
         stores.inbox = inbox_type(database, clock, redact)
         gather = _gather(stores, files, clock)
         async with _models(models_type, llm, database, clock, redact) as models:
             folding = _folding(stores, models, files, context, ephemeral)
-            loop = _loop(stores, folding, Asking(models, folding, ephemeral), redact, clock)
-            bounds = _bounds(sub_sessions or Limits(), llm)
+            asking, bounds = Asking(models, folding, ephemeral), _bounds(sub_sessions, llm)
+            loop = _loop(stores, folding, asking, redact, clock)
             others = _delegation(stores, loop, gather, files, bounds, clock)
             tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
             tools += _tools(stores, folder, roots) if prompts else []
@@ -351,12 +285,16 @@ async def open_house(
             oversize = Oversize(gather, limits, files, stores.places, clock)
             seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
             parts = (folding, loop, others, terms, wards, seeding, oversize, clock)
-            rooms, speaker = _rooms(stores, *parts)
-            yield House(stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
+            speaker = SilentSpeaker()
+            work = (gather, files, terms.toolbox, bounds)
+            runs, promises = _promises(stores, loop, speaker, *work, clock)
+            rooms = _rooms(stores, speaker, AtWork(others, promises), *parts)
+            known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
+            yield House(*known, promises, runs, asyncio.Event())
 
 
-def _bounds(limits: Limits, llm: Llm) -> Bounds:
-    return Bounds(limits, 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
+def _bounds(limits: Limits | None, llm: Llm) -> Bounds:
+    return Bounds(limits or Limits(), 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
 
 
 def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds) -> Terms:
@@ -401,6 +339,8 @@ def _folding(
 
 def _rooms(
     stores: Stores,
+    speaker: SilentSpeaker,
+    at_work: AtWork,
     folding: Folding,
     loop: Loop,
     sub_sessions: Delegation,
@@ -409,9 +349,8 @@ def _rooms(
     seeding: Seeding,
     oversize: Oversize,
     clock: Clock,
-) -> tuple[Rooms, SilentSpeaker]:
+) -> Rooms:
     """The rooms and all that they need."""
-    speaker = SilentSpeaker()
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -427,19 +366,19 @@ def _rooms(
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
         oversize,
+        DueEvents(stores.occurrences, stores.tasks.zone),
     )
-    rooms = Rooms(
+    return Rooms(
         stores.database,
         stores.inbox,
         stores.casts,
         casting,
         ChatCommands(stores, seeding, folding, sub_sessions, clock, "UTC"),
-        sub_sessions,
+        at_work,
         speaker,
         stores.health,
         clock,
     )
-    return rooms, speaker
 
 
 def _delegation(
@@ -453,10 +392,30 @@ def _delegation(
         stores.casts,
         loop,
         stores.health,
-        Words(gather, Instructions(files), Template(files, "WORKER_MINIMAL.txt")),
+        _words(gather, files),
         bounds,
         clock,
     )
+
+
+def _promises(
+    stores: Stores,
+    loop: Loop,
+    speaker: SilentSpeaker,
+    gather: Gather,
+    files: Path,
+    toolbox: Toolbox,
+    bounds: Bounds,
+    clock: Clock,
+) -> tuple[Runs, Promises]:
+    means = Means.of(bounds.limits, 200_000, own_models=bounds.own_models)
+    words, run = _words(gather, files), Template(files, "TASK_RUN.txt")
+    runs = Runs(stores, loop, words, run, toolbox, means, speaker, clock)
+    return runs, Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
+
+
+def _words(gather: Gather, files: Path) -> Words:
+    return Words(gather, Instructions(files), Template(files, "WORKER_MINIMAL.txt"))
 
 
 def _delegating(delegation: Delegation, limits: Limits | None) -> list[AnyTool]:

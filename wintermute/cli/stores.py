@@ -63,4 +63,5 @@ async def _stores(config: Config) -> AsyncIterator[Stores]:
             " or correct data_dir"
         )
     async with open_database(config.data_dir / "wintermute.db") as database:
-        yield Stores(database, config.data_dir, config.matrix.owner, SystemClock(), new_id)
+        owner, clock = config.matrix.owner, SystemClock()
+        yield Stores(database, config.data_dir, owner, clock, new_id, timezone=config.timezone)

@@ -1,7 +1,8 @@
 """`wintermute task`: what is to be done, also beside a running daemon."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import click
@@ -10,18 +11,36 @@ from wintermute.changes.records import Reason
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.options import config_option, json_option
 from wintermute.cli.stores import scope_option, tell, with_stores
-from wintermute.clock import stamp
-from wintermute.commands.listing import task_line
+from wintermute.cli.task_lines import Seen, occurrence_json
+from wintermute.cli.task_options import schedule_options
+from wintermute.clock import SystemClock
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.db import Transaction
+from wintermute.tasks.asked import Asked
+from wintermute.tasks.occurrences import Occurrence
 from wintermute.tasks.records import EVERYWHERE, Task
 
 STATUSES = ("active", "paused", "completed", "deleted", "all")
+SHOWN = 10
+EXPORT = "export"
 Step = Callable[[Stores, Transaction, Reason], Awaitable[Task]]
 
 
-@click.group("task")
+class Verbs(click.Group):
+    """`export` needs a library, which the others need not load."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), EXPORT]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != EXPORT:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = import_module("wintermute.cli.task_export").command
+        return command
+
+
+@click.group("task", cls=Verbs)
 def command() -> None:
     """What is to be done: show and change it.
 
@@ -47,14 +66,13 @@ def list_(ctx: click.Context, status: Any, scope: str | None, as_json: bool) -> 
     Example: wintermute task list --status all
     """
 
-    async def work(stores: Stores, _: Config) -> tuple[Task, ...]:
-        return await stores.tasks.listed(scope, status)
+    async def work(stores: Stores, _: Config) -> list[Seen]:
+        return await _seen(stores, await stores.tasks.listed(scope, status))
 
-    tasks = with_stores(ctx, work)
+    seen = with_stores(ctx, work)
     nothing = {"active": "There is nothing to be done.", "all": "There is no task."}
-    lines = [f"{task_line(task)}  {task.scope}" for task in tasks]
-    lines = lines or [nothing.get(status, f"No task is {status}.")]
-    tell(ctx, [_json(task) for task in tasks], *lines, as_json=as_json)
+    lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
+    tell(ctx, [each.json() for each in seen], *lines, as_json=as_json)
 
 
 @command.command("show")
@@ -63,35 +81,73 @@ def list_(ctx: click.Context, status: Any, scope: str | None, as_json: bool) -> 
 @json_option
 @click.pass_context
 def show(ctx: click.Context, task_id: str, as_json: bool) -> None:
-    """Show one task.
+    """Show one task and what came of its last due times.
 
     Example: wintermute task show task_ab12cd34
     """
 
-    async def work(stores: Stores, _: Config) -> Task:
-        return await stores.tasks.get(task_id, None)
+    async def work(stores: Stores, _: Config) -> tuple[Seen, list[Occurrence]]:
+        task = await stores.tasks.get(task_id, None)
+        [seen] = await _seen(stores, [task])
+        return seen, await stores.occurrences.of_task(task.id, SHOWN)
 
-    task = with_stores(ctx, work)
-    lines = (f"{name}: {value}" for name, value in _json(task).items() if value)
-    tell(ctx, _json(task), *lines, as_json=as_json)
+    seen, occurrences = with_stores(ctx, work)
+    values = {**seen.changed_json(), "occurrences": [*map(occurrence_json, occurrences)]}
+    tell(ctx, values, *seen.full(occurrences), as_json=as_json)
+
+
+@command.command("next")
+@click.argument("task_id", metavar="ID")
+@click.option(
+    "--count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many."
+)
+@config_option
+@json_option
+@click.pass_context
+def next_(ctx: click.Context, task_id: str, count: int, as_json: bool) -> None:
+    """Show when a task is due next.
+
+    Example: wintermute task next task_ab12cd34 --count 5
+    """
+
+    async def work(stores: Stores, _: Config) -> Seen:
+        [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
+        return seen
+
+    seen = with_stores(ctx, work)
+    lines = [seen.said(due) for due in seen.coming(count)] or [seen.nothing()]
+    tell(ctx, seen.coming_json(count), *lines, as_json=as_json)
 
 
 @command.command("add")
 @click.argument("content")
 @click.option("--priority", type=int, default=5, show_default=True, help="1 urgent to 10 low.")
 @scope_option("Whose task it is; default: the owner's. `global`: every room's.", EVERYWHERE)
+@schedule_options
 @config_option
 @json_option
 @click.pass_context
-def add(ctx: click.Context, content: str, priority: int, scope: str | None, as_json: bool) -> None:
-    """Add a task.
+def add(
+    ctx: click.Context,
+    content: str,
+    priority: int,
+    scope: str | None,
+    asked: Asked,
+    as_json: bool,
+) -> None:
+    """Add a task, and say when it is due next.
 
-    Example: wintermute task add "Renew the passport" --priority 3
+    Example: wintermute task add "Water the plants" --schedule-type weekly --day-of-week mon,thu --at 18:30
     """
 
     async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
         return await stores.tasks.add(
-            tx, why, content, scope=scope or stores.owner_scope, priority=priority
+            tx,
+            why,
+            content,
+            scope=scope or stores.owner_scope,
+            priority=priority,
+            asked=asked,
         )
 
     _change(ctx, step, as_json)
@@ -101,19 +157,27 @@ def add(ctx: click.Context, content: str, priority: int, scope: str | None, as_j
 @click.argument("task_id", metavar="ID")
 @click.option("--content", help="The new wording.")
 @click.option("--priority", type=int, help="1 urgent to 10 low.")
+@schedule_options
 @config_option
 @json_option
 @click.pass_context
 def update(
-    ctx: click.Context, task_id: str, content: str | None, priority: int | None, as_json: bool
+    ctx: click.Context,
+    task_id: str,
+    content: str | None,
+    priority: int | None,
+    asked: Asked,
+    as_json: bool,
 ) -> None:
-    """Change wording or priority.
+    """Change wording, priority, schedule or mode; what is not given stays as it is.
 
-    Example: wintermute task update task_ab12cd34 --priority 1
+    Example: wintermute task update task_ab12cd34 --at 19:00
     """
 
     async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
-        return await stores.tasks.change(tx, why, task_id, None, content=content, priority=priority)
+        return await stores.tasks.change(
+            tx, why, task_id, None, content=content, priority=priority, asked=asked
+        )
 
     _change(ctx, step, as_json)
 
@@ -168,23 +232,18 @@ command.add_command(undo_command("task"))
 
 
 def _change(ctx: click.Context, step: Step, as_json: bool) -> None:
-    task = with_stores(ctx, partial(_apply, step))
-    tell(ctx, _json(task), task_line(task), as_json=as_json)
+    seen = with_stores(ctx, partial(_apply, step))
+    tell(ctx, seen.changed_json(), *seen.changed(), as_json=as_json)
 
 
-async def _apply(step: Step, stores: Stores, _: Config) -> Task:
+async def _apply(step: Step, stores: Stores, _: Config) -> Seen:
     async with stores.database.transaction() as tx:
-        return await step(stores, tx, Reason("command", stores.owner_scope))
+        task = await step(stores, tx, Reason("command", stores.owner_scope))
+    [seen] = await _seen(stores, [task])
+    return seen
 
 
-def _json(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "priority": task.priority,
-        "status": task.status,
-        "content": task.content,
-        "schedule": task.schedule or None,
-        "scope": task.scope,
-        "reason": task.reason,
-        "created_at": stamp(task.created_at),
-    }
+async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[Seen]:
+    last = await stores.occurrences.last([task.id for task in tasks])
+    now, zone = SystemClock().now(), stores.tasks.zone
+    return [Seen(task, last.get(task.id), now, zone) for task in tasks]

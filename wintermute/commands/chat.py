@@ -1,14 +1,15 @@
 """The commands of a chat. None of them needs a model."""
 
-import re
 from collections.abc import Awaitable, Callable
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.records import Change
 from wintermute.clock import Clock
-from wintermute.commands.listing import kept_words
+from wintermute.commands.listing import bounded, kept_words, plain
+from wintermute.commands.reminding import Reminding
 from wintermute.commands.sessions import session_line
 from wintermute.commands.stores import Stores
+from wintermute.commands.task_verbs import TaskVerbs
 from wintermute.config.schema import Budget
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.seeding import Seeding
@@ -16,7 +17,6 @@ from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Transaction
 from wintermute.health.report import UNLIMITED, gather
 from wintermute.mailbox.inbox import Waiting
-from wintermute.tasks.records import Task
 
 NAMES = {
     "/new": "start afresh: what was said so far is no longer in view",
@@ -24,14 +24,12 @@ NAMES = {
     "/stop": "stop what I am doing in this room",
     "/sessions": "the work I have handed out here; `/stop ID` ends one",
     "/memory": "what I remember here; `/memory WORDS` finds some of it",
-    "/tasks": "what is to be done here",
+    "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
+    "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
     "/undo": "take back the last change of a memory or a task here",
     "/status": "what works and what does not",
     "/help": "this list",
 }
-MOST_LINES = 50
-# What would format in the middle of a line, or make a block of it at its beginning.
-MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
 
 
 class ChatCommands:
@@ -54,11 +52,14 @@ class ChatCommands:
         self._clock = clock
         self._timezone = timezone
         self._ceilings = ceilings
+        self._task_verbs = TaskVerbs(stores, clock)
+        self._reminding = Reminding(stores.tasks, clock)
         self._answers: dict[str, Callable[[Transaction, Waiting], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
             "/memory": self._memory,
             "/tasks": self._tasks,
+            "/remind": self._remind,
             "/undo": self._undo,
             "/status": self._status,
             "/help": self._help,
@@ -104,15 +105,13 @@ class ChatCommands:
         found = [fact for fact in facts if all(word in fact.text.lower() for word in words)]
         if not found:
             return "I remember nothing of that." if facts else "I remember nothing here yet."
-        return _bounded([f"- {plain(fact.text)} (`{fact.id}`)" for fact in reversed(found)])
+        return bounded([f"- {plain(fact.text)} (`{fact.id}`)" for fact in reversed(found)])
 
-    async def _tasks(self, _tx: Transaction, row: Waiting) -> str:
-        scope = await self._scope(row)
-        tasks = await self._stores.tasks.active(scope)
-        tasks += await self._stores.tasks.listed(scope, "paused")
-        return (
-            _bounded([f"- {_task(task)}" for task in tasks]) or "There is nothing to be done here."
-        )
+    async def _tasks(self, tx: Transaction, row: Waiting) -> str:
+        return await self._task_verbs.answer(tx, row, await self._scope(row))
+
+    async def _remind(self, tx: Transaction, row: Waiting) -> str:
+        return await self._reminding.answer(tx, row, await self._scope(row))
 
     async def _undo(self, tx: Transaction, row: Waiting) -> str:
         last = await self._stores.changes.newest(("fact", "task"), await self._scope(row))
@@ -124,7 +123,7 @@ class ChatCommands:
         lines += [
             f"- stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept
         ]
-        return _bounded(lines) or "There is nothing to undo: all of it is as it was before."
+        return bounded(lines) or "There is nothing to undo: all of it is as it was before."
 
     async def _sessions(self, tx: Transaction, row: Waiting) -> str:
         store, zone = self._stores.sub_sessions, ZoneInfo(self._timezone)
@@ -135,7 +134,7 @@ class ChatCommands:
             for node in await store.open_in(tx, row.conversation_id)
             if node.scope == scope  # who came in since must not see what was asked for (M-010)
         ]
-        return _bounded(lines) or "No work is handed out here."
+        return bounded(lines) or "No work is handed out here."
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
         facts = await gather(self._stores.database, self._clock, self._timezone, self._ceilings)
@@ -150,17 +149,6 @@ class ChatCommands:
         return (await self._stores.conversations.get(row.conversation_id)).scope
 
 
-def _bounded(lines: list[str]) -> str:
-    more = len(lines) - MOST_LINES
-    return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
-
-
-def _task(task: Task) -> str:
-    when = f", {task.schedule}" if task.schedule else ""
-    paused = ", paused" if task.status == "paused" else ""
-    return f"{plain(task.content)} (`{task.id}`, P{task.priority}{when}{paused})"
-
-
 def _taken_back(change: Change, partly: bool) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
     thing = {"fact": "memory"}.get(change.kind, change.kind)
@@ -171,8 +159,3 @@ def _taken_back(change: Change, partly: bool) -> str:
     if change.before is None:
         return f"{thing} back: {text}"
     return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
-
-
-def plain(text: str) -> str:
-    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
-    return MARK.sub(r"\\\g<0>", text)

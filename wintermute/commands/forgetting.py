@@ -18,7 +18,7 @@ class Forgotten:
     facts: int
     """How many memories; none while something is `unfinished`."""
     records: int
-    """How many messages, answers and prompts."""
+    """How many messages, answers, prompts and reminders."""
     unfinished: int
     """Messages about it that are still to be answered or sent: to be asked again afterwards."""
     short: tuple[str, ...]
@@ -52,12 +52,13 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         edits = await stores.edits.forget(tx, events, telling)
         handed_out = await stores.sub_sessions.forget(tx, events, telling)
         received, unanswered = await stores.inbox.forget(tx, events, telling)
+        promised = await stores.occurrences.forget(tx, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)
     return Forgotten(
         facts=gone,
-        records=casts + prompts + edits + received + said + calls + handed_out,
+        records=casts + prompts + edits + received + said + calls + handed_out + promised,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=await _quoted(stores, facts, telling),

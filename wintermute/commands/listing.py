@@ -1,5 +1,6 @@
 """Facts, tasks and changes as lines for a person, in a chat and in the terminal. Pure."""
 
+import re
 from collections.abc import Iterable
 from zoneinfo import ZoneInfo
 
@@ -11,6 +12,20 @@ from wintermute.messages import Json
 from wintermute.tasks.records import Task
 
 MOST = 160  # characters of one side of a change
+MOST_LINES = 50
+# What would format in the middle of a line, or make a block of it at its beginning.
+MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
+
+
+def plain(text: str) -> str:
+    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
+    return MARK.sub(r"\\\g<0>", text)
+
+
+def bounded(lines: list[str]) -> str:
+    """The first of the lines, and how many more there are."""
+    more = len(lines) - MOST_LINES
+    return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
 
 
 def fact_line(fact: Fact, zone: ZoneInfo) -> str:
@@ -50,7 +65,7 @@ def change_line(change: Change) -> str:
     if change.after is None:
         return f"- {change.kind} {change.item}: {_brief(change.before)}"
     fields = [
-        f"{name}: {_short(change.before.get(name))} -> {_short(value)}"
+        f"{name}: {brief(change.before.get(name))} -> {brief(value)}"
         for name, value in change.after.items()
         if change.before.get(name) != value
     ]
@@ -59,10 +74,11 @@ def change_line(change: Change) -> str:
 
 def _brief(state: Json | None) -> str:
     named = state or {}
-    return _short(named.get("text") or named.get("content") or "")
+    return brief(named.get("text") or named.get("content") or "")
 
 
-def _short(value: object) -> str:
+def brief(value: object) -> str:
+    """The beginning of a text, in one line."""
     line = " ".join(str(value).split())
     return line if len(line) <= MOST else f"{line[: MOST - 1]}…"
 

@@ -24,6 +24,8 @@ from wintermute.memory.facts import Facts
 from wintermute.memory.flat import FlatFile
 from wintermute.memory.places import Places
 from wintermute.skills.store import Skills
+from wintermute.tasks.occurrences import Occurrences
+from wintermute.tasks.runs import TaskRuns
 from wintermute.tasks.store import Tasks
 
 
@@ -38,6 +40,8 @@ class Stores:
         clock: Clock,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
+        *,
+        timezone: str,
     ) -> None:
         self.database = database
         self.owner_scope = f"person:{owner}"
@@ -57,7 +61,9 @@ class Stores:
         self.core = Core(self.places)
         self.facts = Facts(database, self.changes, clock, new_id)
         self.memories = FlatFile(database, self.facts, self.places, self.changes)
-        self.tasks = Tasks(database, self.changes, clock, new_id, owner)
+        self.tasks = Tasks(database, self.changes, clock, new_id, owner, timezone)
+        self.occurrences = Occurrences(database, clock, self.tasks.zone)
+        self.runs = TaskRuns(database, clock)
         self.skills = Skills(data_dir / "skills", database, self.changes, self.owner_scope)
         self.undo = Undo(
             database,

@@ -8,6 +8,7 @@ from datetime import timedelta
 from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.forking import Forking
 from wintermute.conversation.intent import intent
 from wintermute.conversation.seeding import Seeding
@@ -54,6 +55,7 @@ class Casting:
         seeding: Seeding,
         forking: Forking,
         oversize: Oversize,
+        due_events: DueEvents,
     ) -> None:
         self._database = database
         self._inbox = inbox
@@ -69,6 +71,7 @@ class Casting:
         self._seeding = seeding
         self._forking = forking
         self._oversize = oversize
+        self._due_events = due_events
         self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(AT_ONCE)
         )
@@ -129,7 +132,7 @@ class Casting:
                 tx,
                 branch,
                 row.event_id,
-                effects + intent(row, said),
+                effects + await self._told_before(tx, row) + intent(row, said),
                 row.origin,
                 self._wards.record(),
             )
@@ -151,6 +154,14 @@ class Casting:
         now = (await self._conversations.get(row.conversation_id)).scope
         private = scope != now and not scope.startswith("room:")
         return words.RESULT_WITHHELD if private else ""
+
+    async def _told_before(self, tx: Transaction, row: Waiting) -> str:
+        """What tasks have told this room since its last message (T-052)."""
+        if row.kind != "message":
+            return ""
+        began = await self._conversations.began(tx, row.conversation_id)
+        last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
+        return await self._due_events.since(tx, row.conversation_id, max(began, last or began))
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

@@ -11,6 +11,10 @@ class Speaker(Protocol):
         """Whether answers for this room go out here."""
         ...
 
+    def fits(self, room_id: str, scope: str) -> bool:
+        """Whether what is meant for this scope may be said in this room now, by who is in there."""
+        ...
+
     def attend(self, room_id: str, event_id: str) -> None:
         """Show that the message was read and an answer is being made."""
         ...

@@ -100,6 +100,11 @@ class Database:
             found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(next(iter(found))[0] == 0)
 
+    async def version(self) -> int:
+        """A number that is another one after every commit, whoever made it."""
+        (found,) = await self.rows("PRAGMA data_version")
+        return int(found[0])
+
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query over what is committed."""
         found = await self._reader.execute_fetchall(sql, cast("Iterable[Any]", parameters))

@@ -271,7 +271,7 @@ class Delegation:
         means = node.means
         terms = Terms(
             toolbox.only(means.tools),
-            Told(self._words, node),
+            Told(self._words, node.mode, node.objective, node.context),
             means.role,
             means.backend,
             means.depth,

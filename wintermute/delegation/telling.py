@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wintermute.delegation.records import SubSession
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.instructions import Instructions
-from wintermute.prompt.modes import worker_prompt
+from wintermute.prompt.modes import Mode, worker_prompt
 from wintermute.prompt.sections import chosen
 from wintermute.templates import Template
 
@@ -25,19 +24,21 @@ class Told:
     """The prompt of one sub-session, read anew for every question (P-041..P-045)."""
 
     words: Words
-    node: SubSession
+    mode: Mode
+    objective: str
+    context: str
 
     async def system(
         self, scope: str, tools: Collection[str], query: str | None, summary: str
     ) -> str | None:
         """As `conversation.terms.Prompt`. Nothing is ranked by what a sub-session is told."""
-        full = self.node.mode == "full"
+        full = self.mode == "full"
         return worker_prompt(
-            self.node.mode,
+            self.mode,
             minimal=self.words.minimal.text(),
             instructions=chosen(self.words.instructions.sections(), tools),
             parts=await self.words.gather.gather(scope, tools) if full else None,
-            objective=self.node.objective,
-            context=self.node.context,
+            objective=self.objective,
+            context=self.context,
             summary=summary,
         ).system

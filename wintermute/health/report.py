@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock
 from wintermute.config.schema import Budget as Ceilings
 from wintermute.db import Database
+from wintermute.health.promises import promises
 from wintermute.health.store import Health, HealthState
 from wintermute.ids import new_id
 from wintermute.llm.budget import Amount, Budget
@@ -39,6 +40,7 @@ async def gather(
     facts.append(await _inbox(database))
     facts.append(await _outbox(database))
     facts.append(await _sub_sessions(database))
+    facts.append(Fact("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))
     facts.append(await _malformed(database))
     facts += await _searches(database)

@@ -320,6 +320,12 @@ class Casts:
         found = await self._with_turns(rows)
         return found[0] if found else None
 
+    async def get(self, cast_id: str) -> Cast:
+        """One cast with its turns."""
+        rows = await self._database.rows("SELECT * FROM casts WHERE id = ?", (cast_id,))
+        (found,) = await self._with_turns(rows)
+        return found
+
     async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
         """All casts that began in a branch, oldest first, with their turns."""
         rows = await self._database.rows(

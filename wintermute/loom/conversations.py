@@ -106,6 +106,27 @@ class Conversations:
         """The branch that the next cast belongs to."""
         return str((await self._current(tx, conversation_id))["id"])
 
+    async def open_run(self, tx: Transaction, scope: str, depth: int) -> str:
+        """A conversation of its own for work that nobody talks with; its branch."""
+        conversation_id = self._new_id("conv")
+        await tx.execute(
+            "INSERT INTO conversations (id, kind, scope, depth, created_at)"
+            " VALUES (?, 'job', ?, ?, ?)",
+            (conversation_id, scope, depth, stamp(self._clock.now())),
+        )
+        return await self.branch(tx, conversation_id, "start")
+
+    async def homes(
+        self, tx: Transaction, scope: str, made_in: str | None = None
+    ) -> list[Conversation]:
+        """Where something of a scope may be said: first where it was made, then the newest."""
+        rows = await tx.rows(
+            "SELECT id, room_id, scope FROM conversations WHERE scope = :scope"
+            " AND kind IN ('room', 'terminal') ORDER BY id IS :made_in DESC, rowid DESC",
+            {"scope": scope, "made_in": made_in},
+        )
+        return [Conversation(row["id"], row["room_id"], row["scope"]) for row in rows]
+
     async def scope_of_turn(self, turn_id: str) -> str:
         """Whose memory the branch of a turn may touch."""
         row = await self._database.row(

@@ -17,6 +17,10 @@ OutKind = Literal["reply", "notice", "event"]
 TERMINAL = "terminal"
 """The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
+NEXT = (
+    "SELECT seq, id, room_id, kind, body, late_after, late_mark, reacts_to FROM outbox"
+    " WHERE room_id = ? AND state = 'waiting' ORDER BY reacts_to IS NOT NULL, seq LIMIT 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,32 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """From when on a message is late, and what it then ends with (T-038)."""
+
+    after: datetime
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One thing to say in a room."""
+    """One thing to say in a room, or signs to put on the event `reacts_to`, parted by blanks."""
 
     seq: int
     id: str
     room_id: str
     kind: OutKind
     body: str
+    late: Late | None = None
+    reacts_to: str | None = None
+
+    def mark(self, now: datetime) -> str:
+        """What is to be added to the end when it is said now."""
+        return self.late.mark if self.late and now > self.late.after else ""
+
+    def text(self, now: datetime) -> str:
+        """The whole of it as it is said now."""
+        return self.body + self.mark(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +95,14 @@ class Outbox:
         kind: OutKind = "reply",
         cast_id: str | None = None,
         answers: str | None = None,
+        late: Late | None = None,
     ) -> str:
         """Promise to say something; from the commit on it will be said, once."""
         outbox_id = self._new_id("out")
         await tx.execute(
-            "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers, state,"
-            " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+            "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers,"
+            " late_after, late_mark, state, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
             (
                 outbox_id,
                 conversation_id,
@@ -87,6 +111,32 @@ class Outbox:
                 self._redact(body),
                 cast_id,
                 answers,
+                stamp(late.after) if late else None,
+                late.mark if late else "",
+                stamp(self._clock.now()),
+            ),
+        )
+        return outbox_id
+
+    async def react(
+        self,
+        tx: Transaction,
+        conversation_id: str,
+        room_id: str,
+        event_id: str,
+        keys: Sequence[str],
+    ) -> str:
+        """Put signs on an event of ours, after all else that waits in its room (T-063)."""
+        outbox_id = self._new_id("out")
+        await tx.execute(
+            "INSERT INTO outbox (id, conversation_id, room_id, kind, body, reacts_to, state,"
+            " created_at) VALUES (?, ?, ?, 'event', ?, ?, 'waiting', ?)",
+            (
+                outbox_id,
+                conversation_id,
+                room_id,
+                " ".join(keys),
+                event_id,
                 stamp(self._clock.now()),
             ),
         )
@@ -144,15 +194,9 @@ class Outbox:
         return [row["room_id"] for row in rows]
 
     async def next(self, room_id: str) -> Outgoing | None:
-        """What is to be said next in a room."""
-        row = await self._database.row(
-            "SELECT seq, id, room_id, kind, body FROM outbox WHERE room_id = ? AND state = 'waiting'"
-            " ORDER BY seq LIMIT 1",
-            (room_id,),
-        )
-        if row is None:
-            return None
-        return Outgoing(row["seq"], row["id"], row["room_id"], row["kind"], row["body"])
+        """What is to be said next in a room; signs when there is nothing else."""
+        row = await self._database.row(NEXT, (room_id,))
+        return _outgoing(row) if row else None
 
     async def parts(self, outbox_id: str) -> list[Part]:
         """The events of a message, in order; empty until it was rendered."""
@@ -212,8 +256,11 @@ class Outbox:
                 (stamp(self._clock.now()), outbox_id),
             )
 
-    async def sent(self, part: Part, event_id: str) -> None:
-        """The homeserver named the event: this part is said; with the last one the row is."""
+    async def sent(self, part: Part, event_id: str | None) -> None:
+        """The homeserver named the event: this part is said; with the last one the row is.
+
+        Without an event it was refused, and is not worth another word.
+        """
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
@@ -241,6 +288,25 @@ class Outbox:
         )
         return Spoken(row["id"], row["cast_id"]) if row else None
 
+    async def relabel(self, tx: Transaction, outbox_id: str, late: Late) -> None:
+        """What waits to be said is late by now, and ends with something else (T-043)."""
+        await tx.execute(
+            "UPDATE outbox SET late_after = ?, late_mark = ? WHERE id = ? AND state = 'waiting'",
+            (stamp(late.after), late.mark, outbox_id),
+        )
+
+    async def delivered(
+        self, tx: Transaction, outbox_ids: Sequence[str]
+    ) -> dict[str, tuple[str, str | None]]:
+        """Which of these messages are said: each with its room and its last event, if it has one."""
+        rows = await tx.rows(
+            "SELECT o.id, o.room_id, (SELECT event_id FROM outbox_parts p WHERE p.outbox_id = o.id"
+            "  ORDER BY n DESC LIMIT 1) AS event_id FROM json_each(?) w JOIN outbox o"
+            " ON o.id = w.value WHERE o.state = 'sent'",
+            (json.dumps([*outbox_ids]),),
+        )
+        return {row["id"]: (row["room_id"], row["event_id"]) for row in rows}
+
     async def stuck(self, outbox_id: str, problem: str) -> None:
         """The homeserver refuses this message for good; it is kept and named in `status`."""
         async with self._database.transaction() as tx:
@@ -255,6 +321,19 @@ class Outbox:
             " AND body <> ''",
             (room_id,),
         )
+
+
+def _outgoing(row: Row) -> Outgoing:
+    after = row["late_after"]
+    return Outgoing(
+        seq=row["seq"],
+        id=row["id"],
+        room_id=row["room_id"],
+        kind=row["kind"],
+        body=row["body"],
+        late=Late(moment(after), row["late_mark"]) if after else None,
+        reacts_to=row["reacts_to"],
+    )
 
 
 def _part(row: Row) -> Part:

@@ -83,6 +83,11 @@ class KnownRooms:
         """We are no longer in this room."""
         await tx.execute("UPDATE rooms SET state = 'left' WHERE room_id = ?", (room_id,))
 
+    async def gone(self, tx: Transaction) -> frozenset[str]:
+        """Rooms that we are no longer in."""
+        rows = await tx.rows("SELECT room_id FROM rooms WHERE state = 'left'")
+        return frozenset(row["room_id"] for row in rows)
+
     async def encrypted(self) -> frozenset[str]:
         """Rooms in which nothing may ever be sent in clear."""
         rows = await self._database.rows("SELECT room_id FROM rooms WHERE encrypted")

@@ -142,17 +142,26 @@ class MatrixClient:
         with translated():
             await self._keys.upkeep()
 
-    async def send(self, room_id: str, content: Json, txn_id: str, *, encrypted: bool) -> str:
-        """Send a message once per `txn_id`; the event id.
+    async def send(
+        self,
+        room_id: str,
+        content: Json,
+        txn_id: str,
+        *,
+        encrypted: bool,
+        event_type: str = "m.room.message",
+    ) -> str:
+        """Send an event once per `txn_id`; its id.
 
         `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
         either we or nio believe it is encrypted.
         """
         room = self._nio.rooms.get(room_id)
-        event_type, payload = "m.room.message", content
+        payload = content
         if room is not None and room.encrypted and self._nio.olm is not None:
             with translated():
                 await self._keys.share(room_id)
+                # (What it relates to stays readable beside it, as the homeserver needs it.)
                 event_type, payload = self._nio.encrypt(room_id, event_type, content)
         elif encrypted or (room is not None and room.encrypted):
             raise SendRefused(

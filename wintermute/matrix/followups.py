@@ -1,16 +1,15 @@
 """What a reaction or an edit does, by what we know of the event it is about (X-026, L-054)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wintermute.db import Transaction
 from wintermute.loom.edits import Edits
 from wintermute.loom.rewards import Reward, Rewards
 from wintermute.mailbox.inbox import Inbox, Waiting
-from wintermute.mailbox.outbox import Outbox
-from wintermute.matrix.relations import Mark, Reaction
+from wintermute.mailbox.outbox import Outbox, Spoken
+from wintermute.matrix.relations import Reaction
 from wintermute.messages import Incoming
-
-REWARDS: dict[Mark, Reward] = {"good": 1, "bad": -1}
+from wintermute.tasks.occurrences import Occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +20,29 @@ class FollowUps:
     outbox: Outbox
     rewards: Rewards
     edits: Edits
+    occurrences: Occurrences
 
-    async def stops(self, tx: Transaction, reaction: Reaction) -> bool:
-        """Whether a reaction is to be taken as `/stop`; a reward is stored on the way.
+    async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
+        """The command that a reaction is to be taken as, if any; a reward is stored on the way.
 
-        Taking a reaction back undoes neither.
+        Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063).
         """
-        room_id, event_id = reaction.stop.room_id, reaction.stop.event_id
-        ours = await self.outbox.spoken(tx, room_id, reaction.target)
-        if reaction.mark == "stop":
-            return ours is not None or await self.inbox.is_open(tx, room_id, reaction.target)
-        if ours is not None and ours.cast_id is not None:
-            value, sender = REWARDS[reaction.mark], reaction.stop.sender
-            await self.rewards.add(tx, ours.cast_id, value, sender, event_id)
-        return False
+        command, mark = reaction.command, reaction.mark
+        ours = await self.outbox.spoken(tx, command.room_id, reaction.target)
+        if mark == "stop":
+            waits = await self.inbox.is_open(tx, command.room_id, reaction.target)
+            return command if ours is not None or waits else None
+        if ours is None:
+            return None
+        if mark == "good" or mark == "bad":
+            await self._reward(tx, ours, 1 if mark == "good" else -1, command)
+            return None
+        task_id = await self.occurrences.answer(tx, ours.id, mark)
+        return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
+
+    async def _reward(self, tx: Transaction, ours: Spoken, value: Reward, given: Incoming) -> None:
+        if ours.cast_id is not None:
+            await self.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
 
     async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
         """What an edit changes, when it is for us and its sender's own to change.

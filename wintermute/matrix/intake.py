@@ -163,12 +163,14 @@ class Intake:
     async def _read(self, tx: Transaction, came: Arrival) -> str | None:
         asked = (came.event, came.view, came.account, self._policy, self._clock.now())
         # In clear in encrypted rooms too: that is how clients send reactions. So whoever runs the
-        # homeserver can forge one, which ends or judges an answer and can say nothing to us.
+        # homeserver can forge one, which ends or judges an answer, or answers a reminder, as can
+        # be undone, and can say nothing to us.
         reaction = read_reaction(*asked)
         if reaction is not None:
-            if not await self._followups.stops(tx, reaction):
+            command = await self._followups.command(tx, reaction)
+            if command is None:
                 return None
-            return await self._keep(tx, came, await self._home(tx, came), reaction.stop, "waiting")
+            return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
         edit = read_edit(*asked)
         if edit is not None:
             return await self._edited(tx, came, edit)

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (notes/matrix §7)
 SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
+SHORTEST_WAIT = 0.5
 LONGEST_WAIT = 5.0
 MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
     "reply": "m.text",
@@ -35,11 +36,29 @@ def must_look(part: Part, device_id: str, now: datetime) -> bool:
 
 
 def events_of(row: Outgoing) -> list[tuple[str, Json]]:
-    """The events a message becomes, each with its transaction id."""
-    return [
-        (f"wm-{row.id}-{n}", content(text, f"wm-{row.id}-{n}", MSGTYPES[row.kind]))
-        for n, text in enumerate(parts(row.body))
-    ]
+    """The events a message becomes, each with its transaction id; or the signs that a row holds."""
+    pieces = parts(row.body) if row.reacts_to is None else row.body.split()
+    txn_ids = [f"wm-{row.id}-{n}" for n in range(len(pieces))]
+    return [(txn, content_of(row, piece, txn)) for piece, txn in zip(pieces, txn_ids, strict=True)]
+
+
+def content_of(row: Outgoing, piece: str, txn_id: str) -> Json:
+    """The content of one event."""
+    if row.reacts_to is None:
+        return content(piece, txn_id, MSGTYPES[row.kind])
+    relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
+    return {"m.relates_to": relation, OUTBOX_KEY: txn_id}
+
+
+def content_now(row: Outgoing, part: Part, now: datetime) -> Json:
+    """The content of a part if it is sent now: the last one of a late message says so (T-038).
+
+    Only the first event of a transaction id counts, so each attempt may say another thing.
+    """
+    mark = row.mark(now)
+    texts = parts(row.body) if mark else []
+    last = part.n == len(texts) - 1
+    return content_of(row, texts[-1] + mark, part.txn_id) if last else part.content
 
 
 class Sender:
@@ -84,12 +103,17 @@ class Sender:
                 await self._bell.wait()
 
     async def _room(self, room_id: str) -> None:
+        wait = SHORTEST_WAIT
         try:
-            while not self._closing:
-                row = await self._outbox.next(room_id)
-                if row is None:
-                    return
-                await self._deliver(row)
+            # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
+            while not self._closing and (row := await self._outbox.next(room_id)):
+                try:
+                    await self._deliver(row)
+                    wait = SHORTEST_WAIT
+                except HomeserverUnavailable as error:
+                    wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
+                    log.warning("send delayed room=%s seconds=%s reason=%s", room_id, wait, error)
+                    await self._clock.sleep(wait)
         finally:
             self._busy.discard(room_id)
             self._bell.set()  # what came in since `next` found nothing
@@ -103,41 +127,38 @@ class Sender:
         if not found:
             await self._outbox.stuck(row.id, "nothing in it can be shown")
         for part in found:
-            if not part.sent and not await self._send(row, part):
+            if not part.sent and (self._closing or not await self._send(row, part)):
                 return
 
     async def _send(self, row: Outgoing, part: Part) -> bool:
-        """Send one part, however long it takes; False when it is refused for good."""
-        wait = 0.5
+        """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""
         if not part.attempts:
             part = await self._outbox.attempt(part, self._client.account.device_id)
-        while not self._closing:
-            try:
-                await self._once(row, part)
-            except SendRefused as error:
-                log.warning(
-                    "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
-                )
+        try:
+            await self._once(row, part)
+        except SendRefused as error:
+            log.warning("send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code)
+            if row.reacts_to is None:
                 await self._outbox.stuck(row.id, str(error))
                 return False
-            except HomeserverUnavailable as error:
-                wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
-                log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
-                await self._clock.sleep(wait)
-            else:
-                return True
-        return False
+            await self._outbox.sent(part, None)
+        return True
 
     async def _once(self, row: Outgoing, part: Part) -> None:
         self._sending += 1
         self._quiet.clear()
         try:
-            look = must_look(part, self._client.account.device_id, self._clock.now())
+            now = self._clock.now()
+            look = must_look(part, self._client.account.device_id, now)
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
                 encrypted = row.room_id in await self._known.encrypted()
                 event_id = await self._client.send(
-                    row.room_id, part.content, part.txn_id, encrypted=encrypted
+                    row.room_id,
+                    await asyncio.to_thread(content_now, row, part, now),
+                    part.txn_id,
+                    encrypted=encrypted,
+                    event_type="m.room.message" if row.reacts_to is None else "m.reaction",
                 )
             await self._outbox.sent(part, event_id)
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)
@@ -149,8 +170,9 @@ class Sender:
     async def _find(self, room_id: str, part: Part) -> str | None:
         """The event of a part that was sent before, looked for among our own since then.
 
-        A room has one part in flight at most. So an event of that device that we can neither read
-        (its keys are gone) nor know as sent is that part.
+        A room has one message in flight at most, and each sign once. So an event of that device
+        that we can neither read (its keys are gone) nor know as sent is that part, if it relates
+        to the same.
         """
         since = (part.first_attempt_at or self._clock.now()) - SKEW
         async for event in self._client.newest(room_id):
@@ -161,8 +183,10 @@ class Sender:
             event_id = str(event["event_id"])
             if event["content"].get(OUTBOX_KEY) == part.txn_id:
                 return event_id
+            relates_to = event["content"].get("m.relates_to")
+            alike = relates_to == part.content.get("m.relates_to")
             by_that_device = event["content"].get("device_id") in (None, part.device_id)
             unread = event["type"] == "m.room.encrypted" and by_that_device
-            if unread and not await self._outbox.knows(event_id):
+            if unread and alike and not await self._outbox.knows(event_id):
                 return event_id
         return None

@@ -20,12 +20,17 @@ from wintermute.matrix.inbox import (
     string,
 )
 from wintermute.messages import Incoming, Json
+from wintermute.tasks.records import Sign
 
-Mark = Literal["good", "bad", "stop"]
+Mark = Literal["good", "bad", "stop"] | Sign
 MARKS: Mapping[str, Mark] = {
     "\N{THUMBS UP SIGN}": "good",
     "\N{THUMBS DOWN SIGN}": "bad",
     "\N{OCTAGONAL SIGN}": "stop",
+    "\N{WHITE HEAVY CHECK MARK}": "done",
+    "\N{SLEEPING SYMBOL}": "snooze",
+    "\N{ALARM CLOCK}": "tomorrow",
+    "\N{CROSS MARK}": "cancel",
 }
 VARIATIONS = dict.fromkeys((0xFE0E, 0xFE0F, *range(0x1F3FB, 0x1F400)))
 """Presentation selectors and skin tones: with or without them it is the same sign."""
@@ -36,8 +41,8 @@ class Reaction(NamedTuple):
 
     target: str
     mark: Mark
-    stop: Incoming
-    """The command that a stop sign stands for."""
+    command: Incoming
+    """What a stop sign says; the other signs that ask for something say it in other words."""
 
 
 def meaning(key: str) -> Mark | None:
@@ -61,10 +66,10 @@ def read_reaction(
     ):
         return None
     typed = event | {"type": "m.room.message", "content": {"msgtype": "m.text", "body": "/stop"}}
-    stop = read_event(typed, room, account, policy, received_at)
-    if stop is None:
+    command = read_event(typed, room, account, policy, received_at)
+    if command is None:
         return None
-    return Reaction(target, mark, replace(stop, kind="command", raw=bounded(event)))
+    return Reaction(target, mark, replace(command, kind="command", raw=bounded(event)))
 
 
 def read_edit(

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.inbox import Policy, is_direct
 from wintermute.matrix.outbox import Sender
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 20.0  # a typing sign fades after 30
+PERSON = "person:"
 LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
 
 
@@ -24,8 +26,9 @@ class _Wanted:
 class MatrixSpeaker:
     """Shows in the room what a worker wants shown; nobody waits for it."""
 
-    def __init__(self, client: MatrixClient, sender: Sender) -> None:
+    def __init__(self, client: MatrixClient, sender: Sender, policy: Policy) -> None:
         self._client = client
+        self._policy = policy
         self._sender = sender
         self._wanted: dict[str, _Wanted] = {}
         self._bells: dict[str, asyncio.Event] = {}
@@ -34,6 +37,16 @@ class MatrixSpeaker:
     def serves(self, room_id: str) -> bool:
         """All but what was typed at a terminal."""
         return room_id != TERMINAL
+
+    def fits(self, room_id: str, scope: str) -> bool:
+        """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
+        view = self._client.room(room_id)
+        if room_id == TERMINAL or not view.members:
+            return False
+        if not scope.startswith(PERSON):
+            return True
+        alone = is_direct(view, self._client.account, self._policy)
+        return alone and scope.removeprefix(PERSON) in view.members
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Mark the event as read and write on its room."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from wintermute.clock import spoken
+
 DIVIDER = "\n\n---\n\n"
 INSTRUCTIONS = "Core Instructions"
 MEMORIES = "User Memories"
@@ -13,7 +15,6 @@ HEADINGS = (
     *(INSTRUCTIONS, "Current Time", "Core Memory", MEMORIES),
     *("Memory Wiki", "Active Tasks", "Conversation Summary", "Skills"),
 )
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,5 @@ def _heading(piece: str) -> str:
 
 
 def current_time(now: datetime, timezone: str) -> str:
-    """Day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007)."""
-    # strftime would name the day in the language of the machine.
-    local = now.astimezone(ZoneInfo(timezone))
-    return f"{DAYS[local.weekday()]}, {local:%Y-%m-%d %H:%M} {local.tzname()}"
+    """The present minute in words (P-007)."""
+    return spoken(now.replace(second=0), ZoneInfo(timezone))

@@ -11,6 +11,8 @@ EventKind = Literal[
     "sub_session_failed",
     "sub_session_timeout",
     "workflow_complete",
+    "scheduled_task",
+    "task_error",
 ]
 
 

@@ -1,10 +1,15 @@
-"""A task as a value."""
+"""Tasks and their occurrences as values."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from wintermute.tasks.schedule import UNPLANNED, Plan
+
 Status = Literal["active", "paused", "completed", "deleted"]
+State = Literal["claimed", "done", "failed", "missed"]
+Sign = Literal["done", "snooze", "tomorrow", "cancel"]
+"""What a person may answer to a delivered reminder (T-063)."""
 
 EVERYWHERE = "global"
 """The scope of a task that the owner asked to be shown in every room (T-014)."""
@@ -27,3 +32,10 @@ class Task:
     """Why it was completed."""
     schedule: str = ""
     """When it happens, in the words of its bracket (T-027): `daily at 09:00`; empty: unscheduled."""
+    plan: Plan = UNPLANNED
+    next_due: datetime | None = None
+    """None: never, or not any more."""
+    failures: int = 0
+    """How many of its runs failed in a row."""
+    held: bool = False
+    """It is due, but there is no room in which it may be said (T-013)."""

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from wintermute.changes.records import Change, Reason
 from wintermute.changes.store import KEPT, ChangeSets
@@ -13,14 +15,16 @@ from wintermute.db import Database, Row, Transaction
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
+from wintermute.tasks.asked import NOTHING, Asked, planned
+from wintermute.tasks.due import next_due
 from wintermute.tasks.records import EVERYWHERE, Status, Task
+from wintermute.tasks.rows import COLUMNS, fields_of, state_of, task_of
 from wintermute.tasks.rules import MOVES, checked_priority, checked_text
 from wintermute.text import one_line
 
 VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
 """The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
 
-COLUMNS = "id, scope, content, priority, status, created_at, reason"
 ORDER = "ORDER BY priority, seq"
 ID_LENGTH = len("task_") + 8
 """Short enough to be typed; a name that was given before is not given again."""
@@ -36,12 +40,20 @@ class Tasks:
     """
 
     def __init__(
-        self, database: Database, changes: ChangeSets, clock: Clock, new_id: NewId, owner: str
+        self,
+        database: Database,
+        changes: ChangeSets,
+        clock: Clock,
+        new_id: NewId,
+        owner: str,
+        timezone: str,
     ) -> None:
+        """`timezone`: in which schedules are meant."""
         self._database = database
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
+        self.zone = ZoneInfo(timezone)
         self.owner_scope = f"person:{owner}"
 
     async def add(
@@ -52,33 +64,39 @@ class Tasks:
         *,
         scope: str,
         priority: int = 5,
+        asked: Asked = NOTHING,
         conversation_id: str | None = None,
         origins: Sequence[str] = (),
     ) -> Task:
-        """A new active task (T-002). Who may make a global one is for the caller to say."""
+        """A new active task (T-002). Who may make a global one is for the caller to say.
+
+        Nothing is stored unless all of it is right (T-010).
+        """
+        now = self._clock.now()
         task = Task(
             id=await self._fresh_id(tx),
             scope=scope,
             content=checked_text(content, "content"),
             priority=checked_priority(priority),
             status="active",
-            created_at=self._clock.now(),
+            created_at=now,
+            plan=await planned(asked, now, self.zone),
         )
-        now = stamp(task.created_at)
         await tx.execute(
             "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, origins,"
-            " created_at, changed_at) VALUES (?, ?, ?, ?, ?, 'active', ?, ?, ?)",
-            (
-                task.id,
-                scope,
-                conversation_id,
-                task.content,
-                task.priority,
-                json.dumps(list(origins)),
-                now,
-                now,
-            ),
+            " created_at, changed_at) VALUES (:id, :scope, :conversation, :content, :priority,"
+            " 'active', :origins, :now, :now)",
+            {
+                "id": task.id,
+                "scope": scope,
+                "conversation": conversation_id,
+                "content": task.content,
+                "priority": task.priority,
+                "origins": json.dumps(list(origins)),
+                "now": stamp(now),
+            },
         )
+        task = await self._write(tx, task, starts=True)
         await self._record(tx, why, task, None)
         return task
 
@@ -91,11 +109,15 @@ class Tasks:
         *,
         content: str | None = None,
         priority: int | None = None,
+        asked: Asked = NOTHING,
         by_owner: bool = False,
     ) -> Task:
-        """Another wording, another priority, or both (T-004)."""
-        if content is None and priority is None:
-            raise ToolFailed("an update needs a new content or a new priority")
+        """Another wording, priority, schedule or mode, each alone or together (T-004).
+
+        Another schedule counts from now: its next moment replaces the one there was.
+        """
+        if content is None and priority is None and asked.is_empty:
+            raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
         task = await self._changeable(tx, task_id, scope, by_owner)
         if task.status not in ("active", "paused"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
@@ -103,8 +125,11 @@ class Tasks:
             task,
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
+            plan=task.plan
+            if asked.is_empty
+            else await planned(asked, self._clock.now(), self.zone, task.plan),
         )
-        return await self._become(tx, why, task, changed)
+        return await self._become(tx, why, task, changed, starts=asked.times)
 
     async def complete(
         self,
@@ -174,6 +199,47 @@ class Tasks:
             raise ToolFailed(f"{task.id} was deleted more than {KEPT.days} days ago")
         return await self._become(tx, why, task, replace(task, status=row["status_before"]))
 
+    async def snooze(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        until: datetime,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Due once more at that moment, beside its schedule (T-063); a delivered one is active again."""
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        if task.status not in ("active", "completed"):
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
+        awake = replace(task, status="active", reason="")
+        await self._become(tx, why, task, awake)
+        await self._snoozed(tx, task.id, until)
+        return await self.find(tx, task.id, scope)
+
+    async def acknowledge(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """What was reminded of is done (T-063): once for all, or until it is due again."""
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        schedule = task.plan.schedule
+        if task.status == "active" and (schedule is None or schedule.kind == "once"):
+            return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+        await self._snoozed(tx, task.id, None)
+        return await self.find(tx, task.id, scope)
+
+    async def _snoozed(self, tx: Transaction, task_id: str, until: datetime | None) -> None:
+        await tx.execute(
+            "UPDATE tasks SET snoozed = ? WHERE id = ?", (stamp(until) if until else None, task_id)
+        )
+
     async def active(self, scope: str) -> tuple[Task, ...]:
         """What the prompt shows of a scope: by priority, then creation (P-019, P-020)."""
         return await self.listed(scope)
@@ -187,27 +253,49 @@ class Tasks:
             f"SELECT {COLUMNS} FROM tasks WHERE {VISIBLE}{only} {ORDER}",
             {"scope": scope, "status": status},
         )
-        return tuple(_task(row) for row in rows)
+        return tuple(self._task(row) for row in rows)
 
     async def get(self, task_id: str, scope: str | None) -> Task:
         """One task, whatever its status.
 
         Raises: ToolFailed for an id that this scope does not see (T-009, T-015).
         """
-        return await self._find(self._database, task_id, scope)
+        return await self.find(self._database, task_id, scope)
+
+    async def rezone(self, tx: Transaction) -> int:
+        """What is to come keeps its local time in another zone than before (T-033); how many.
+
+        A day on which it was due by the old clock is not begun again by the new one. What fell
+        due under the old zone and has not been claimed stays due.
+        """
+        rows = await tx.rows(
+            f"SELECT {COLUMNS}, zone, (SELECT max(due_at) FROM occurrences o WHERE o.task_id ="
+            " tasks.id) AS last FROM tasks WHERE status = 'active' AND schedule IS NOT NULL"
+            " AND zone <> ? AND rule_due > ?",
+            (self.zone.key, stamp(self._clock.now())),
+        )
+        for row in rows:
+            task, after = self._task(row), self._clock.now()
+            if row["last"] and row["zone"]:
+                local = moment(row["last"]).astimezone(ZoneInfo(row["zone"]))
+                after = max(after, local.replace(tzinfo=self.zone))
+            await self._rule(tx, task, after)
+        return len(rows)
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
         """What a change set holds of a task; a deleted one is as none."""
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
-        return _state(_task(row)) if row else None
+        return state_of(self._task(row)) if row else None
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
         """The way back of an undo. False for a task that was purged."""
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
         if row is None:
             return False
-        fields = {"status": "deleted"} if state is None else state
-        await self._write(tx, replace(_task(row), **fields))
+        before = self._task(row)
+        fields = {"status": "deleted"} if state is None else fields_of(state)
+        after = replace(before, **fields)
+        await self._write(tx, after, starts=_starts(before, after))
         return True
 
     async def _move(
@@ -231,20 +319,23 @@ class Tasks:
     async def _changeable(
         self, tx: Transaction, task_id: str, scope: str | None, by_owner: bool
     ) -> Task:
-        task = await self._find(tx, task_id, scope)
+        task = await self.find(tx, task_id, scope)
         if task.scope == EVERYWHERE and not by_owner and scope not in (None, self.owner_scope):
             raise ToolFailed(f"{task.id} is shown in every room; only the owner may change it")
         return task
 
-    async def _find(self, source: Transaction | Database, task_id: str, scope: str | None) -> Task:
-        """One task; the prompt shows ids with a `#` in front, so that is taken along."""
+    async def find(self, source: Transaction | Database, task_id: str, scope: str | None) -> Task:
+        """As `get`, also within a transaction.
+
+        The prompt shows ids with a `#` in front, so that is taken along.
+        """
         wanted = one_line(task_id).removeprefix("#")
         row = await source.row(
             f"SELECT {COLUMNS} FROM tasks WHERE id = :id AND {VISIBLE}",
             {"id": wanted, "scope": scope},
         )
         if row is not None:
-            return _task(row)
+            return self._task(row)
         rows = await source.rows(f"SELECT id FROM tasks WHERE {VISIBLE}", {"scope": scope})
         numbers = [str(row["id"]).removeprefix("task_") for row in rows]
         near = get_close_matches(wanted.removeprefix("task_")[:100], numbers, 1, CLOSE)
@@ -257,17 +348,24 @@ class Tasks:
             if await tx.row("SELECT 1 FROM tasks WHERE id = ?", (task_id,)) is None:
                 return task_id
 
-    async def _become(self, tx: Transaction, why: Reason, before: Task, after: Task) -> Task:
-        if after != before:
-            await self._write(tx, after)
-            await self._record(tx, why, after, _state(before))
-        return after
+    async def _become(
+        self, tx: Transaction, why: Reason, before: Task, after: Task, *, starts: bool = False
+    ) -> Task:
+        if after == before and not starts:
+            return before
+        stored = await self._write(tx, after, starts=starts or _starts(before, after))
+        await self._record(tx, why, stored, state_of(before))
+        return stored
 
-    async def _write(self, tx: Transaction, task: Task) -> None:
+    async def _write(self, tx: Transaction, task: Task, *, starts: bool) -> Task:
+        """`starts`: what it is due by counts from now (T-004, T-006)."""
+        starts = starts or task.status != "active"
         await tx.execute(
             "UPDATE tasks SET content = :content, priority = :priority, reason = :reason,"
             " status_before = CASE WHEN :status = 'deleted'"
             " THEN coalesce(status_before, status) END, status = :status,"
+            " schedule = :schedule, mode = :mode, ai_prompt = :ai_prompt,"
+            " snoozed = iif(:starts, NULL, snoozed), failures = iif(:starts, 0, failures),"
             " changed_at = :now WHERE id = :id",
             {
                 "id": task.id,
@@ -275,37 +373,38 @@ class Tasks:
                 "priority": task.priority,
                 "reason": task.reason,
                 "status": task.status,
+                "schedule": task.plan.schedule.stored() if task.plan.schedule else None,
+                "mode": task.plan.mode,
+                "ai_prompt": task.plan.ai_prompt,
+                "starts": starts,
                 "now": stamp(self._clock.now()),
             },
+        )
+        if starts:
+            await self._rule(tx, task, self._clock.now())
+        return await self.find(tx, task.id, None)
+
+    async def _rule(self, tx: Transaction, task: Task, after: datetime) -> None:
+        """What is next after a moment; nothing unless it is active."""
+        schedule = task.plan.schedule if task.status == "active" else None
+        due = next_due(schedule, after, self.zone) if schedule else None
+        await tx.execute(
+            "UPDATE tasks SET rule_due = ?, zone = ?, held = 0 WHERE id = ?",
+            (stamp(due) if due else None, self.zone.key, task.id),
         )
 
     async def _record(self, tx: Transaction, why: Reason, task: Task, before: Json | None) -> None:
         """What is changed everywhere stands in the owner's history, for nobody else to undo."""
         if task.scope == EVERYWHERE:
             why = replace(why, scope=self.owner_scope)
-        change = Change("task", task.id, before, _state(task), why.evidence)
+        change = Change("task", task.id, before, state_of(task), why.evidence)
         await self._changes.record(tx, why, [change])
 
-
-def _state(task: Task) -> Json | None:
-    if task.status == "deleted":
-        return None
-    return {
-        "content": task.content,
-        "priority": task.priority,
-        "status": task.status,
-        "reason": task.reason,
-        "scope": task.scope,
-    }
+    def _task(self, row: Row) -> Task:
+        return task_of(row, self.zone)
 
 
-def _task(row: Row) -> Task:
-    return Task(
-        id=row["id"],
-        scope=row["scope"],
-        content=row["content"],
-        priority=row["priority"],
-        status=row["status"],
-        created_at=moment(row["created_at"]),
-        reason=row["reason"],
-    )
+def _starts(before: Task, after: Task) -> bool:
+    """Whether its schedule begins to count anew."""
+    woken = before.status != "active" and after.status == "active"
+    return woken or before.plan.schedule != after.plan.schedule

@@ -39,7 +39,7 @@ class Chat:
         while True:
             self._speaker.stirred.clear()
             while row := await self._stores.outbox.next(TERMINAL):
-                self._speaker.say(row.body)
+                self._speaker.say(row.text(self._clock.now()))
                 await self._stores.outbox.shown(row.id)
             async with self._shown:
                 self._shown.notify_all()

@@ -52,6 +52,10 @@ class TerminalSpeaker:
         """Only what was typed here: the rest is the daemon's."""
         return room_id == TERMINAL
 
+    def fits(self, room_id: str, scope: str) -> bool:
+        """Only the owner sits here."""
+        return self.serves(room_id)
+
     def attend(self, room_id: str, event_id: str) -> None:
         """Nothing: the person sees that nothing is asked of them."""
 

@@ -1,24 +1,37 @@
 """The tool for goals and promises."""
 
+from dataclasses import fields
+from datetime import datetime
+
+from wintermute.clock import spoken
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
+from wintermute.tasks.asked import NOTHING, Asked, remarks
+from wintermute.tasks.due import upcoming
 from wintermute.tasks.records import EVERYWHERE, Task
 from wintermute.tasks.store import Tasks
 from wintermute.tools.definition import definition
 from wintermute.tools.reason import for_owner, reason
 
+TIMES = {field.name for field in fields(Asked)}
 TAKES = {
-    "add": {"content", "priority", "scope"},
+    "add": {"content", "priority", "scope"} | TIMES,
     "list": {"status"},
     "complete": {"id", "reason"},
-    "update": {"id", "content", "priority"},
+    "update": {"id", "content", "priority"} | TIMES,
     "pause": {"id"},
     "resume": {"id"},
     "delete": {"id"},
 }
 """The arguments of each action. A reason is listened to everywhere, and kept by `complete`."""
+DUE_TIMES = 3
+NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
+BY_ITSELF = (
+    "a task that runs by itself makes and changes no schedules: nothing was done."
+    " Say in the answer what should be scheduled or changed"
+)
 
 
 class TaskTool:
@@ -41,12 +54,15 @@ class TaskTool:
             raise ToolFailed(f"{action} takes {takes}, not {', '.join(strange)}; nothing was done")
         if action == "list":
             found = await self._tasks.listed(caller.scope, args.get("status", "active"))
-            return [_row(task) for task in found]
+            return [self._row(task) for task in found]
         if action == "add":
-            return _row(await self._add(tx, caller, args))
-        return _row(await self._act(tx, caller, action, args))
+            return self._row(await self._add(tx, caller, args), ahead=DUE_TIMES)
+        return self._row(await self._act(tx, caller, action, args), ahead=DUE_TIMES)
 
     async def _add(self, tx: Transaction, caller: Caller, args: Json) -> Task:
+        asked = Asked.of(args)
+        if caller.origin == "timer" and not asked.is_empty:
+            raise ToolFailed(BY_ITSELF)  # else a reminder read as a request goes on for ever
         everywhere = args.get("scope", "here") == EVERYWHERE
         if everywhere and not for_owner(caller, self._tasks.owner_scope):
             raise ToolFailed("only the owner may have a task shown in every room")
@@ -56,6 +72,7 @@ class TaskTool:
             args.get("content", ""),
             scope=EVERYWHERE if everywhere else caller.scope,
             priority=args.get("priority", 5),
+            asked=asked,
             conversation_id=caller.conversation_id,
             origins=(caller.event_id,) if caller.event_id else (),
         )
@@ -65,13 +82,23 @@ class TaskTool:
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
         why, task_id, scope = reason(caller), args["id"], caller.scope
         by_owner = for_owner(caller, self._tasks.owner_scope)
+        asked = Asked.of(args) if action == "update" else NOTHING
+        if caller.origin == "timer":
+            await self._check_unscheduled(tx, task_id, scope, asked)
         if action == "complete":
             words = args.get("reason", "")
             return await self._tasks.complete(tx, why, task_id, scope, words, by_owner=by_owner)
         if action == "update":
             content, priority = args.get("content"), args.get("priority")
             return await self._tasks.change(
-                tx, why, task_id, scope, content=content, priority=priority, by_owner=by_owner
+                tx,
+                why,
+                task_id,
+                scope,
+                content=content,
+                priority=priority,
+                asked=asked,
+                by_owner=by_owner,
             )
         moves = {
             "pause": self._tasks.pause,
@@ -80,15 +107,39 @@ class TaskTool:
         }
         return await moves[action](tx, why, task_id, scope, by_owner=by_owner)
 
+    async def _check_unscheduled(
+        self, tx: Transaction, task_id: str, scope: str, asked: Asked
+    ) -> None:
+        """Raises: ToolFailed when a timer's cast would change what is scheduled (T-053)."""
+        task = await self._tasks.find(tx, task_id, scope)
+        if task.plan.schedule is not None or not asked.is_empty:
+            raise ToolFailed(BY_ITSELF)
 
-def _row(task: Task) -> Json:
-    row: Json = {
-        "id": task.id,
-        "priority": task.priority,
-        "status": task.status,
-        "content": task.content,
-        "schedule": task.schedule or None,
-        "next_due": None,
-        "scope": task.scope,
-    }
-    return {**row, "reason": task.reason} if task.reason else row
+    def _row(self, task: Task, ahead: int = 1) -> Json:
+        """What is stored. `ahead`: how many due times are named, for whoever checks them."""
+        zone, schedule, next_due = self._tasks.zone, task.plan.schedule, task.next_due
+        more: tuple[datetime, ...] = ()
+        if schedule and next_due and ahead > 1:
+            more = upcoming(schedule, next_due, zone, ahead - 1)
+        row: Json = {
+            "id": task.id,
+            "priority": task.priority,
+            "status": task.status,
+            "content": task.content,
+            "schedule": task.schedule or None,
+            "next_due": spoken(next_due, zone) if next_due else None,
+            "then": [spoken(each, zone) for each in more],
+            "execution_mode": task.plan.mode if schedule else None,
+            "ai_prompt": task.plan.ai_prompt,
+            "note": self._note(task) if ahead > 1 else "",
+            "scope": task.scope,
+            "reason": task.reason,
+        }
+        always = {"schedule", "next_due"}
+        return {name: value for name, value in row.items() if value or name in always}
+
+    def _note(self, task: Task) -> str:
+        schedule = task.plan.schedule
+        if schedule is None or task.status != "active":
+            return ""
+        return remarks(schedule, task.next_due, self._tasks.zone) if task.next_due else NO_MORE

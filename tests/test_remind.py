@@ -1,0 +1,167 @@
+"""`/remind`: a promise is possible when the model is not (T-062)."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.house import ANN, ROOM, HeldClock, House, open_house
+from tests.world.model import Fail, ModelServer
+from wintermute.commands.reminding import FORMS
+
+MINE = f"person:{ANN}"
+GROUP = "!group:test"
+BEN: dict[str, Any] = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
+IN_GROUP: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    """On a Monday, at 14:00 in Berlin."""
+    async with open_house(tmp_path, None, clock=HeldClock()) as house, house.working():
+        yield house
+
+
+async def ask(house: House, line: str, **where: Any) -> str:
+    """What a command says."""
+    room = where.get("room", ROOM)
+    before = len(await house.spoken(room))
+    await house.incoming(line, **where)
+    return (await house.said(before + 1, room))[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "due", "content"),
+    [
+        ("18:30 Call Anna", "Monday, 2026-05-04 18:30 CEST", "Call Anna"),
+        ("9:00 Call Anna", "Tuesday, 2026-05-05 09:00 CEST", "Call Anna"),
+        ("today 18:00 Call Anna", "Monday, 2026-05-04 18:00 CEST", "Call Anna"),
+        ("Tomorrow 09:00 Call Anna", "Tuesday, 2026-05-05 09:00 CEST", "Call Anna"),
+        ("in 20 minutes tea", "Monday, 2026-05-04 14:20 CEST", "tea"),
+        ("in 2 hours tea", "Monday, 2026-05-04 16:00 CEST", "tea"),
+        ("in 3 days tea", "Thursday, 2026-05-07 14:00 CEST", "tea"),
+        ("2026-12-24 09:00 tree", "Thursday, 2026-12-24 09:00 CET", "tree"),
+        ("18:30 at 19:00 we eat", "Monday, 2026-05-04 18:30 CEST", "at 19:00 we eat"),
+        ("18:30 soup:\n- leek\n\n- salt", "Monday, 2026-05-04 18:30 CEST", "soup: - leek - salt"),
+    ],
+)
+async def test_what_is_asked_for_is_promised_with_its_time(
+    house: House, said: str, due: str, content: str
+) -> None:
+    """T-062: the answer has weekday and zone; the reminder is one line."""
+    answer = await ask(house, f"/remind {said}")
+    (task,) = await house.stores.tasks.listed(MINE)
+    assert answer == f"I will remind you on {due}: {content} (`{task.id}`)"
+    assert task.content == content
+    assert task.plan.mode == "reminder"
+
+
+@pytest.mark.parametrize(
+    ("said", "due", "schedule"),
+    [
+        ("daily 08:00 water", "Tuesday, 2026-05-05 08:00 CEST", "daily at 08:00"),
+        ("mon,thu 08:00 water", "Thursday, 2026-05-07 08:00 CEST", "weekly on mon, thu at 08:00"),
+        ("Mon, Thu 15:00 water", "Monday, 2026-05-04 15:00 CEST", "weekly on mon, thu at 15:00"),
+    ],
+)
+async def test_what_comes_again_says_so(house: House, said: str, due: str, schedule: str) -> None:
+    """T-062."""
+    answer = await ask(house, f"/remind {said}")
+    (task,) = await house.stores.tasks.listed(MINE)
+    assert answer == f"I will remind you on {due}: water (`{task.id}`, {schedule})"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea", "every day 08:00 tea"],
+)
+async def test_anything_else_gets_the_forms(house: House, said: str) -> None:
+    """T-062: and no reminder exists."""
+    answer = await ask(house, f"/remind {said}")
+    assert [f"- `/remind {form}`" in answer for form in FORMS] == [True] * len(FORMS)
+    assert "Europe/Berlin" in answer
+    assert await house.stores.tasks.listed(None, "all") == ()
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_every_form_that_is_shown_is_read(tmp_path: Path, form: str) -> None:
+    """T-062."""
+    clock = HeldClock()
+    clock.advance((datetime(2026, 2, 1, 8, tzinfo=UTC) - clock.now()).total_seconds())
+    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+        assert (await ask(house, f"/remind {form}")).startswith("I will remind you on ")
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("2026-03-01 09:00 tea", "that time has passed"),
+        ("today 13:59 tea", "that time has passed"),
+        ("18:30 \u202e", "blank"),
+        (f"18:30 {'x' * 2001}", "2001 characters"),
+    ],
+)
+async def test_what_cannot_be_promised_is_told(house: House, said: str, wrong: str) -> None:
+    """T-018, T-019: and no reminder exists."""
+    assert wrong in await ask(house, f"/remind {said}")
+    assert await house.stores.tasks.listed(None, "all") == ()
+
+
+async def test_a_time_that_does_not_exist_is_pointed_out(house: House) -> None:
+    """T-032."""
+    answer = await ask(house, "/remind 2027-03-28 02:30 tea")
+    assert "on Sunday, 2027-03-28 03:00 CEST" in answer
+    assert answer.endswith("; 2027-03-28 02:30 does not exist there; it is due at 2027-03-28 03:00")
+
+
+async def test_marks_in_it_are_only_marks(house: House) -> None:
+    assert ": \\*two\\* eggs (" in await ask(house, "/remind 18:30 *two* eggs")
+
+
+async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """T-046, T-062, L-072: it is made, listed and kept."""
+    clock = HeldClock()
+    model.script(Fail(500))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        assert "14:20 CEST: tea" in await ask(house, "/remind in 20 minutes tea")
+        assert "- 14:20 tea (" in await ask(house, "/tasks")
+        FakeClock.advance(clock, 1200)
+        await house.fire()
+        assert (await house.spoken())[-1] == "⏰ tea"
+    assert len(model.requests) == 1
+
+
+async def test_it_belongs_to_the_person_or_to_the_room(house: House) -> None:
+    """T-013: each fires where it belongs."""
+    assert "remind you on" in await ask(house, "/remind in 20 minutes tea")
+    answer = await ask(house, "/remind in 20 minutes soup", **IN_GROUP, **BEN)
+    assert answer.startswith("I will remind this room on ")
+    assert [task.content for task in await house.stores.tasks.listed(MINE)] == ["tea"]
+    assert [task.content for task in await house.stores.tasks.listed(f"room:{GROUP}")] == ["soup"]
+    assert isinstance(house.clock, FakeClock)
+    house.clock.advance(1200)
+    await house.fire()
+    assert (await house.spoken())[-1] == "⏰ tea"
+    assert (await house.spoken(GROUP))[-1] == "⏰ soup"
+
+
+async def test_it_is_taken_back_by_undo(house: House) -> None:
+    """T-062, L-081: and it names the message it came from."""
+    await ask(house, "/remind 18:30 tea")
+    row = await house.one("SELECT origins, conversation_id FROM tasks")
+    event = await house.one(
+        "SELECT event_id, conversation_id FROM inbox WHERE body LIKE '/remind%'"
+    )
+    assert row == {
+        "origins": f'["{event["event_id"]}"]',
+        "conversation_id": event["conversation_id"],
+    }
+    assert (await ask(house, "/undo")).endswith(": tea")
+    assert await ask(house, "/tasks") == "There is nothing to be done here."

@@ -1,0 +1,374 @@
+"""Autonomous runs: what a due task works on by itself, and what its room is told of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.delegating import call, done, objective
+from tests.world.house import PROMPTS, ROOM, House, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
+from tests.world.promised import MORNING, after, do, now, occurrences, promise, talk
+from wintermute.config.schema import Budget, SubSessions
+from wintermute.tasks.asked import Asked
+
+LIMITS = SubSessions()
+
+
+def check(mode: str = "autonomous_notify", **more: str) -> Asked:
+    """A daily check of prices."""
+    at = {"schedule_type": "daily", "at": "09:00"} | more
+    return Asked(**at, execution_mode=mode, ai_prompt="Compare the prices.")  # type: ignore[arg-type]  # all text
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(MORNING)
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, model: ModelServer, clock: FakeClock, **more: object
+) -> AsyncIterator[House]:
+    """The house with all tools."""
+    settings = {"prompts": PROMPTS, "sub_sessions": LIMITS, "clock": clock} | more
+    async with open_house(folder, model.url, **settings) as house:  # type: ignore[arg-type]  # by name
+        yield house
+
+
+async def ended(house: House, states: int = 1) -> None:
+    """Wait until so many occurrences are over."""
+
+    async def over() -> bool:
+        row = await house.one("SELECT count(*) AS n FROM occurrences WHERE state <> 'claimed'")
+        return bool(row["n"] >= states)
+
+    await house.until(over)
+
+
+async def test_a_run_posts_its_result_once(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-047, T-041: with the prompt of its scope, and no word but the result."""
+    model.script(done("249 euros"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check(schedule_type="once", at="09:00"))
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await house.fire()
+        assert await house.said(1) == ["249 euros"]
+        await house.fire()
+        assert await house.spoken() == ["249 euros"]
+        assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
+        assert ((await now(house, task)).status, (await now(house, task)).reason) == (
+            "completed",
+            "delivered",
+        )
+        row = await house.one("SELECT result FROM occurrences")
+        assert row["result"] == "249 euros"
+    [seen] = model.requests
+    assert seen.messages[1:] == [{"role": "user", "content": "Start."}]
+    assert "# Active Tasks" in seen.messages[0]["content"]
+
+
+async def test_the_objective_says_what_the_run_should_know(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-045, T-049: task, due time, number, the last result, and that it is late."""
+    model.script(done("249 euros " * 400), done("229 euros"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await ended(house)
+        after(clock, "2026-03-04T10:00")
+        await house.fire()
+        await ended(house, 2)
+    first, second = (objective(seen) for seen in model.requests)
+    assert first.startswith("Compare the prices.")
+    assert f"#{task.id} Price check" in first
+    assert "Monday, 2026-03-02 09:00 CET" in first
+    assert "Run number 1" in first
+    assert "no earlier result" in first
+    assert "late" not in first
+    assert "Run number 2" in second
+    assert "it is late now (was due 2026-03-04 09:00, 2 missed)" in second
+    assert 1_500 < len(second.split("Last result: ")[1].split("\n\n")[0]) < 1_600
+
+
+@pytest.mark.parametrize("mode", ["autonomous_notify", "autonomous_silent"])
+@pytest.mark.parametrize("result", ["[NO_ACTION]", " [NO_ACTION]\n"])
+async def test_no_action_posts_nothing(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, mode: str, result: str
+) -> None:
+    """T-049."""
+    model.script(done(result))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check(mode))
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await ended(house)
+        assert await house.spoken() == []
+
+
+async def test_a_silent_run_keeps_its_result_and_posts_a_failure(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-048."""
+    model.script(done("all is well"), Fail(400, "no such model"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check("autonomous_silent"))
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await ended(house)
+        assert await house.spoken() == []
+        after(clock, "2026-03-03T09:00")
+        await house.fire()
+        [said] = await house.said(1)
+        assert said.startswith(f"The run of `{task.id}` (Price check) failed: ")
+        assert said.endswith("It runs again on Wednesday, 2026-03-04 09:00 CET.")
+        results = await house.rows("SELECT result FROM occurrences ORDER BY seq")
+        assert results[0]["result"] == "all is well"
+        assert "no such model" in results[1]["result"]
+
+
+async def test_three_failures_in_a_row_pause_the_task_and_are_told(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-050: the next occurrence still happens, until then; a success in between counts."""
+    model.script(Fail(400), done("[NO_ACTION]"), Fail(400), Fail(400), Fail(400), Text("never"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check())
+        for day in range(2, 9):
+            after(clock, f"2026-03-0{day}T09:00")
+            await house.fire()
+            await ended(house, min(day - 1, 5))
+        paused = await now(house, task)
+        assert (paused.status, paused.failures) == ("paused", 3)
+        said = await house.spoken()
+        assert len(said) == 4
+        assert said[-1].endswith(f"`/tasks resume {task.id}` lets it run again.")
+        assert [state for _, state, _ in await occurrences(house)] == [
+            *("failed", "done", "failed", "failed", "failed")
+        ]
+        resumed = await do(house, "resume", task)
+        assert (resumed.failures, resumed.status) == (0, "active")
+
+
+async def test_a_run_that_was_to_be_once_and_failed_is_not_completed(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    model.script(Fail(400))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check(schedule_type="once", at="09:00"))
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        [said] = await house.said(1)
+        assert "give it a new time" in said
+        assert (await now(house, task)).status == "paused"
+
+
+async def test_one_task_never_runs_twice_at_a_time(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-051."""
+    model.script(Hang(), done("done"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        for day in (2, 3, 4):
+            after(clock, f"2026-03-0{day}T09:00")
+            await house.fire()
+        assert await occurrences(house) == [
+            ("2026-03-02T08:00", "claimed", 3),
+            ("2026-03-03T08:00", "missed", 0),
+            ("2026-03-04T08:00", "missed", 0),
+        ]
+
+
+async def test_a_run_can_make_and_change_no_schedules(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-053: nor can what it hands out; plain tasks it may keep."""
+    tried: list[str] = []
+
+    def choose(seen: Seen) -> Step | None:
+        results = [m["content"] for m in seen.messages if m["role"] == "tool"]
+        if objective(seen) == "child":
+            if not results:
+                return Calls((Use("task", {"action": "add", "content": "x", **later}),))
+            return done(results[0])
+        if not results:
+            return Calls((
+                Use("task", {"action": "add", "content": "x", **later}),
+                Use("task", {"action": "update", "id": task.id, "at": "10:00"}),
+                Use("task", {"action": "delete", "id": task.id}),
+                Use("task", {"action": "pause", "id": task.id}),
+                Use("task", {"action": "add", "content": "buy paint"}),
+                call("child", mode="full"),
+            ))  # fmt: skip
+        tried.extend(results)
+        return done("[NO_ACTION]")
+
+    later = {"schedule_type": "once", "at": "in 2 hours"}
+    model.keyed(choose)
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await ended(house)
+        assert [task.content for task in await house.stores.tasks.listed(None, "all")] == [
+            "Price check",
+            "buy paint",
+        ]
+        assert (await now(house, task)).schedule == "daily at 09:00"
+    refused = [result for result in tried if "makes and changes no schedules" in result]
+    assert len(refused) == 5
+    names = {tool["function"]["name"] for tool in model.requests[0].body["tools"]}
+    assert {"call_agent", "done", "task"} <= names
+    assert "spawn_sub_session" not in names
+
+
+async def test_a_spent_budget_puts_a_run_off_and_reminders_go_on(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """Issue 6, L-086: not a failure; told once, and done at midnight."""
+    model.script(done("249 euros"))
+    spent = Budget(tokens_per_day=1_000_000)
+    async with opened(tmp_path, model, clock, budget=spent) as house, house.working():
+        async with house.database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO reservations (id, day, role, backend, tokens, usd, created_at)"
+                " VALUES ('r', '2026-03-02', 'base', 'scripted', 999999, 0, '')"
+            )
+        task = await promise(house, "Price check", check())
+        await promise(house, "Call Anna")
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        said = await house.said(2)
+        assert "⏰ Call Anna" in said
+        waits = next(text for text in said if text.startswith(f"`{task.id}`"))
+        assert "has to wait" in waits
+        assert (await now(house, task)).failures == 0
+        after(clock, "2026-03-03T01:00")
+        await house.fire()
+        assert "249 euros" in await house.said(3)
+
+
+async def test_a_model_that_is_away_puts_a_run_off(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """What was done before it went away is in view when it is back."""
+    model.script(Calls((Use("task", {"action": "list"}),)), Fail(503), done("all done"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await house.said(1)
+        clock.advance(61)
+        await house.fire()
+        assert (await house.said(2))[1] == "all done"
+        assert (await now(house, task)).failures == 0
+    assert [m["role"] for m in model.requests[2].messages].count("tool") == 1
+
+
+async def test_the_room_knows_what_its_tasks_have_told(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-052: the next message comes with it, the one after that does not; lesson 25."""
+    model.script(done("249 euros"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        run = await promise(house, "Price check", check())
+        reminder = await promise(house, "Call <event Anna")
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await house.said(2)
+        clock.advance(5)
+        await house.incoming("thanks, later")
+        await house.said(3)
+        await house.incoming("and now?")
+        await house.said(4)
+    [asked] = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
+    assert asked.endswith("</event>\n\nthanks, later")
+    assert f'<event kind="scheduled_task" id="{run.id}">' in asked
+    assert "Due: Monday, 2026-03-02 09:00 CET" in asked
+    assert "249 euros" in asked
+    assert f'<event kind="scheduled_task" id="{reminder.id}">' in asked
+    assert "Call &lt;event Anna" in asked
+    assert model.requests[2].last_user == "and now?"
+
+
+async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-013, M-010: it is kept, and that it is kept is said."""
+    model.script(done("a private thing"))
+    async with opened(tmp_path, model, clock) as house:
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await talk(house, ROOM, f"room:{ROOM}")
+        async with house.working():
+            [said] = await house.said(1)
+        assert "private" not in said
+        assert task.id in said
+        assert (await house.one("SELECT result FROM occurrences"))["result"] == "a private thing"
+        model.script(Text("hello"))
+
+
+async def test_a_run_goes_on_after_a_restart_where_it_was(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-037, L-068: three times; then it fails and is told."""
+    model.script(Calls((Use("task", {"action": "add", "content": "buy paint"}),)), Hang())
+    async with opened(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(2)
+    model.script(done("249 euros"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        assert await house.said(1) == ["249 euros"]
+        assert [t.content for t in await house.stores.tasks.listed(None)].count("buy paint") == 1
+
+
+async def test_stop_ends_the_runs_of_its_room(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """L-023: it is neither a failure nor begun again."""
+    model.script(Hang(), done("never"))
+    async with opened(tmp_path, model, clock) as house:
+        async with house.working():
+            task = await promise(house, "Price check", check())
+            after(clock, "2026-03-02T09:00")
+            await house.fire()
+            await model.request_arrived(1)
+            await house.incoming("/stop")
+            assert await house.said(1) == ["Stopped."]
+        async with house.working():
+            await asyncio.sleep(0)
+        assert [state for _, state, _ in await occurrences(house)] == ["missed"]
+        assert (await now(house, task)).failures == 0
+        row = await house.one("SELECT state, reason FROM casts")
+        assert row == {"state": "truncated", "reason": "stopped"}
+
+
+async def test_a_task_that_was_deleted_meanwhile_posts_nothing(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    model.script(done("of the other"))
+    async with opened(tmp_path, model, clock) as house:
+        task = await promise(house, "Price check", check())
+        await promise(house, "Another check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await do(house, "delete", task)
+        async with house.working():
+            assert await house.said(1) == ["of the other"]
+        assert await occurrences(house) == [
+            ("2026-03-02T08:00", "missed", 0),
+            ("2026-03-02T08:00", "done", 0),
+        ]

@@ -1,0 +1,320 @@
+"""`/tasks`: a list that a person can read, and lines that act on one task (T-011, T-063)."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_remind import BEN, GROUP, IN_GROUP, ask
+from tests.world.house import ANN, HeldClock, House, open_house
+from tests.world.promised import do, now, promise
+from wintermute.commands.task_list import HELD
+from wintermute.commands.task_verbs import VERBS
+from wintermute.tasks.asked import NOTHING, Asked
+from wintermute.tasks.records import EVERYWHERE, Task
+
+MINE = f"person:{ANN}"
+ROOM_SCOPE = f"room:{GROUP}"
+OTHER: dict[str, Any] = {"room": "!other:test", "scope": "room:!other:test", "direct": False}
+DAILY = Asked(schedule_type="daily", at="08:00")
+BY_ITSELF = Asked(
+    schedule_type="daily", at="08:00", execution_mode="autonomous_notify", ai_prompt="Look."
+)
+ALL_VERBS = ("done", "snooze", "tomorrow", "cancel", "pause", "resume")
+
+
+@pytest.fixture
+def clock() -> HeldClock:
+    """A Monday, at 14:00 in Berlin."""
+    return HeldClock()
+
+
+@pytest.fixture
+async def house(tmp_path: Path, clock: HeldClock) -> AsyncIterator[House]:
+    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+        yield house
+
+
+def once(when: str) -> Asked:
+    return Asked(schedule_type="once", at=when)
+
+
+def reach(clock: HeldClock, when: str) -> None:
+    """Move the clock to a local time of a summer in Berlin."""
+    clock.advance((datetime.fromisoformat(f"{when}+02:00") - clock.now()).total_seconds())
+
+
+async def shown(house: House, **where: Any) -> list[str]:
+    """The lines of `/tasks`, with `ID` for every id."""
+    said = await ask(house, "/tasks", **where)
+    return [line for line in re.sub(r"task_\w{8}", "ID", said).splitlines() if line]
+
+
+async def act(house: House, verb: str, task: Task, **where: Any) -> str:
+    """What a line about a task is answered with, with `ID` for every id."""
+    said = await ask(house, f"/tasks {verb} {task.id}", **where)
+    return re.sub(r"task_\w{8}", "ID", said)
+
+
+async def said_at(house: House, clock: HeldClock, when: str) -> None:
+    """What is due then is said then."""
+    reach(clock, when)
+    await house.fire()
+    await house.deliver()
+    await house.fire()
+
+
+async def test_tasks_stand_below_headings_by_when_they_are_due(house: House) -> None:
+    """T-011, T-027: sorted by that; days are those of the configured zone."""
+    await promise(house, "tree", once("2026-12-24T09:00"))
+    await promise(house, "next monday", once("2026-05-11T00:00"))
+    await promise(house, "sunday", once("2026-05-10T23:59"))
+    await promise(house, "just after midnight", once("2026-05-05T00:30"))
+    await promise(house, "Call *Anna*", once("2026-05-04T18:30:15"))
+    await promise(house, "tea", once("2026-05-04T15:00"))
+    await promise(house, "water", DAILY)
+    await promise(house, "news", BY_ITSELF)
+    await promise(house, "book", NOTHING)
+    await do(
+        house,
+        "pause",
+        await promise(house, "rent", Asked(schedule_type="monthly", at="09:00", day_of_month=31)),
+    )
+    await do(house, "delete", await promise(house, "gone", NOTHING))
+    await do(house, "complete", await promise(house, "ended", NOTHING), "done")
+    assert await shown(house) == [
+        "**Today**",
+        "- 15:00 tea (`ID`, P5)",
+        "- 18:30:15 Call \\*Anna\\* (`ID`, P5)",
+        "**This week**",
+        "- Tue 00:30 just after midnight (`ID`, P5)",
+        "- Tue 08:00 water (`ID`, P5, daily at 08:00)",
+        "- Tue 08:00 news (`ID`, P5, daily at 08:00, runs by itself)",
+        "- Sun 23:59 sunday (`ID`, P5)",
+        "**Later**",
+        "- 2026-05-11 00:00 next monday (`ID`, P5)",
+        "- 2026-12-24 09:00 tree (`ID`, P5)",
+        "**Any time**",
+        "- book (`ID`, P5)",
+        "**Paused**",
+        "- rent (`ID`, P5, monthly on day 31 at 09:00)",
+    ]
+
+
+async def test_a_list_of_very_many_ends_with_how_many_more_there_are(house: House) -> None:
+    for n in range(52):
+        await promise(house, f"thing {n}", NOTHING)
+    await promise(house, "tea", once("2026-05-04T15:00"))
+    lines = await shown(house)
+    assert lines[:3] == ["**Today**", "- 15:00 tea (`ID`, P5)", "**Any time**"]
+    assert (lines[-2], lines[-1]) == ("- thing 48 (`ID`, P5)", "and 3 more")
+
+
+async def test_what_is_on_its_way_says_so(house: House, clock: HeldClock) -> None:
+    """Lesson 11: until it is in the room."""
+    await promise(house, "tea", once("2026-05-04T15:00"))
+    await promise(house, "water", DAILY)
+    reach(clock, "2026-05-05T08:00")
+    await house.fire()
+    assert await shown(house) == [
+        "**Today**",
+        "- 2026-05-04 15:00 tea (`ID`, P5; being delivered)",
+        "**This week**",
+        "- Wed 08:00 water (`ID`, P5, daily at 08:00; being delivered)",
+    ]
+    await house.deliver()
+    await house.fire()
+    assert [line.split()[2] for line in await shown(house) if line[0] == "-"] == ["08:00"]
+
+
+async def test_a_miss_is_visible_until_the_next_time_it_is_said(
+    house: House, clock: HeldClock
+) -> None:
+    """Lesson 11, T-043."""
+    await promise(house, "water", DAILY)
+    await said_at(house, clock, "2026-05-07T13:10:30")
+    line = "- Fri 08:00 water (`ID`, P5, daily at 08:00; 3 missed, last said late at 13:10)"
+    assert (await shown(house))[1] == line
+    await said_at(house, clock, "2026-05-08T08:00")
+    assert (await shown(house))[1] == "- Sat 08:00 water (`ID`, P5, daily at 08:00)"
+    reach(clock, "2026-05-09T08:00")
+    await house.fire()
+    await said_at(house, clock, "2026-05-09T08:06")
+    assert (await shown(house))[1].endswith("at 08:00; last said late at 08:06)")
+
+
+async def test_what_is_due_but_not_said_says_why(house: House, clock: HeldClock) -> None:
+    """T-013, lesson 11."""
+    await promise(house, "soup", once("2026-05-04T15:00"), ROOM_SCOPE, GROUP)
+    reach(clock, "2026-05-04T15:05")
+    assert await shown(house, **IN_GROUP) == ["**Today**", "- 15:00 soup (`ID`, P5)"]
+    clock.advance(1)
+    assert (await shown(house, **IN_GROUP))[1] == "- 15:00 soup (`ID`, P5; overdue)"
+    house.speaker.unfit.add(GROUP)
+    await house.fire()
+    assert (await shown(house, **IN_GROUP))[1] == f"- 15:00 soup (`ID`, P5; {HELD})"
+
+
+async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: HeldClock) -> None:
+    """T-050: what is shown everywhere does not tell what is private."""
+    tasks = [await promise(house, "news", BY_ITSELF, scope) for scope in (MINE, EVERYWHERE)]
+    reach(clock, "2026-05-05T08:00")
+    await house.promises.fire()  # and nobody starts the runs
+    notes = [line.split("; ")[1] for line in (await shown(house))[1:]]
+    assert notes == ["its run is not finished)"] * 2
+    last = await house.stores.occurrences.last([task.id for task in tasks])
+    async with house.database.transaction() as tx:
+        for run in last.values():
+            out = await house.outbox.say(tx, run.conversation_id, "!x:test", "x", kind="event")
+            await house.stores.runs.failed(tx, run, "no *page*", out, pauses=False)
+    notes = [line.split("; ")[1] for line in (await shown(house))[1:]]
+    assert notes == ["last run failed: no \\*page\\*)", "last run failed)"]
+
+
+@pytest.mark.parametrize("verb", ALL_VERBS)
+async def test_an_id_of_another_room_is_unknown(house: House, verb: str) -> None:
+    """T-013, T-015: for every verb the same as an id that nobody has."""
+    mine = await promise(house, "mine", DAILY)
+    ours = await promise(house, "ours", DAILY, ROOM_SCOPE, GROUP)
+    before = [await now(house, mine), await now(house, ours)]
+    assert await act(house, verb, ours) == "no task ID"
+    assert await act(house, verb, ours, **OTHER) == "no task ID"
+    assert await act(house, verb, mine, **IN_GROUP) == "no task ID"
+    bens: dict[str, Any] = {"room": "!ben:test", **BEN}
+    assert await act(house, verb, mine, **bens) == "no task ID"
+    assert await shown(house, **bens) == ["There is nothing to be done here."]
+    assert [await now(house, mine), await now(house, ours)] == before
+    assert len(await shown(house)) == len(await shown(house, **IN_GROUP)) == 2
+
+
+@pytest.mark.parametrize("verb", ALL_VERBS)
+async def test_what_is_shown_everywhere_is_changed_by_the_owner_alone(
+    house: House, verb: str
+) -> None:
+    """T-014: the owner may from every room."""
+    task = await promise(house, "be kind", DAILY, EVERYWHERE)
+    if verb == "resume":
+        await do(house, "pause", task)
+    before = await now(house, task)
+    assert "only the owner" in await act(house, verb, task, **IN_GROUP, **BEN)
+    assert await now(house, task) == before
+    assert "only the owner" not in await act(house, verb, task, **IN_GROUP)
+
+
+async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) -> None:
+    """T-063: each answer after the other, as reactions do it."""
+    task = await promise(house, "Call Anna", once("2026-05-04T15:00"))
+    await said_at(house, clock, "2026-05-04T15:00")
+    assert await act(house, "done", task) == "Done: Call Anna"
+    assert await act(house, "done", task) == "Done: Call Anna"
+    assert await act(house, "snooze", task) == "Again at 15:10: Call Anna"
+    assert (await shown(house))[1] == "- 15:10 Call Anna (`ID`, P5)"
+    await said_at(house, clock, "2026-05-04T15:10")
+    assert (await house.spoken()).count("⏰ Call Anna") == 2
+    said = "Again tomorrow (Tuesday, 2026-05-05 15:10 CEST): Call Anna"
+    assert await act(house, "tomorrow", task) == said
+    assert await act(house, "cancel", task) == "Cancelled: Call Anna (`/undo` brings it back)"
+    assert await act(house, "cancel", task) == "ID is deleted already; nothing was changed"
+    assert await act(house, "done", task) == "ID is deleted; nothing was changed"
+    assert (await now(house, task)).status == "deleted"
+    assert await ask(house, "/undo") == "- task back: Call Anna"
+
+
+async def test_what_comes_again_is_done_until_then(house: House, clock: HeldClock) -> None:
+    """T-063: the series goes on."""
+    task = await promise(house, "water", DAILY)
+    await said_at(house, clock, "2026-05-05T08:00")
+    assert await act(house, "snooze", task) == "Again at 08:10: water"
+    assert await act(house, "done", task) == "Done until Wednesday, 2026-05-06 08:00 CEST: water"
+    await said_at(house, clock, "2026-05-05T20:00")
+    assert (await house.spoken()).count("⏰ water") == 1
+    await act(house, "cancel", task)
+    await ask(house, "/undo")
+    await said_at(house, clock, "2026-05-06T08:00")
+    assert (await house.spoken()).count("⏰ water") == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (DAILY, "Tuesday, 2026-05-05 08:00 CEST"),
+        (once("2026-05-07T09:30"), "Tuesday, 2026-05-05 09:30 CEST"),
+        (NOTHING, "Tuesday, 2026-05-05 14:00 CEST"),
+    ],
+)
+async def test_tomorrow_is_at_the_time_of_day_that_it_has(
+    house: House, asked: Asked, said: str
+) -> None:
+    """T-063: also before it was ever said."""
+    task = await promise(house, "tea", asked)
+    assert await act(house, "tomorrow", task) == f"Again tomorrow ({said}): tea"
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "resumed"),
+    [
+        (NOTHING, "- tea (`ID`, P5)", "Active again: tea"),
+        (
+            DAILY,
+            "- tea (`ID`, P5, daily at 08:00)",
+            "Active again, next on Wednesday, 2026-05-06 08:00 CEST: tea",
+        ),
+        (
+            once("2026-05-04T15:00"),
+            "- tea (`ID`, P5, once at 2026-05-04 15:00)",
+            "Active again, but its time has passed and it will not come by itself;"
+            " `/tasks tomorrow ID` lets it come tomorrow: tea",
+        ),
+    ],
+)
+async def test_what_was_paused_goes_on_from_now(
+    house: House, clock: HeldClock, asked: Asked, line: str, resumed: str
+) -> None:
+    """T-006: nothing of the pause is said."""
+    task = await promise(house, "tea", asked)
+    assert await act(house, "pause", task) == "Paused until `/tasks resume ID`: tea"
+    assert await shown(house) == ["**Paused**", line]
+    assert await act(house, "snooze", task) == "ID is paused; nothing was changed"
+    await said_at(house, clock, "2026-05-05T09:00")
+    assert await act(house, "resume", task) == resumed
+    await house.fire()
+    assert not any(text.startswith("⏰") for text in await house.spoken())
+    assert ("its time has passed" in resumed) == ("time has passed" in str(await shown(house)))
+
+
+async def test_what_is_paused_can_be_done(house: House) -> None:
+    """T-005: but not a whole series, for which `cancel` is meant."""
+    book, water = await promise(house, "book", NOTHING), await promise(house, "water", DAILY)
+    for task in (book, water):
+        await act(house, "pause", task)
+    assert await act(house, "done", book) == "Done: book"
+    assert (await now(house, book)).status == "completed"
+    assert await act(house, "done", water) == "ID is paused; nothing was changed"
+
+
+@pytest.mark.parametrize("line", ["frob", "done", "done task_00000000 now", "task_00000000"])
+async def test_anything_else_gets_the_verbs(house: House, line: str) -> None:
+    said = await ask(house, f"/tasks {line}")
+    assert said == VERBS
+    assert [f"`/tasks {verb} ID`" in said for verb in ALL_VERBS] == [True] * len(ALL_VERBS)
+
+
+async def test_an_id_is_taken_as_it_is_shown(house: House) -> None:
+    """T-009: a slip gets a hint."""
+    task = await promise(house, "tea", NOTHING)
+    assert await ask(house, f"/tasks DONE #{task.id}") == "Done: tea"
+    slip = task.id[:-1] + ("0" if task.id[-1] != "0" else "1")
+    assert f"did you mean {task.id}?" in await ask(house, f"/tasks done {slip}")
+
+
+async def test_every_change_is_on_record_with_its_message(house: House) -> None:
+    task = await promise(house, "tea", NOTHING)
+    await act(house, "pause", task)
+    newest = await house.stores.changes.newest(("task",), MINE)
+    event = await house.one("SELECT event_id FROM inbox")
+    assert newest is not None
+    assert newest.cause == "command"
+    assert newest.changes[0].evidence == (event["event_id"],)

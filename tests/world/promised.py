@@ -1,0 +1,67 @@
+"""How tests of tasks make them, and look at what came of them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.world.clock import FakeClock
+from tests.world.house import ANN, ROOM, House
+from wintermute.changes.records import Reason
+from wintermute.tasks.asked import Asked
+from wintermute.tasks.records import EVERYWHERE, Task
+
+MORNING = datetime(2026, 3, 2, 7, 0, tzinfo=UTC)
+"""A Monday, 08:00 in Berlin."""
+AT_NINE = Asked(schedule_type="once", at="2026-03-02T09:00")
+DAILY = Asked(schedule_type="daily", at="09:00")
+
+
+async def talk(house: House, room: str = ROOM, scope: str = f"person:{ANN}") -> str:
+    """A conversation in a room."""
+    async with house.database.transaction() as tx:
+        return await house.conversations.in_room(tx, room, scope)
+
+
+async def promise(
+    house: House,
+    content: str = "Call Anna",
+    asked: Asked = AT_NINE,
+    scope: str = f"person:{ANN}",
+    room: str | None = ROOM,
+) -> Task:
+    """A task, as made in that room; None: on the command line."""
+    of_room = scope if scope != EVERYWHERE else f"person:{ANN}"
+    made_in = await talk(house, room, of_room) if room else None
+    async with house.database.transaction() as tx:
+        return await house.stores.tasks.add(
+            tx,
+            Reason("command", scope),
+            content,
+            scope=scope,
+            asked=asked,
+            conversation_id=made_in,
+        )
+
+
+async def now(house: House, task: Task) -> Task:
+    """The task as it is stored."""
+    return await house.stores.tasks.get(task.id, None)
+
+
+async def do(house: House, action: str, task: Task, *more: Any) -> Task:
+    """One change of it, by the person at the command line."""
+    async with house.database.transaction() as tx:
+        act = getattr(house.stores.tasks, action)
+        done: Task = await act(tx, Reason("command", task.scope), task.id, None, *more)
+        return done
+
+
+async def occurrences(house: House) -> list[tuple[str, str, int]]:
+    """Due moment in UTC, state and misses of each."""
+    rows = await house.rows("SELECT due_at, state, missed FROM occurrences ORDER BY seq")
+    return [(row["due_at"][:16], row["state"], row["missed"]) for row in rows]
+
+
+def after(clock: FakeClock, when: str) -> None:
+    """Move the clock to a local time of Berlin, before the last Sunday of March."""
+    then = datetime.fromisoformat(f"{when}+01:00")
+    clock.advance((then - clock.now()).total_seconds())

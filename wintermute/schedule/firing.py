@@ -1,0 +1,192 @@
+"""What is due is claimed, and its message promised, in one transaction (DESIGN §3, T-035).
+
+due ─▶ claimed ─▶ outbox ─▶ sent ─▶ done           a reminder
+             └──▶ a run of its own (runs.py)       an autonomous task
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from wintermute.clock import Clock
+from wintermute.commands.stores import Stores
+from wintermute.conversation.rooms import guarded
+from wintermute.conversation.speaker import Speaker
+from wintermute.db import Transaction
+from wintermute.loom.conversations import Conversation, Conversations
+from wintermute.mailbox.outbox import Late
+from wintermute.schedule.words import REMINDER, SIGNS
+from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
+from wintermute.tasks.occurrences import Occurrence, complete
+from wintermute.tasks.records import EVERYWHERE, State
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+"""Tasks of one transaction: others want to write too."""
+LET_GO = timedelta(seconds=30)
+"""How often it is looked whether there is a room by now."""
+
+
+class Fired(NamedTuple):
+    """What a look at the tables led to: rooms that have something to say, and when to look again."""
+
+    rooms: frozenset[str]
+    next_due: datetime | None
+
+
+class Taken(NamedTuple):
+    """A claim as it is kept."""
+
+    claim: Claim
+    state: State
+    conversation_id: str
+    outbox_id: str | None
+
+
+class Homes:
+    """Where tasks may be said, looked up once per transaction (T-013, T-014)."""
+
+    def __init__(
+        self, conversations: Conversations, owner_scope: str, gone: frozenset[str], speaker: Speaker
+    ) -> None:
+        self._conversations = conversations
+        self._owner_scope = owner_scope
+        self._gone = gone
+        self._speaker = speaker
+        self._known: dict[tuple[str, str | None], Conversation | None] = {}
+
+    async def of(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+        """The conversation in which a task is said now; None: there is none."""
+        key = (scope, made_in)
+        if key not in self._known:
+            self._known[key] = await self._found(tx, scope, made_in)
+        return self._known[key]
+
+    async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+        if scope == EVERYWHERE and made_in is not None:
+            found = [await self._conversations.get(made_in)]
+        else:
+            scope = self._owner_scope if scope == EVERYWHERE else scope
+            found = await self._conversations.homes(tx, scope, made_in)
+        fits = self._speaker.fits
+        open_ = (each for each in found if each.room_id not in self._gone)
+        return next((each for each in open_ if fits(each.room_id, each.scope)), None)
+
+
+class Firing:
+    """Claims what is due and promises its messages."""
+
+    def __init__(self, stores: Stores, speaker: Speaker, clock: Clock) -> None:
+        self._database = stores.database
+        self._tasks = stores.tasks
+        self._occurrences = stores.occurrences
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
+        self._known = stores.known
+        self._speaker = speaker
+        self._clock = clock
+        self._let_go: float | None = None
+
+    async def fire(self, since: datetime) -> Fired:
+        """Claim all that is due, and note what has been delivered.
+
+        `since`: when this program began; what was due before was missed.
+        """
+        rooms: set[str] = set()
+        while True:
+            async with self._database.transaction() as tx:
+                await self._look_again(tx)
+                rooms |= await self._note_delivered(tx)
+                found = await self._occurrences.due(tx, BATCH)
+                if found:
+                    rooms |= await self._claim(tx, found, since, await self._homes(tx))
+                next_due = await self._occurrences.next_due(tx)
+            if len(found) < BATCH:
+                return Fired(frozenset(rooms), next_due)
+
+    async def _look_again(self, tx: Transaction) -> None:
+        now = self._clock.monotonic()
+        if self._let_go is None or now - self._let_go >= LET_GO.total_seconds():
+            self._let_go = now
+            await self._occurrences.let_go(tx)
+
+    async def _homes(self, tx: Transaction) -> Homes:
+        gone = await self._known.gone(tx)
+        return Homes(self._conversations, self._tasks.owner_scope, gone, self._speaker)
+
+    async def _note_delivered(self, tx: Transaction) -> set[str]:
+        """What the homeserver has named is done, and gets the signs to answer with (T-063)."""
+        waiting = await self._occurrences.unsaid(tx)
+        if not waiting:
+            return set()
+        sent = await self._outbox.delivered(tx, [str(each.outbox_id) for each in waiting])
+        said = [each for each in waiting if each.outbox_id in sent]
+        await self._occurrences.said(tx, said)
+        rooms = set()
+        for each in said:
+            room_id, event_id = sent[str(each.outbox_id)]
+            if event_id is not None:
+                await self._outbox.react(tx, each.conversation_id, room_id, event_id, SIGNS)
+                rooms.add(room_id)
+        return rooms
+
+    async def _claim(
+        self, tx: Transaction, found: Sequence[Due], since: datetime, homes: Homes
+    ) -> set[str]:
+        claims = [each for due in found if (each := await self._judged(tx, due, since))]
+        before = await self._occurrences.taken(tx, claims)
+        open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
+        kept: list[Taken] = []
+        rooms: set[str] = set()
+        held: list[str] = []
+        for each in claims:
+            task = each.due.task
+            home = await homes.of(tx, task.scope, each.due.made_in)
+            if home is None:
+                held.append(task.id)
+            elif task.id in open_:
+                kept.append(await self._coalesced(tx, each, open_[task.id]))
+            elif task.id not in before:
+                kept.append(await self._promised(tx, each, home))
+                rooms.add(home.room_id)
+        await self._occurrences.hold(tx, held)
+        await self._occurrences.take(
+            tx, [each for each in kept if each.claim.due.task.id not in before]
+        )
+        await self._occurrences.advance(tx, [e for e in claims if e.due.task.id not in held])
+        await complete(tx, [*before], self._clock.now())
+        if held:
+            log.warning("no room for what is due tasks=%s", ",".join(held))
+        return rooms
+
+    async def _judged(self, tx: Transaction, due: Due, since: datetime) -> Claim | None:
+        """The claim for a task; one that meets a bug is passed over, and the others are not."""
+
+        async def judged() -> Claim:
+            return claim(due, self._clock.now(), since, self._tasks.zone)
+
+        found = await guarded(judged(), due.task.id)
+        if found is None:
+            await self._occurrences.hold(tx, [due.task.id])
+        return found
+
+    async def _promised(self, tx: Transaction, each: Claim, home: Conversation) -> Taken:
+        task, zone = each.due.task, self._tasks.zone
+        log.info("due task=%s at=%s missed=%s", task.id, each.due_at.isoformat(), each.missed)
+        if task.plan.mode != "reminder":
+            return Taken(each, "claimed", home.id, None)
+        text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
+        late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone))
+        outbox_id = await self._outbox.say(tx, home.id, home.room_id, text, kind="event", late=late)
+        return Taken(each, "claimed", home.id, outbox_id)
+
+    async def _coalesced(self, tx: Transaction, each: Claim, open_: Occurrence) -> Taken:
+        """One message, or one run, for all that fell due meanwhile (T-043, T-051)."""
+        more = max(each.missed, 1)
+        await self._occurrences.stands_for(tx, open_.seq, more)
+        if open_.outbox_id is not None:
+            text = mark(each.due_at, max(open_.missed, 1) + more, self._tasks.zone)
+            await self._outbox.relabel(tx, open_.outbox_id, Late(open_.due_at, text))
+        return Taken(each, "missed", open_.conversation_id, None)

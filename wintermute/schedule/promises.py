@@ -1,0 +1,113 @@
+"""Keeps what is promised: looks at the tables whenever something may be due."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from wintermute.clock import Clock, until_rung
+from wintermute.commands.stores import Stores
+from wintermute.conversation.rooms import guarded
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.sub_sessions import SubSessions
+from wintermute.db import Transaction
+from wintermute.schedule.alarm import Alarm
+from wintermute.schedule.firing import Fired, Firing
+from wintermute.schedule.runs import Runs
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""How soon a change of the tables is noticed, whoever made it (T-040)."""
+JUMP_SECONDS = 5.0
+"""How far the clock may be from where it should be before it has jumped."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """All that a room has under way: what it handed out, and what its tasks have begun.
+
+    Implements `conversation.sub_sessions.SubSessions`.
+    """
+
+    sub_sessions: SubSessions
+    promises: "Promises"
+
+    async def end(
+        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
+    ) -> list[str]:
+        """End it; one of these, or what was begun after a turn, can only be a sub-session."""
+        ended = await self.sub_sessions.end(tx, conversation_id, only=only, after=after)
+        if only is None and not after:
+            ended += await self.promises.end_runs(tx, conversation_id)
+        return ended
+
+
+class Promises:
+    """The one task that fires what is due; everything else only changes rows."""
+
+    def __init__(
+        self, stores: Stores, firing: Firing, runs: Runs, speaker: Speaker, clock: Clock
+    ) -> None:
+        self._database = stores.database
+        self._tasks = stores.tasks
+        self._health = stores.health
+        self._firing = firing
+        self._runs = runs
+        self._speaker = speaker
+        self._clock = clock
+        self._bell = asyncio.Event()
+        self._since = clock.now()
+        self._ahead = self._offset()
+
+    async def run(self) -> None:
+        """Fire until cancelled, beginning with what was missed."""
+        async with self._database.transaction() as tx:
+            moved = await self._tasks.rezone(tx)
+        if moved:
+            log.info("schedules moved to zone=%s tasks=%s", self._tasks.zone.key, moved)
+        wanted = asyncio.Event()
+        alarm = Alarm(self._bell.set)
+        with alarm.ticking():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._runs.run(wanted))
+                while True:
+                    self._bell.clear()
+                    version = await self._database.version()
+                    fired = await guarded(self.fire(), "schedule")
+                    await self._note(fired)
+                    alarm.at(fired.next_due if fired else None)
+                    wanted.set()
+                    await self._stirred(version, alarm)
+
+    async def fire(self) -> Fired:
+        """Look once at what is due, and let it be said."""
+        fired = await self._firing.fire(self._since)
+        for room_id in sorted(fired.rooms):
+            self._speaker.speak(room_id)
+        return fired
+
+    async def end_runs(self, tx: Transaction, conversation_id: str) -> list[str]:
+        """End what tasks have at work for a conversation; the tasks."""
+        return await self._runs.end(tx, conversation_id)
+
+    async def _note(self, fired: Fired | None) -> None:
+        if fired is None:
+            await self._health.note("schedule", "fail", "internal error, see the log")
+        else:
+            await self._health.note("schedule", "ok", "fires what is due")
+
+    async def _stirred(self, version: int, alarm: Alarm) -> None:
+        """Wait until something is due, the tables have changed, or the clock has jumped."""
+        while not self._bell.is_set():
+            await until_rung(self._bell, self._clock, LOOK_SECONDS)
+            if abs(self._offset() - self._ahead) > JUMP_SECONDS:
+                log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
+                self._ahead = self._offset()
+                alarm.reset()
+                return
+            if await self._database.version() != version:
+                return
+
+    def _offset(self) -> float:
+        """Where the clock is beside one that never jumps, in seconds."""
+        return self._clock.now().timestamp() - self._clock.monotonic()

@@ -1,0 +1,298 @@
+"""Autonomous runs: casts of their own that a due task begins (T-047 to T-053)."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
+
+from wintermute.clock import Clock, spoken
+from wintermute.commands.stores import Stores
+from wintermute.config.schema import SubSessions
+from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.rooms import guarded
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.stop import Stop
+from wintermute.conversation.terms import Terms
+from wintermute.conversation.toolbox import Caller, Toolbox
+from wintermute.conversation.wards import Wards
+from wintermute.db import Transaction
+from wintermute.delegation.delegation import Unwatched
+from wintermute.delegation.means import ROLE
+from wintermute.delegation.reports import last_step
+from wintermute.delegation.telling import Told, Words
+from wintermute.loom.records import Cast
+from wintermute.prompt.modes import START, tools_for
+from wintermute.schedule.words import failed, put_off, withheld
+from wintermute.tasks.claiming import mark
+from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
+from wintermute.tasks.records import EVERYWHERE, Task
+from wintermute.templates import Template, fill
+from wintermute.text import shortened
+
+log = logging.getLogger(__name__)
+
+NO_ACTION = "[NO_ACTION]"
+RESULT_CHARACTERS = 1_500  # of the last result, for the next run (T-049)
+MOST_INTERRUPTIONS = 3  # as of sub-sessions (L-068)
+AGAIN = timedelta(
+    seconds=60
+)  # a run waits so long for a model that is away, as messages do (L-034)
+ALWAYS = timedelta(days=3650)
+WAITS = {"model_unavailable", "budget"}  # for what passes by itself
+SPAWN = "spawn_sub_session"  # its result comes as an event, and nobody is there for it
+BROKEN = Outcome("truncated", "internal_error", "")
+NO_ANSWER = {
+    "max_turns": "it took more steps than `sub_sessions.max_turns` allows",
+    "max_seconds": "it took longer than `sub_sessions.timeout_s` allows",
+    "max_tokens": "it used more tokens than `loop.max_tokens` allows",
+    "internal_error": "something went wrong inside me; the log has the details",
+    "restarted": "it was interrupted three times",
+    "empty_reply": "the model gave an empty answer several times",
+    "context_too_large": "it does not fit into the model's window",
+    "stopped": "it was stopped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What runs may use. `depth` is how many levels of sub-sessions may be below one."""
+
+    wards: Wards
+    role: str
+    depth: int
+    at_once: int
+
+    @classmethod
+    def of(cls, limits: SubSessions, max_tokens: int, *, own_models: bool) -> "Means":
+        """As of a sub-session of a room (T-047)."""
+        wards = Wards(limits.max_turns, limits.timeout_s, max_tokens, require_done=True)
+        role = ROLE if own_models else "base"
+        return cls(wards, role, limits.max_depth - 1, limits.max_parallel)
+
+
+class Run(NamedTuple):
+    """A run that has its cast."""
+
+    occurrence: Occurrence
+    task: Task
+    cast: Cast
+    scope: str
+
+
+class Runs:
+    """Works on the autonomous tasks that are due."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        loop: Loop,
+        words: Words,
+        instruction: Template,
+        toolbox: Toolbox,
+        means: Means,
+        speaker: Speaker,
+        clock: Clock,
+    ) -> None:
+        """`instruction`: TASK_RUN.txt; `toolbox`: that of rooms."""
+        self._database = stores.database
+        self._tasks = stores.tasks
+        self._runs = stores.runs
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
+        self._casts = stores.casts
+        self._health = stores.health
+        self._loop = loop
+        self._words = words
+        self._instruction = instruction
+        self._means = means
+        self._speaker = speaker
+        self._clock = clock
+        wanted = tools_for("full", means.depth, None, toolbox.names)
+        self._toolbox = toolbox.only({*wanted, "done"} - {SPAWN})
+        self._at_work: dict[int, tuple[Run, Stop]] = {}  # by occurrence
+
+    async def run(self, wanted: asyncio.Event) -> None:
+        """Work until cancelled; `wanted` is set when there may be something to do."""
+        async with asyncio.TaskGroup() as group:
+            for run in await self._interrupted():
+                group.create_task(self._work(run, wanted))
+            while True:
+                wanted.clear()
+                for run in await self._started():
+                    group.create_task(self._work(run, wanted))
+                await wanted.wait()
+
+    async def end(self, tx: Transaction, conversation_id: str) -> list[str]:
+        """End what is at work for a conversation (L-023); the tasks."""
+        found = [
+            (run, stop) for run, stop in self._at_work.values() if _is_in(run, conversation_id)
+        ]
+        for run, stop in found:
+            await self._casts.end(tx, run.cast.id, "truncated", "stopped", "")
+            await self._runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
+            stop.press()
+        return [run.task.id for run, _ in found]
+
+    async def _served(self, tx: Transaction) -> list[str]:
+        rooms = await self._runs.rooms(tx)
+        return [
+            conversation_id
+            for conversation_id in rooms
+            if self._speaker.serves((await self._conversations.get(conversation_id)).room_id)
+        ]
+
+    async def _interrupted(self) -> list[Run]:
+        """What an earlier run of the program left, at its last stored step (T-037)."""
+        going: list[Run] = []
+        async with self._database.transaction() as tx:
+            rooms = await self._served(tx)
+            await self._runs.hurry(tx)
+            for occurrence, times in await self._runs.interrupted(tx, rooms):
+                task = await self._tasks.get(occurrence.task_id, None)
+                cast = await self._casts.get(str(occurrence.cast_id))
+                run = Run(occurrence, task, cast, await self._scope(occurrence, task))
+                if times < MOST_INTERRUPTIONS:
+                    going.append(self._kept(run))
+                else:
+                    await self._casts.end(tx, cast.id, "truncated", "restarted", cast.last_words)
+                    await self._failed(tx, run, "restarted", "")
+        return going
+
+    async def _started(self) -> list[Run]:
+        async with self._database.transaction() as tx:
+            free = self._means.at_once - len(self._at_work)
+            ready = await self._runs.ready(tx, await self._served(tx), max(free, 0))
+            found = [await self._begun(tx, occurrence) for occurrence in ready]
+            return [self._kept(run) for run in found if run is not None]
+
+    def _kept(self, run: Run) -> Run:
+        self._at_work[run.occurrence.seq] = (run, Stop())
+        return run
+
+    async def _begun(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
+        task = await self._tasks.get(occurrence.task_id, None)
+        if task.status != "active":
+            await self._runs.dropped(tx, occurrence.seq, f"the task was {task.status} by then")
+            return None
+        scope = await self._scope(occurrence, task)
+        branch = await self._branch(tx, occurrence, scope)
+        wards = self._means.wards.record()
+        cast = await self._casts.start(tx, branch, None, START, "timer", wards)
+        await self._runs.begin(tx, occurrence.seq, cast.id)
+        log.info("run starts task=%s cast=%s", task.id, cast.id)
+        return Run(occurrence, task, cast, scope)
+
+    async def _branch(self, tx: Transaction, occurrence: Occurrence, scope: str) -> str:
+        """Its own; that of an earlier attempt, which has in view what was done then."""
+        if occurrence.cast_id is not None:
+            return (await self._casts.get(occurrence.cast_id)).branch_id
+        return await self._conversations.open_run(tx, scope, self._means.depth)
+
+    async def _scope(self, occurrence: Occurrence, task: Task) -> str:
+        """Whose memory it may touch: a task that is shown everywhere has that of its room."""
+        if task.scope != EVERYWHERE:
+            return task.scope
+        return (await self._conversations.get(occurrence.conversation_id)).scope
+
+    async def _work(self, run: Run, wanted: asyncio.Event) -> None:
+        seq = run.occurrence.seq
+        try:
+            outcome = await guarded(self._cast(run, self._at_work[seq][1]), run.task.id)
+            await self._close(run, outcome or BROKEN)
+        finally:
+            del self._at_work[seq]
+            wanted.set()
+
+    async def _cast(self, run: Run, stop: Stop) -> Outcome:
+        cast, occurrence = run.cast, run.occurrence
+        caller = Caller(
+            occurrence.conversation_id, run.scope, cast.id, "timer", None, cast.started_at
+        )
+        told = Told(self._words, "full", await self._objective(run), "")
+        means = self._means
+        terms = Terms(self._toolbox, told, means.role, None, means.depth)
+        return await self._loop.run(cast, caller, terms, stop, Unwatched())
+
+    async def _objective(self, run: Run) -> str:
+        """What is to be done, and what the run should know about itself (T-045, T-049)."""
+        task, occurrence, zone = run.task, run.occurrence, self._tasks.zone
+        async with self._database.transaction() as tx:
+            before, last = await self._runs.before(tx, occurrence)
+        late = mark(occurrence.due_at, occurrence.missed, zone) if occurrence.missed else ""
+        values = {
+            "instruction": task.plan.ai_prompt or task.content,
+            "task": task.id,
+            "content": task.content,
+            "due": spoken(occurrence.due_at, zone),
+            "late": f"; it is late now{late}" if late else "",
+            "number": str(before + 1),
+            "last": f"- Last result: {shortened(last, RESULT_CHARACTERS)}"
+            if last
+            else "- There is no earlier result.",
+        }
+        return fill(self._instruction.text(), values)
+
+    async def _close(self, run: Run, outcome: Outcome) -> None:
+        """The end of the cast with what its room is told of it, in one transaction."""
+        async with self._database.transaction() as tx:
+            ended = await self._casts.end(
+                tx, run.cast.id, outcome.state, outcome.reason, outcome.text
+            )
+            if not ended:
+                return
+            if outcome.state == "terminated":
+                await self._done(tx, run, outcome.text.strip())
+            elif outcome.reason in WAITS:
+                await self._put_off(tx, run, outcome)
+            else:
+                said = outcome.text or last_step(run.cast)
+                await self._failed(tx, run, outcome.reason, said)
+            if outcome is BROKEN:
+                await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
+        self._speaker.speak((await self._conversations.get(run.occurrence.conversation_id)).room_id)
+
+    async def _done(self, tx: Transaction, run: Run, result: str) -> None:
+        occurrence, outbox_id = run.occurrence, None
+        notify = occurrence.mode == "autonomous_notify" and result not in ("", NO_ACTION)
+        if notify and (await self._tasks.get(run.task.id, None)).status != "deleted":
+            outbox_id = await self._say(tx, run, result)
+        await self._runs.done(tx, occurrence, result, outbox_id)
+
+    async def _put_off(self, tx: Transaction, run: Run, outcome: Outcome) -> None:
+        """Not a failure of the task: it waits, and its room is told so once."""
+        until = outcome.until or self._clock.now() + AGAIN
+        occurrence, zone = run.occurrence, self._tasks.zone
+        await self._runs.put_off(tx, occurrence.seq, until)
+        home = await self._conversations.get(occurrence.conversation_id)
+        if await self._may_say(run):
+            key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
+            text = put_off(run.task, outcome.text, until, zone)
+            await self._outbox.notice_once(tx, key, ALWAYS, home.id, home.room_id, text)
+
+    async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
+        """The error is kept and told, also of a silent task (T-048, T-050)."""
+        why = NO_ANSWER.get(reason, said or reason)
+        task = await self._tasks.get(run.task.id, None)
+        pauses = task.failures + 1 >= MOST_FAILURES or task.next_due is None
+        text = failed(task, why, self._tasks.zone, paused=pauses, most=MOST_FAILURES)
+        outbox_id = await self._say(tx, run, text)
+        await self._runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
+
+    async def _say(self, tx: Transaction, run: Run, text: str) -> str:
+        occurrence = run.occurrence
+        home = await self._conversations.get(occurrence.conversation_id)
+        said = text if await self._may_say(run) else withheld(occurrence)
+        return await self._outbox.say(
+            tx, home.id, home.room_id, said, kind="event", cast_id=run.cast.id
+        )
+
+    async def _may_say(self, run: Run) -> bool:
+        """Whether nobody has come in since who must not know of it (M-010)."""
+        home = await self._conversations.get(run.occurrence.conversation_id)
+        fits = self._speaker.fits(home.room_id, home.scope)
+        return fits and (home.scope == run.scope or run.scope.startswith("room:"))
+
+
+def _is_in(run: Run, conversation_id: str) -> bool:
+    return run.occurrence.conversation_id == conversation_id

@@ -1,0 +1,56 @@
+"""What rooms are told about tasks, without a model."""
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from wintermute.clock import spoken
+from wintermute.tasks.occurrences import Occurrence
+from wintermute.tasks.records import Task
+from wintermute.text import shortened
+
+REMINDER = "\N{ALARM CLOCK} "
+"""What a reminder begins with (T-046)."""
+SIGNS = ("\N{WHITE HEAVY CHECK MARK}", "\N{SLEEPING SYMBOL}", "\N{ALARM CLOCK}", "\N{CROSS MARK}")
+"""Done, again in ten minutes, again tomorrow, cancel (T-063)."""
+
+FAILED = "The run of `{id}` ({content}) failed: {why}."
+AGAIN = " It runs again on {when}."
+PAUSED = (
+    " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
+)
+NEVER_AGAIN = (
+    " It was to run only now, so I paused it: give it a new time if it is to be tried again."
+)
+PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
+WITHHELD = (
+    "A task of one of you has run here. Its result is not meant for everybody who is here by now,"
+    " so I keep it to myself: `wintermute task show {id}` has it."
+)
+CONTENT_CHARACTERS = 120
+WHY_CHARACTERS = 600
+
+
+def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool, most: int) -> str:
+    """A run failed; `paused`: it does not run again by itself (T-050)."""
+    text = FAILED.format(
+        id=task.id, content=_content(task), why=shortened(why, WHY_CHARACTERS).rstrip(".")
+    )
+    if not paused:
+        return text + (AGAIN.format(when=spoken(task.next_due, zone)) if task.next_due else "")
+    return text + (PAUSED if task.failures + 1 >= most else NEVER_AGAIN).format(id=task.id)
+
+
+def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
+    """A run waits for what passes by itself: the budget of the day, or a model that is away."""
+    return PUT_OFF.format(
+        id=task.id, content=_content(task), why=why.rstrip("."), when=spoken(until, zone)
+    )
+
+
+def withheld(run: Occurrence) -> str:
+    """Somebody came in since a private task was made here (T-013)."""
+    return WITHHELD.format(id=run.task_id)
+
+
+def _content(task: Task) -> str:
+    return shortened(task.content, CONTENT_CHARACTERS)

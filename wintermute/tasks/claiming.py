@@ -1,0 +1,62 @@
+"""Which due moment a task is claimed for, and what is next. Pure.
+
+However long we were away, a task is claimed once: for the latest moment that was due (T-043).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from wintermute.tasks.due import missed, next_due
+from wintermute.tasks.records import Task
+from wintermute.tasks.schedule import clock
+
+LATE = timedelta(minutes=5)
+"""From this on a message says when it was due (T-038)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A task whose time has come. `made_in`: the conversation it comes from, if any."""
+
+    task: Task
+    made_in: str | None
+    rule_due: datetime | None
+    snoozed: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A due moment that is taken, and what is next for its task.
+
+    `missed`: how many due moments it stands for, 0 when none was missed.
+    """
+
+    due: Due
+    due_at: datetime
+    missed: int
+    rule_due: datetime | None
+    snoozed: datetime | None
+
+
+def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
+    """The claim for a task that is due. `since`: before that we were away (T-042)."""
+    schedule, rule, snoozed = due.task.plan.schedule, due.rule_due, due.snoozed
+    moments, count = [], 0
+    if snoozed and snoozed <= now:
+        moments, count, snoozed = [snoozed], 1, None
+    if schedule and rule and rule <= now:
+        found = missed(schedule, rule, now, zone)
+        moments.append(found.latest)
+        count, rule = found.count, next_due(schedule, now, zone)
+    due_at = max(moments)
+    late = due_at < since or now - due_at > LATE or count > 1
+    return Claim(due, due_at, count if late else 0, rule, snoozed)
+
+
+def mark(due_at: datetime, count: int, zone: ZoneInfo) -> str:
+    """What a late message ends with (T-042, T-043)."""
+    local = due_at.astimezone(zone)
+    when = f"{local:%Y-%m-%d} {clock(local.time().isoformat())}"
+    more = f", {count} missed" if count > 1 else ""
+    return f" (was due {when}{more})"

@@ -1,0 +1,117 @@
+"""A moment as a person or a model writes it, read strictly: what can be misread is refused (T-018)."""
+
+import re
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from wintermute.errors import ToolFailed
+from wintermute.tasks.due import instant
+from wintermute.text import one_line
+
+CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?"
+ISO = rf"(?P<date>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:t| )(?P<clock>{CLOCK})(?:\.[0-9]+)?(?P<offset>z|[+-][0-9]{{2}}:?[0-9]{{2}})?"
+DAY = rf"(?:(?P<day>today|tomorrow) )?(?P<time>{CLOCK})"
+DISTANCE = r"in (?P<number>[0-9]{1,9}) (?P<unit>minutes?|min|hours?|h|days?|weeks?)(?![0-9a-z])"
+FORMS = f"{ISO}|{DAY}|{DISTANCE}"
+"""What `moment` reads, in small letters and with single blanks."""
+
+FURTHEST = timedelta(days=36_525)
+SHOWN = 60
+ELAPSED = {"m": timedelta(minutes=1), "h": timedelta(hours=1)}
+DAYS = {"d": 1, "w": 7}
+
+
+def moment(text: str, now: datetime, zone: ZoneInfo) -> str:
+    """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
+    at = readable(text, now, zone)
+    if at is None:
+        raise ToolFailed(
+            f"at '{shown(text)}' cannot be read; write for example "
+            f"{now.astimezone(zone) + timedelta(days=1):%Y-%m-%d}T09:00 or in 30 minutes"
+        )
+    return checked(at, text, now, zone).isoformat()
+
+
+def checked(at: datetime, text: str, now: datetime, zone: ZoneInfo) -> datetime:
+    """The moment, if it is still to come (T-019)."""
+    # Years first: at the ends of the calendar there are no time zones.
+    past, far = at.year < now.year - 1, at.year > now.year + 101
+    if not past and not far:
+        when = at if at.tzinfo else instant(at, zone)
+        past, far = when <= now, when > now + FURTHEST
+    if past:
+        raise ToolFailed(f"at '{shown(text)}': that time has passed, it is {local(now, zone)} now")
+    if far:
+        raise ToolFailed(f"at '{shown(text)}' is more than a hundred years ahead")
+    return at
+
+
+def local(when: datetime, zone: ZoneInfo) -> str:
+    """A moment with weekday, date, time and zone."""
+    return f"{when.astimezone(zone):%a %Y-%m-%d %H:%M} {zone.key}"
+
+
+def shown(text: str) -> str:
+    """What was written, short and harmless."""
+    return one_line(text)[:SHOWN]
+
+
+def readable(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
+    """The wall clock time or the instant that is meant; None if it cannot be read."""
+    found = re.fullmatch(FORMS, " ".join(text.lower().split()))
+    if found is None:
+        return None
+    if found["unit"]:
+        return _ahead(int(found["number"]), found["unit"][0], now, zone)
+    if found["date"]:
+        return _iso(found["date"], found["clock"], found["offset"])
+    clock = clock_time(found["time"])
+    return None if clock is None else _by_clock(found["day"], clock, now, zone)
+
+
+def clock_time(text: str) -> time | None:
+    """`9:00`, `09:00` or `09:00:30`; None if it is no time of day."""
+    text = text.strip()
+    if not re.fullmatch(CLOCK, text):
+        return None
+    try:
+        return time(*map(int, text.split(":")))
+    except ValueError:
+        return None
+
+
+def coming(clock: time, now: datetime, zone: ZoneInfo) -> datetime:
+    """The wall clock time on the first day on which it is still to come."""
+    today = datetime.combine(now.astimezone(zone).date(), clock)
+    return today if instant(today, zone) > now else today + timedelta(days=1)
+
+
+def _by_clock(day: str | None, clock: time, now: datetime, zone: ZoneInfo) -> datetime:
+    if day is None:
+        return coming(clock, now, zone)
+    today = datetime.combine(now.astimezone(zone).date(), clock)
+    return today + timedelta(days=day == "tomorrow")
+
+
+def _iso(day: str, clock: str, offset: str | None) -> datetime | None:
+    at = clock_time(clock)
+    if at is None:
+        return None
+    try:
+        wall = datetime.combine(date.fromisoformat(day), at)
+        return datetime.fromisoformat(f"{wall}{offset.upper()}").astimezone(UTC) if offset else wall
+    except (ValueError, OverflowError):
+        return None
+
+
+def _ahead(number: int, unit: str, now: datetime, zone: ZoneInfo) -> datetime:
+    """Minutes and hours are elapsed time; days and weeks keep the time of day.
+
+    More than can be counted is as good as the furthest that is too far.
+    """
+    most = FURTHEST.days + 366
+    if unit in ELAPSED:
+        ahead = min(number, most * 24 * 60) * ELAPSED[unit]
+        return now.astimezone(UTC).replace(microsecond=0) + min(ahead, timedelta(days=most))
+    today = now.astimezone(zone).replace(tzinfo=None, fold=0, microsecond=0)
+    return today + timedelta(days=min(number * DAYS[unit], most))
