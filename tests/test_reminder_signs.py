@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.user import MatrixUser, Message
 from wintermute.db import Database, open_database
+from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
@@ -30,6 +32,7 @@ from wintermute.matrix.session import Session
 Json = dict[str, Any]
 Person = Callable[[str], MatrixUser]
 NewName = Callable[[str], str]
+T = TypeVar("T")
 DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (
     "\N{WHITE HEAVY CHECK MARK}",
     "\N{SLEEPING SYMBOL}",
@@ -41,6 +44,20 @@ LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for 
 GATEWAY = Answer(502, b"Bad Gateway")
 FORBIDDEN = Answer(403, {"errcode": "M_FORBIDDEN", "error": "not here"})
 encrypted_or_not = pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Runs on the thread that asks: nio binds its models to one database for the whole process, so
+    ours must not open its own on another thread while a person's is at work.
+    """
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
+        ended: Future[T] = Future()
+        try:
+            ended.set_result(call(*args, **named))
+        except WintermuteError as error:
+            ended.set_exception(error)
+        return ended
 
 
 @dataclass
@@ -80,6 +97,7 @@ async def sending(
 ) -> AsyncIterator[Post]:
     """Send in a room; what is on its way when the block ends is not waited for."""
     session = Session(login.user_id, login.device_id, login.access_token, "secret")
+    asyncio.get_running_loop().set_default_executor(AtOnce())
     async with (
         open_database(folder / "test.db") as database,
         open_client(url, session, folder, new_id, clock, encryption=True) as client,

@@ -1,6 +1,7 @@
 """Autonomous runs: what a due task works on by itself, and what its room is told of it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -310,12 +311,17 @@ async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
         after(clock, "2026-03-02T09:00")
         await house.fire()
         await talk(house, ROOM, f"room:{ROOM}")
+        clock.advance(1)
         async with house.working():
             [said] = await house.said(1)
         assert "private" not in said
         assert task.id in said
         assert (await house.one("SELECT result FROM occurrences"))["result"] == "a private thing"
-        model.script(Text("hello"))
+        clock.advance(5)
+        async with house.working():
+            await house.incoming("what was that?", scope=f"room:{ROOM}", direct=False)
+            await house.said(2)
+    assert "private thing" not in json.dumps(model.requests[-1].body)
 
 
 async def test_a_run_goes_on_after_a_restart_where_it_was(

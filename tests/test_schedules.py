@@ -126,8 +126,16 @@ async def test_a_time_that_has_passed_is_refused(at: str) -> None:
 )
 async def test_a_time_that_nobody_will_see_is_refused(at: str) -> None:
     """T-018."""
-    with pytest.raises(ToolFailed, match="more than a hundred years ahead"):
-        await plan(schedule_type="once", at=at)
+    for zone in (BERLIN, ZoneInfo("America/New_York")):
+        with pytest.raises(ToolFailed, match="more than a hundred years ahead"):
+            await planned(Asked(schedule_type="once", at=at), NOW, zone)
+
+
+async def test_the_present_moment_has_passed() -> None:
+    """T-019, T-028."""
+    now = NOW.replace(microsecond=0)
+    with pytest.raises(ToolFailed, match="has passed"):
+        await plan(now=now, schedule_type="once", at="2026-02-27T12:34:56Z")
 
 
 @pytest.mark.parametrize(
@@ -219,10 +227,10 @@ async def test_a_rule_starts_at_a_wall_clock_time(at: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["FREQ=DAILY;UNTIL=20200101", "FREQ=MONTHLY;BYMONTHDAY=31;BYMONTH=2"]
+    "rule", ["FREQ=DAILY;UNTIL=20200101", "FREQ=DAILY;BYMONTHDAY=30;BYMONTH=2"]
 )
 async def test_a_rule_that_never_comes_true_is_refused(rule: str) -> None:
-    """T-025."""
+    """T-025: and soon, or it would be refused for the time it takes."""
     with pytest.raises(ToolFailed, match=f"{rule} never comes"):
         await plan(schedule_type="rrule", at="09:00", rrule=rule)
 
@@ -339,6 +347,8 @@ async def test_parts_of_an_interval_and_of_a_month_change_alone() -> None:
     assert bracket(await schedule(before, window_end="07:00"), BERLIN) == "every 60 min 22:00-07:00"
     whole = await schedule(before, window_start="none", window_end="none")
     assert bracket(whole, BERLIN) == "every 60 min"
+    same = await plan(before, NOW + timedelta(hours=1), schedule_type="interval")
+    assert same == before
     month = await plan(schedule_type="monthly", at="09:00", day_of_month=15)
     assert bracket(await schedule(month, day_of_month=1), BERLIN) == "monthly on day 1 at 09:00"
 

@@ -214,6 +214,7 @@ async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) 
     assert (await shown(house))[1] == "- 15:10 Call Anna (`ID`, P5)"
     await said_at(house, clock, "2026-05-04T15:10")
     assert (await house.spoken()).count("⏰ Call Anna") == 2
+    reach(clock, "2026-05-04T23:30")
     said = "Again tomorrow (Tuesday, 2026-05-05 15:10 CEST): Call Anna"
     assert await act(house, "tomorrow", task) == said
     assert await act(house, "cancel", task) == "Cancelled: Call Anna (`/undo` brings it back)"

@@ -8,17 +8,18 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import spoken, stamp
-from wintermute.commands.listing import task_line
+from wintermute.commands.listing import brief, task_line
 from wintermute.messages import Json
 from wintermute.tasks.asked import remarks
+from wintermute.tasks.claiming import LATE
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.occurrences import Occurrence
 from wintermute.tasks.records import Task
-from wintermute.text import harmless, one_line
+from wintermute.text import counted, harmless
 
 TOLD = 3
 """How many due times a change is answered with."""
-MOST_RESULT = 160
+UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Seen:
 
     def said(self, due: datetime) -> str:
         """A due time as a person reads it."""
-        return spoken(due, self.zone) + (" (overdue)" if due <= self.now else "")
+        return spoken(due, self.zone) + (" (overdue)" if self.now - due > LATE else "")
 
     def remark(self) -> str:
         """What is to be known about its due times."""
@@ -98,7 +99,7 @@ class Seen:
             yield "occurrences:"
         for each in occurrences:
             late = [f"{each.missed} missed"] if each.missed else []
-            said = [_shortened(each.result)] if each.result else []
+            said = [brief(each.result)] if each.result else []
             yield "  " + "  ".join([spoken(each.due_at, self.zone), each.state, *late, *said])
 
     def json(self) -> Json:
@@ -133,18 +134,18 @@ class Seen:
         return [{"due": stamp(due), "local": spoken(due, self.zone)} for due in self.coming(count)]
 
     def _misses(self) -> Iterator[str]:
-        """What did not happen, or not in time: it must be seen where tasks are listed."""
+        """What did not happen, or not in time: it is to be seen where tasks are listed."""
         task, last = self.task, self.last
         if task.held:
-            yield "due, but there is no room for it"
-        elif task.status == "active" and task.next_due and task.next_due <= self.now:
+            yield "due, but there is no room to say it in"
+        elif task.status == "active" and task.next_due and self.now - task.next_due > LATE:
             yield "overdue"
         if task.failures:
-            yield f"failed {'once' if task.failures == 1 else f'{task.failures} times in a row'}"
+            yield f"failed {counted(task.failures, 'time')} in a row"
         if last and last.missed:
             yield f"{last.missed} missed"
-        if last and last.state == "missed":
-            yield "the last time it was not done"
+        if last and last.state in UNFINISHED:
+            yield UNFINISHED[last.state]
 
 
 def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
@@ -156,8 +157,3 @@ def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
         "ended_at": stamp(occurrence.ended_at) if occurrence.ended_at else None,
         "result": occurrence.result,
     }
-
-
-def _shortened(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= MOST_RESULT else f"{line[: MOST_RESULT - 1]}…"

@@ -13,7 +13,7 @@ from wintermute.prompt.events import event
 from wintermute.tasks.occurrences import Occurrence, Occurrences
 
 MOST = 5
-DELIVERED = "the reminder was delivered"
+REMINDED = {"claimed": "the reminder is being sent", "done": "the reminder was delivered"}
 
 
 class DueEvents:
@@ -30,7 +30,7 @@ class DueEvents:
 
     def _event(self, each: Occurrence) -> str:
         failed = each.state == "failed"
-        result = DELIVERED if each.mode == "reminder" else each.result
+        result = REMINDED[each.state] if each.mode == "reminder" else each.result
         text = (
             f"Task #{each.task_id}: {each.content}\nDue: {spoken(each.due_at, self._zone)}\n"
             f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"

@@ -44,7 +44,7 @@ async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[He
     late = await _late(database, stamp(now - LATELY))
     counted = [f"{len(ids)} {what}: {_named(ids)}" for what, ids in wrong.items() if ids]
     counted += [f"{len(paused)} paused: {_named(paused)}"] if paused else []
-    counted += [f"{late} said late since yesterday"] if late else []
+    counted += [f"{late} late since yesterday"] if late else []
     text = "; ".join([await _next(database, zone), *counted])
     return "warn" if any(wrong.values()) else "ok", text
 

@@ -279,12 +279,14 @@ class Runs:
         outbox_id = await self._say(tx, run, text)
         await self._runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
-    async def _say(self, tx: Transaction, run: Run, text: str) -> str:
-        occurrence = run.occurrence
-        home = await self._conversations.get(occurrence.conversation_id)
-        said = text if await self._may_say(run) else withheld(occurrence)
+    async def _say(self, tx: Transaction, run: Run, text: str) -> str | None:
+        """Tell the room; None when it was told only that there is something it may not know."""
+        home = await self._conversations.get(run.occurrence.conversation_id)
+        if not await self._may_say(run):
+            await self._outbox.say(tx, home.id, home.room_id, withheld(run.occurrence))
+            return None
         return await self._outbox.say(
-            tx, home.id, home.room_id, said, kind="event", cast_id=run.cast.id
+            tx, home.id, home.room_id, text, kind="event", cast_id=run.cast.id
         )
 
     async def _may_say(self, run: Run) -> bool:

@@ -75,7 +75,7 @@ def clock_time(text: str) -> time | None:
     if not re.fullmatch(CLOCK, text):
         return None
     try:
-        return time(*map(int, text.split(":")))
+        return time.fromisoformat(text if text[1] != ":" else f"0{text}")
     except ValueError:
         return None
 

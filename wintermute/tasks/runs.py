@@ -76,7 +76,7 @@ class TaskRuns:
         await complete(tx, [run.task_id], self._clock.now())
 
     async def failed(
-        self, tx: Transaction, run: Occurrence, why: str, outbox_id: str, *, pauses: bool
+        self, tx: Transaction, run: Occurrence, why: str, outbox_id: str | None, *, pauses: bool
     ) -> None:
         """It failed, and was told; `pauses`: its task does not run again by itself (T-050)."""
         await self._end(tx, run.seq, "failed", why, outbox_id)

@@ -1,0 +1,117 @@
+"""What wakes the schedule: the next due moment, a change of the tables by anybody, a clock that jumps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from tests.world.house import ANN, ROOM, ZONE, House, open_house
+from tests.world.promised import occurrences, promise, talk
+from wintermute.changes.records import Reason
+from wintermute.clock import SystemClock
+from wintermute.commands.stores import Stores
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.schedule.alarm import Alarm
+from wintermute.tasks.asked import Asked
+
+
+class JumpingClock(SystemClock):
+    """The clock of the machine, which somebody sets."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+
+@asynccontextmanager
+async def keeping(folder: Path, clock: SystemClock) -> AsyncIterator[House]:
+    """Promises are kept, as in the daemon."""
+    async with open_house(folder, None, clock=clock) as house:
+        await talk(house)
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(house.promises.run())
+            yield house
+            work.cancel()
+
+
+async def spoken(house: House, n: int) -> list[str]:
+    async with asyncio.timeout(5):
+        return await house.said(n)
+
+
+def at(when: datetime) -> Asked:
+    return Asked(schedule_type="once", at=when.isoformat(timespec="seconds"))
+
+
+async def test_a_reminder_is_claimed_in_the_second_it_is_due(tmp_path: Path) -> None:
+    """Issue 6: APScheduler wakes us; nothing else happens meanwhile."""
+    clock = SystemClock()
+    async with keeping(tmp_path, clock) as house:
+        due = (clock.now() + timedelta(seconds=2.5)).replace(microsecond=0)
+        await promise(house, asked=at(due))
+        assert await spoken(house, 1) == ["⏰ Call Anna"]
+        row = await house.one("SELECT claimed_at FROM occurrences")
+        late = (datetime.fromisoformat(row["claimed_at"]) - due).total_seconds()
+        assert 0 <= late < 1
+
+
+async def test_a_change_by_another_program_is_noticed(tmp_path: Path) -> None:
+    """T-040: within five seconds."""
+    clock = SystemClock()
+    async with keeping(tmp_path, clock) as house:
+        await house.fire()
+        async with open_database(tmp_path / "wintermute.db") as database:
+            stores = Stores(database, tmp_path, ANN, clock, new_id, timezone=ZONE)
+            async with database.transaction() as tx:
+                soon = at(clock.now() + timedelta(seconds=1))
+                why = Reason("command", stores.owner_scope)
+                await stores.tasks.add(tx, why, "tea", scope=stores.owner_scope, asked=soon)
+        assert await spoken(house, 1) == ["⏰ tea"]
+
+
+async def test_a_clock_that_jumps_ahead_is_noticed(tmp_path: Path) -> None:
+    """Issue 6, item 3: and what fell due in between says that it is late."""
+    clock = JumpingClock()
+    async with keeping(tmp_path, clock) as house:
+        await promise(house, asked=at(clock.now() + timedelta(hours=1)))
+        await asyncio.sleep(0)
+        clock.ahead = timedelta(hours=2)
+        [said] = await spoken(house, 1)
+        row = await house.outbox.next(ROOM)
+        assert row is not None
+        assert "(was due " in row.text(clock.now())
+        assert said == "⏰ Call Anna"
+
+
+async def test_a_clock_that_jumps_back_repeats_nothing_and_misses_nothing(tmp_path: Path) -> None:
+    """T-034: and the heartbeat does not wait for the clock to catch up."""
+    clock = JumpingClock()
+    clock.ahead = timedelta(hours=2)
+    async with keeping(tmp_path, clock) as house:
+        await promise(house, asked=at(clock.now() + timedelta(seconds=1)))
+        await spoken(house, 1)
+        clock.ahead = timedelta(0)
+        await promise(house, "tea", asked=at(clock.now() + timedelta(seconds=2)))
+        assert await spoken(house, 2) == ["⏰ Call Anna", "⏰ tea"]
+        assert len(await occurrences(house)) == 2
+
+
+async def test_the_alarm_rings_at_its_time_and_when_that_has_passed() -> None:
+    rung = asyncio.Event()
+    alarm = Alarm(rung.set)
+    with alarm.ticking():
+        for due in (datetime.now(UTC) + timedelta(seconds=0.2), datetime(2026, 1, 1, tzinfo=UTC)):  # noqa: TID251  APScheduler asks it too
+            rung.clear()
+            alarm.at(due)
+            async with asyncio.timeout(2):
+                await rung.wait()
+        rung.clear()
+        alarm.at(datetime.now(UTC) + timedelta(seconds=0.2))  # noqa: TID251
+        alarm.at(None)
+        alarm.at(None)
+        await asyncio.sleep(0.4)
+        assert not rung.is_set()

@@ -1,0 +1,109 @@
+"""Puts tasks into the data folder of a real daemon, running or not, and counts what came of them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from tests.world.bot import Bot
+from tests.world.proxy import Request
+from tests.world.user import MatrixUser
+from wintermute.changes.records import Reason
+from wintermute.clock import Clock, SystemClock
+from wintermute.commands.stores import Stores
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.tasks.asked import Asked
+
+SYSTEM = SystemClock()
+
+
+class Back:
+    """The clock of the machine as it was some time ago: what is promised by it may be overdue."""
+
+    def __init__(self, ago: timedelta) -> None:
+        self._ago = ago
+
+    def now(self) -> datetime:
+        """Then."""
+        return SYSTEM.now() - self._ago
+
+    def monotonic(self) -> float:
+        """As it is."""
+        return SYSTEM.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """As it is."""
+        await SYSTEM.sleep(seconds)
+
+
+def in_(seconds: float) -> str:
+    """That moment from now, as a schedule has it."""
+    return (SYSTEM.now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def once(at: str) -> Asked:
+    """A reminder."""
+    return Asked(schedule_type="once", at=at)
+
+
+def run(at: str, prompt: str) -> Asked:
+    """Work of its own, whose result is posted."""
+    return Asked(schedule_type="once", at=at, execution_mode="autonomous_notify", ai_prompt=prompt)
+
+
+async def promise(
+    bot: Bot, person: str, room: str, asked: Mapping[str, Asked], clock: Clock = SYSTEM
+) -> None:
+    """Tasks of a person, as made in that direct chat."""
+    data, scope = bot.config.parent / "data", f"person:{person}"
+    async with open_database(data / "wintermute.db") as database:
+        stores = Stores(database, data, person, clock, new_id, timezone="Europe/Berlin")
+        async with database.transaction() as tx:
+            conversation = await stores.conversations.in_room(tx, room, scope)
+            for content, each in asked.items():
+                await stores.tasks.add(
+                    tx,
+                    Reason("command", scope),
+                    content,
+                    scope=scope,
+                    asked=each,
+                    conversation_id=conversation,
+                )
+
+
+def kept(bot: Bot) -> bool:
+    """Whether nothing that has been claimed is still to be done or said."""
+    return not bot.rows(
+        "SELECT 1 FROM occurrences WHERE state = 'claimed'"
+        " UNION ALL SELECT 1 FROM outbox WHERE state = 'waiting'"
+    )
+
+
+def signs(person: MatrixUser, room: str) -> dict[str, Counter[str]]:
+    """How often each sign is on each event."""
+    found: dict[str, Counter[str]] = {}
+    for event in person.events(room):
+        if event.type == "m.reaction":
+            about = event.content["m.relates_to"]
+            found.setdefault(about["event_id"], Counter())[about["key"]] += 1
+    return found
+
+
+def is_sign(request: Request) -> bool:
+    """Whether a request sends a sign; what it belongs to is readable, encrypted or not."""
+    return sends(request) and b"m.annotation" in request.body
+
+
+def is_text(request: Request) -> bool:
+    """Whether a request sends a message."""
+    return sends(request) and b"m.annotation" not in request.body
+
+
+def sends(request: Request) -> bool:
+    """Whether a request puts an event into a room."""
+    return request.method == "PUT" and "/send/" in request.path
+
+
+def asks_model(request: Request) -> bool:
+    """Whether a request wants the model to go on."""
+    return request.path.endswith("/chat/completions")
