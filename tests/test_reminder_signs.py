@@ -19,7 +19,6 @@ from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.user import MatrixUser, Message
 from wintermute.db import Database, open_database
-from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
@@ -53,10 +52,7 @@ class AtOnce(ThreadPoolExecutor):
 
     def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
         ended: Future[T] = Future()
-        try:
-            ended.set_result(call(*args, **named))
-        except WintermuteError as error:
-            ended.set_exception(error)
+        ended.set_result(call(*args, **named))
         return ended
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.world.bot import Bot, Json, write_settings
 from tests.world.delegating import done, objective
-from tests.world.duties import in_, kept, once, promise, run, signs
+from tests.world.duties import in_, in_time, kept, once, promise, run, signs
 from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
@@ -33,7 +33,6 @@ from wintermute.schedule.words import REMINDER, SIGNS
 
 SURVIVAL_SECONDS = 6.0
 HOMESERVER_DIES_EVERY = 20
-LATE = re.compile(r" \(was due [^()]*\)$")
 FAILED = re.compile(r"The run of `\w+` \((run \d+)\) failed: ")
 
 
@@ -52,7 +51,7 @@ def promised(body: str) -> str:
     """A message as it was promised: without how late it is; a run may be given up (T-050)."""
     if failed := FAILED.match(body):
         return f"result of {failed[1]}"
-    return LATE.sub("", body)
+    return in_time(body)
 
 
 class Torture:

@@ -1,5 +1,6 @@
 """Puts tasks into the data folder of a real daemon, running or not, and counts what came of them."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from wintermute.ids import new_id
 from wintermute.tasks.asked import Asked
 
 SYSTEM = SystemClock()
+LATE = re.compile(r" \(was due [^()]*\)$")
 
 
 class Back:
@@ -34,6 +36,11 @@ class Back:
     async def sleep(self, seconds: float) -> None:
         """As it is."""
         await SYSTEM.sleep(seconds)
+
+
+def in_time(body: str) -> str:
+    """A message as it was promised, without how late it is."""
+    return LATE.sub("", body)
 
 
 def in_(seconds: float) -> str:

@@ -137,7 +137,7 @@ def add(
 ) -> None:
     """Add a task, and say when it is due next.
 
-    Example: wintermute task add "Water the plants" --schedule-type weekly --day-of-week mon,thu --at 18:30
+    Example: wintermute task add "Water the plants" --schedule-type daily --at 18:30
     """
 
     async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:

@@ -1,23 +1,22 @@
 """`wintermute task export`: tasks for a calendar application."""
 
-from typing import BinaryIO
-
 import click
 
 from wintermute.cli.options import config_option
 from wintermute.cli.stores import scope_option, with_stores
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
+from wintermute.errors import WintermuteError
 from wintermute.tasks.calendar import calendar
 from wintermute.tasks.records import EVERYWHERE
 
 
 @click.command("export")
-@click.argument("file", type=click.File("wb", atomic=True), metavar="FILE.ics", default="-")
+@click.argument("file", type=click.Path(dir_okay=False), metavar="FILE.ics", default="-")
 @scope_option("Only those of a person or room, as in person:@ann:example.org.", EVERYWHERE)
 @config_option
 @click.pass_context
-def command(ctx: click.Context, file: BinaryIO, scope: str | None) -> None:
+def command(ctx: click.Context, file: str, scope: str | None) -> None:
     """Write the active tasks as an iCalendar file: events when they are due, to-dos without a time.
 
     Example: wintermute task export tasks.ics
@@ -26,4 +25,10 @@ def command(ctx: click.Context, file: BinaryIO, scope: str | None) -> None:
     async def work(stores: Stores, _: Config) -> bytes:
         return calendar(await stores.tasks.listed(scope), stores.tasks.zone)
 
-    file.write(with_stores(ctx, work))
+    written = with_stores(ctx, work)
+    # Opened only now: click.File would put an empty file in the place of an old one when we fail.
+    try:
+        with click.open_file(file, "wb", atomic=True) as out:
+            out.write(written)
+    except OSError as error:
+        raise WintermuteError(f"{file} cannot be written: {error.strerror}") from None

@@ -103,8 +103,6 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
         # What a run says is as private as the room it ran for.
         why = f": {plain(brief(last.result))}" if task.scope != EVERYWHERE else ""
         return f"last run failed{why}"
-    if last.state == "missed":
-        return f"missed {_shown(last.due_at, now, zone)}"
     ended = (last.ended_at or last.due_at).replace(second=0, microsecond=0)
     if not last.missed and not (reminds and ended - last.due_at > LATE):
         return ""

@@ -79,9 +79,7 @@ class TaskVerbs:
         tx, why, task_id, scope, by_owner = wish
         before = await self._tasks.get(task_id, scope)
         again = before.plan.schedule is not None and before.plan.schedule.kind != "once"
-        if before.status == "deleted" or (before.status == "paused" and again):
-            raise ToolFailed(f"{before.id} is {before.status}; nothing was changed")
-        if before.status == "paused":
+        if before.status == "paused" and not again:
             await self._tasks.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
             return f"Done: {_named(before)}"
         task = await self._tasks.acknowledge(tx, why, task_id, scope, by_owner=by_owner)

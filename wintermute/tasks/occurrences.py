@@ -186,10 +186,11 @@ class Occurrences:
         return row["task_id"] if row else None
 
     async def last(self, task_ids: Sequence[str]) -> dict[str, Occurrence]:
-        """The newest occurrence of each of these tasks that has one."""
+        """The newest occurrence of each of these tasks that has one which was fired."""
         rows = await self._database.rows(
             "SELECT o.* FROM json_each(?) t JOIN occurrences o ON o.seq ="
-            " (SELECT seq FROM occurrences WHERE task_id = t.value ORDER BY due_at DESC LIMIT 1)",
+            " (SELECT seq FROM occurrences WHERE task_id = t.value AND state <> 'missed'"
+            "  ORDER BY due_at DESC LIMIT 1)",
             (json.dumps([*task_ids]),),
         )
         return {row["task_id"]: occurrence(row) for row in rows}

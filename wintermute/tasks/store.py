@@ -230,6 +230,8 @@ class Tasks:
         """What was reminded of is done (T-063): once for all, or until it is due again."""
         task = await self._changeable(tx, task_id, scope, by_owner)
         schedule = task.plan.schedule
+        if task.status not in ("active", "completed"):
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         if task.status == "active" and (schedule is None or schedule.kind == "once"):
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
         await self._snoozed(tx, task.id, None)
