@@ -21,9 +21,9 @@ from wintermute.tasks.schedule import Plan, Schedule
 from wintermute.tasks.zones import described
 from wintermute.text import harmless, one_line
 
-BERLIN, LORD_HOWE, ZULU = (ZoneInfo(key) for key in ("Europe/Berlin", "Australia/Lord_Howe", "UTC"))
+BERLIN, ZULU = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
 MADE = datetime(2026, 3, 20, 12, 0, tzinfo=UTC)
-WINTER, SUMMER = MADE, datetime(2026, 6, 20, 12, 0, tzinfo=UTC)
+SUMMER = datetime(2026, 6, 20, 12, 0, tzinfo=UTC)
 COMPARED = 60
 
 
@@ -57,8 +57,13 @@ def expanded(event: Any, zone: ZoneInfo) -> Iterator[datetime]:
         yield from (date.astimezone(UTC) for date in dates)
         return
     rule = rrulestr(event["RRULE"].to_ical().decode(), dtstart=start)
-    told_in = ZULU if str(start.tzinfo) == "UTC" else zone
-    yield from (instant(date.replace(tzinfo=None), told_in) for date in rule)
+    yield from (moment(date, zone) for date in rule)
+
+
+def moment(date: datetime, zone: ZoneInfo) -> datetime:
+    """The moment of a date of the calendar."""
+    told_in = ZULU if str(date.tzinfo) == "UTC" else zone
+    return instant(date.replace(tzinfo=None), told_in)
 
 
 def every(seconds: int, *window: str, start: str = "2026-03-20T12:00:00+00:00") -> Schedule:
@@ -99,7 +104,7 @@ SCHEDULES = {
     "rule": ruled("2026-03-24T08:00:00", "FREQ=WEEKLY;BYDAY=MO,WE"),
     "rule with a count": ruled("2026-03-24T08:00:00", "FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4"),
     "rule until a day": ruled("2026-03-24T08:00:00", "FREQ=DAILY;UNTIL=20260410"),
-    "rule until a local time": ruled("2026-03-24T08:00:00", "FREQ=DAILY;UNTIL=20260410T080000"),
+    "rule until a local time": ruled("2026-03-24T08:00:00", "FREQ=DAILY;UNTIL=20260410T075959"),
     "rule until an instant": ruled("2026-03-24T08:00:00", "FREQ=DAILY;UNTIL=20260410T060000Z"),
     "rule until just before": ruled("2026-03-24T08:00:00", "FREQ=DAILY;UNTIL=20260410T055959Z"),
     "rule of every second week": ruled(
@@ -122,6 +127,8 @@ def test_an_event_recurs_as_the_task_is_due(schedule: Schedule, zone: ZoneInfo) 
     event = read(planned(schedule, zone), zone)
     due = upcoming(schedule, MADE, zone, COMPARED)
     assert tuple(islice(expanded(event, zone), COMPARED)) == due
+    # Applications count DTSTART as the first date, whatever the rule says.
+    assert moment(event["DTSTART"].dt, zone) == due[0]
 
 
 @pytest.mark.parametrize("seconds", [5400, 3600, 1800, 61, 7200])
@@ -132,6 +139,13 @@ def test_a_window_over_midnight_is_told_between_changes_of_the_clock(seconds: in
     due = upcoming(schedule, SUMMER, BERLIN, 100)
     assert ("RRULE" in event) == (seconds != 61)
     assert tuple(islice(expanded(event, BERLIN), 100)) == due
+
+
+def test_a_window_is_not_told_from_a_time_that_comes_twice() -> None:
+    """T-030: a local time in a calendar is the first of two, and now is between them."""
+    between = datetime(2026, 10, 25, 0, 45, tzinfo=UTC)
+    event = read(planned(every(1800, "01:00:00", "05:00:00"), now=between))
+    assert event["DTSTART"].dt.astimezone(UTC) == datetime(2026, 10, 25, 2, 0, tzinfo=UTC)
 
 
 @settings(max_examples=60, deadline=None)

@@ -351,7 +351,7 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
                 count += 1
                 sign_read = read_sign(broken, GROUP)
                 reads = [read(broken, GROUP), read_change(broken, GROUP)]
-                for found in filter(None, [*reads, sign_read and sign_read.stop]):
+                for found in filter(None, [*reads, sign_read and sign_read.command]):
                     (found.event_id + found.sender + found.sender_name + found.body).encode()
                     assert len(json.dumps(found.raw)) <= RAW_MOST
     assert count >= 5_000

@@ -29,7 +29,8 @@ from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.user import MatrixUser
-from wintermute.schedule.words import REMINDER, SIGNS
+from wintermute.schedule.words import REMINDER
+from wintermute.tasks.records import SIGNS
 
 SURVIVAL_SECONDS = 6.0
 HOMESERVER_DIES_EVERY = 20

@@ -20,17 +20,14 @@ from wintermute.matrix.inbox import (
     string,
 )
 from wintermute.messages import Incoming, Json
-from wintermute.tasks.records import Sign
+from wintermute.tasks.records import SIGNS, Sign
 
 Mark = Literal["good", "bad", "stop"] | Sign
 MARKS: Mapping[str, Mark] = {
     "\N{THUMBS UP SIGN}": "good",
     "\N{THUMBS DOWN SIGN}": "bad",
     "\N{OCTAGONAL SIGN}": "stop",
-    "\N{WHITE HEAVY CHECK MARK}": "done",
-    "\N{SLEEPING SYMBOL}": "snooze",
-    "\N{ALARM CLOCK}": "tomorrow",
-    "\N{CROSS MARK}": "cancel",
+    **SIGNS,
 }
 VARIATIONS = dict.fromkeys((0xFE0E, 0xFE0F, *range(0x1F3FB, 0x1F400)))
 """Presentation selectors and skin tones: with or without them it is the same sign."""

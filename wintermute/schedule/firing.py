@@ -16,10 +16,10 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation, Conversations
 from wintermute.mailbox.outbox import Late
-from wintermute.schedule.words import REMINDER, SIGNS
+from wintermute.schedule.words import REMINDER
 from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
 from wintermute.tasks.occurrences import Occurrence, complete
-from wintermute.tasks.records import EVERYWHERE, State
+from wintermute.tasks.records import EVERYWHERE, SIGNS, State
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Firing:
         for each in said:
             room_id, event_id = sent[str(each.outbox_id)]
             if event_id is not None:
-                await self._outbox.react(tx, each.conversation_id, room_id, event_id, SIGNS)
+                await self._outbox.react(tx, each.conversation_id, room_id, event_id, [*SIGNS])
                 rooms.add(room_id)
         return rooms
 

@@ -10,8 +10,6 @@ from wintermute.text import shortened
 
 REMINDER = "\N{ALARM CLOCK} "
 """What a reminder begins with (T-046)."""
-SIGNS = ("\N{WHITE HEAVY CHECK MARK}", "\N{SLEEPING SYMBOL}", "\N{ALARM CLOCK}", "\N{CROSS MARK}")
-"""Done, again in ten minutes, again tomorrow, cancel (T-063)."""
 
 FAILED = "The run of `{id}` ({content}) failed: {why}."
 AGAIN = " It runs again on {when}."

@@ -1,5 +1,6 @@
 """Tasks and their occurrences as values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -10,6 +11,13 @@ Status = Literal["active", "paused", "completed", "deleted"]
 State = Literal["claimed", "done", "failed", "missed"]
 Sign = Literal["done", "snooze", "tomorrow", "cancel"]
 """What a person may answer to a delivered reminder (T-063)."""
+SIGNS: Mapping[str, Sign] = {
+    "\N{WHITE HEAVY CHECK MARK}": "done",
+    "\N{SLEEPING SYMBOL}": "snooze",
+    "\N{ALARM CLOCK}": "tomorrow",
+    "\N{CROSS MARK}": "cancel",
+}
+"""The reactions that say it, in the order in which they are offered."""
 
 EVERYWHERE = "global"
 """The scope of a task that the owner asked to be shown in every room (T-014)."""
