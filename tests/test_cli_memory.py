@@ -143,6 +143,15 @@ def test_forgetting_is_for_good(terminal: Terminal) -> None:
     assert terminal.json("memory", "forget")["facts"] == 0
 
 
+def test_an_export_that_fails_leaves_the_file_of_before(terminal: Terminal) -> None:
+    """M-067: a backup is not worth less than an error."""
+    file = terminal.data.parent / "all.jsonl"
+    file.write_text("yesterday\n")
+    terminal.data.rename(terminal.data.with_name("elsewhere"))
+    assert terminal.run("memory", "export", file).returncode == 2
+    assert file.read_text() == "yesterday\n"
+
+
 async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal) -> None:
     """M-030: exit 1 and what to do; the memory can be named again."""
     fact_id = terminal.json("memory", "add", "The zimtkanarie sings")["id"]

@@ -3,14 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 from zoneinfo import ZoneInfo
 
 import click
 
 from wintermute.changes.records import Reason
 from wintermute.cli.history import history_command, undo_command
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.options import config_option, json_option, write_whole
 from wintermute.cli.stores import scope_option, tell, with_stores
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
@@ -171,11 +171,11 @@ def _forgotten_lines(done: Forgotten) -> Iterator[str]:
 
 
 @command.command("export")
-@click.argument("file", type=click.File("w", "utf-8", atomic=True), default="-")
+@click.argument("file", type=click.Path(dir_okay=False), default="-")
 @whose
 @config_option
 @click.pass_context
-def export(ctx: click.Context, file: TextIO, scope: str | None) -> None:
+def export(ctx: click.Context, file: str, scope: str | None) -> None:
     """Write all memories, or those of one scope, as lines of JSON.
 
     Example: wintermute memory export memories.jsonl
@@ -184,7 +184,7 @@ def export(ctx: click.Context, file: TextIO, scope: str | None) -> None:
     async def work(stores: Stores, _: Config) -> list[str]:
         return await exported(stores.facts, await _chosen(stores, scope, scope is None))
 
-    file.write("".join(f"{line}\n" for line in with_stores(ctx, work)))
+    write_whole(file, "".join(f"{line}\n" for line in with_stores(ctx, work)).encode())
 
 
 @command.command("import")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from wintermute.errors import WintermuteError
+
 CONFIG = "wintermute.config"
 REDACT = "wintermute.redact"
 """Keys of click's `Context.meta`: the path of the configuration, and what hides its secrets."""
@@ -37,6 +39,20 @@ def unread() -> Iterator[None]:
     except* BrokenPipeError:
         # Python writes what is left over at its end; nobody wants it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_whole(file: str, content: bytes) -> None:
+    """Write a file in one go, `-` is stdout; what stood there goes only when all of this is there.
+
+    click.File would put an empty file in the place of the old one when a command fails.
+
+    Raises: WintermuteError when it cannot be written.
+    """
+    try:
+        with click.open_file(file, "wb", atomic=True) as out:
+            out.write(content)
+    except OSError as error:
+        raise WintermuteError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def redacted(ctx: click.Context, text: str) -> str:

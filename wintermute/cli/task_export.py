@@ -2,11 +2,10 @@
 
 import click
 
-from wintermute.cli.options import config_option
+from wintermute.cli.options import config_option, write_whole
 from wintermute.cli.stores import scope_option, with_stores
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
-from wintermute.errors import WintermuteError
 from wintermute.tasks.calendar import calendar
 from wintermute.tasks.records import EVERYWHERE
 
@@ -25,10 +24,4 @@ def command(ctx: click.Context, file: str, scope: str | None) -> None:
     async def work(stores: Stores, _: Config) -> bytes:
         return calendar(await stores.tasks.listed(scope), stores.tasks.zone)
 
-    written = with_stores(ctx, work)
-    # Opened only now: click.File would put an empty file in the place of an old one when we fail.
-    try:
-        with click.open_file(file, "wb", atomic=True) as out:
-            out.write(written)
-    except OSError as error:
-        raise WintermuteError(f"{file} cannot be written: {error.strerror}") from None
+    write_whole(file, with_stores(ctx, work))
