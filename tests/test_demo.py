@@ -274,7 +274,7 @@ def test_one_folder_holds_one_demo(tmp_path: Path) -> None:
             text=True,
             timeout=PATIENCE,
         )
-        assert second.returncode == 2
+        assert second.returncode == 1
         assert f"another Wintermute (process {process.pid})" in second.stderr
 
 

@@ -48,6 +48,7 @@ BEFORE, AFTER = "executing", "operation"
 CLAIM, SETTLED = "INSERT INTO occurrences", "UPDATE occurrences SET state = 'done'"
 PARTS, SENT_MARK = "INSERT INTO outbox_parts", "UPDATE outbox_parts SET state"
 RUN_ENDS = "UPDATE occurrences SET state = ?, result"
+OPEN = "SELECT content FROM tasks WHERE status = 'active' AND next_due IS NOT NULL"
 WITHIN = 90.0
 ONCE = ("--schedule-type", "once")
 Steps = tuple[tuple[str, str], ...]
@@ -70,12 +71,13 @@ class Point:
     request: tuple[str, Wanted] | None = None
 
 
-# Of a reminder: its status, occurrence, message, part of it; signs recorded as sent of a row.
+# Of a reminder: its status, occurrence, message, part of it; signs of it that are recorded as sent,
+# None before they are promised, which is done together with settling it.
 DUE: Held = ("active", None, None, None, None)
 CLAIMED: Held = ("active", "claimed", "waiting", None, None)
 RENDERED: Held = ("active", "claimed", "waiting", "waiting", None)
 SENT: Held = ("active", "claimed", "sent", "sent", None)
-SETTLED_: Held = ("completed: delivered", "done", "sent", "sent", 0)
+DELIVERED: Held = ("completed: delivered", "done", "sent", "sent", 0)
 SIGNED: Held = ("completed: delivered", "done", "sent", "sent", 1)
 
 REMINDER_POINTS = (
@@ -88,10 +90,10 @@ REMINDER_POINTS = (
     Point("before sent mark", RENDERED, CLAIMED, ((BEFORE, SENT_MARK), (BEFORE, "COMMIT"))),
     Point("after sent mark", SENT, CLAIMED, ((BEFORE, SENT_MARK), (AFTER, "COMMIT"))),
     Point("before settle commit", SENT, None, ((BEFORE, SETTLED), (BEFORE, "COMMIT"))),
-    Point("after settle commit", SETTLED_, None, ((BEFORE, SETTLED), (AFTER, "COMMIT"))),
-    Point("before request of a sign", SETTLED_, None, request=("before", is_sign)),
-    Point("before response of a sign", SETTLED_, None, request=("after", is_sign)),
-    Point("before sent mark of a sign", SETTLED_, None, ((BEFORE, SENT_MARK), (BEFORE, "COMMIT"))),
+    Point("after settle commit", DELIVERED, None, ((BEFORE, SETTLED), (AFTER, "COMMIT"))),
+    Point("before request of a sign", DELIVERED, None, request=("before", is_sign)),
+    Point("before response of a sign", DELIVERED, None, request=("after", is_sign)),
+    Point("before sent mark of a sign", DELIVERED, None, ((BEFORE, SENT_MARK), (BEFORE, "COMMIT"))),
     Point("after sent mark of a sign", SIGNED, None, ((BEFORE, SENT_MARK), (AFTER, "COMMIT"))),
 )
 REMINDERS_HELD = """
@@ -145,10 +147,12 @@ class World:
         self._said: dict[str, list[str]] = {PLAIN: [], ENCRYPTED: []}
 
     async def furnish(self) -> None:
-        """Meet the bot in both rooms."""
+        """Meet the bot in both rooms, and begin a conversation in each."""
         for room, encrypted in ((PLAIN, False), (ENCRYPTED, True)):
             self._rooms[room] = await meet(self.ann, self._bot_id, encrypted=encrypted)
         assert await self.bot.stop() == 0
+        for room in self._rooms:
+            await self.put_in(room, {})
 
     def names(self, kind: str, n: int) -> list[str]:
         """So many new names."""
@@ -187,13 +191,17 @@ class World:
         """Kill the daemon at one point after the other on the way of the same tasks."""
         for point in points:
             await self.die(point)
-            rows = {row.pop("content"): tuple(row.values()) for row in self.bot.rows(held)}
-            first, *others = (rows[name] for name in names)
+            first, *others = self._held(names, held)
             assert first == point.first, point.name
             assert point.rest is None or set(others) <= {point.rest}, point.name
         await self.bot.start()
         await self.keep(names)
         assert await self.bot.stop() == 0
+        assert {row[:2] for row in self._held(names, held)} == {("completed: delivered", "done")}
+
+    def _held(self, names: list[str], held: str) -> list[Held]:
+        rows = {row.pop("content"): tuple(row.values()) for row in self.bot.rows(held)}
+        return [rows[name] for name in names]
 
     async def keep(self, names: list[str]) -> None:
         """Wait until all of this is done, said and signed."""
@@ -219,16 +227,13 @@ class World:
         for each, room_id in self._rooms.items():
             found = [m for m in await self.ann.history(room_id) if m.sender == self._bot_id]
             assert Counter(in_time(m.body) for m in found) == Counter(self._said[each])
-            signed = {m.event_id: Counter(SIGNS) for m in found if m.body.startswith(REMINDER)}
+            signed = {m.event_id: Counter([*SIGNS]) for m in found if m.body.startswith(REMINDER)}
             await self.ann.until(partial(self._is_signed, room_id, signed), what=f"{signed}")
         seen = self.ann.messages(self._rooms[room], self._bot_id)
         return [in_time(m.body) for m in seen[-len(bodies) :]]
 
     def _is_signed(self, room_id: str, signed: dict[str, Counter[str]]) -> bool:
         return signs(self.ann, room_id) == signed
-
-
-OPEN = "SELECT content FROM tasks WHERE status = 'active' AND next_due IS NOT NULL"
 
 
 def behave(seen: Seen) -> Step:
@@ -370,8 +375,9 @@ async def test_a_second_daemon_is_refused_and_the_shell_works_beside_the_first(
     assert await world.bot.stop() == 0
     await world.counted(ENCRYPTED, f"{REMINDER}{name}")  # said where she met the bot last
     [row] = world.bot.rows(
-        "SELECT unixepoch(m.sent_at, 'subsec') - unixepoch(o.due_at, 'subsec') AS late"
-        " FROM occurrences o JOIN outbox m ON m.id = o.outbox_id WHERE o.content = ?",
+        "SELECT o.due_at, m.sent_at FROM occurrences o JOIN outbox m ON m.id = o.outbox_id"
+        " WHERE o.content = ?",
         name,
     )
-    assert 0 <= row["late"] < 5
+    late = datetime.fromisoformat(row["sent_at"]) - datetime.fromisoformat(row["due_at"])
+    assert timedelta(0) <= late < timedelta(seconds=5)

@@ -148,7 +148,7 @@ async def test_the_data_folder_of_a_running_daemon_is_refused(
     config = settings(tmp_path, model.url)
     with hold(config.parent / "data"):
         code, said = await Bot(config).command("chat")
-    assert code == 2
+    assert code == 1
     assert f"process {os.getpid()}" in said
     assert said.count("\n") == 1
 

@@ -11,6 +11,7 @@ run is lost or doubled.
 
 import argparse
 import asyncio
+import logging
 import os
 import random
 import re
@@ -254,6 +255,7 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=500)
     options.add_argument("--seed", type=int, default=random.randrange(10**6))
     chosen = options.parse_args()
+    logging.getLogger("nio").setLevel(logging.ERROR)  # the watchers' word on every outage
     sys.exit(asyncio.run(torture(chosen.kills, chosen.seed)))
 
 

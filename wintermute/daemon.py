@@ -295,7 +295,7 @@ async def open_chat(
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
-    Raises: ConfigurationError, also when a daemon uses the data folder.
+    Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     outside = outside or Outside()
     clock, ids = outside.clock, outside.new_id

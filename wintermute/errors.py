@@ -2,9 +2,9 @@
 
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
-│   ├── DataFolderInUse         another daemon holds this data folder
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
 │   └── LoginRefused            the homeserver does not accept our token or password
+├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── DiskFull                    no room for what has to be kept: nothing is half written
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 ├── SendRefused                 the homeserver will never accept this event as it is
@@ -30,7 +30,7 @@ class ConfigurationError(WintermuteError):
     """Something in the person's own files must change before we can run."""
 
 
-class DataFolderInUse(ConfigurationError):
+class DataFolderInUse(WintermuteError):
     """A second daemon on the same data."""
 
 
