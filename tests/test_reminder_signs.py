@@ -184,15 +184,8 @@ async def test_signs_come_after_everything_else_that_waits(
             async with asyncio.timeout(10):
                 await seen.wait()
             await post.say(room, "it came later")
-            everything = [
-                "drink water",
-                "it waits",
-                DONE,
-                "it came later",
-                SNOOZE,
-                TOMORROW,
-                CANCEL,
-            ]
+            first, later = ["drink water", "it waits", DONE], ["it came later", SNOOZE]
+            everything = [*first, *later, TOMORROW, CANCEL]
             assert await wait_for(ann, room, login.user_id, 7) == everything
             await post.sender.drain(5)
             assert await post.rows("SELECT DISTINCT state FROM outbox") == [("sent",)]

@@ -303,3 +303,22 @@ async def test_the_definitions_are_short_and_their_examples_are_accepted(desk: D
 
 def toolbox(desk: Desk) -> Toolbox:
     return Toolbox([TaskTool(desk.tasks), AddSkill(desk.skills, ANN), AppendMemory(desk.facts)])
+
+
+async def test_what_is_not_due_any_more_says_how_it_would_be(desk: Desk) -> None:
+    """T-005, T-006: "done" to what comes again ends all of it; a paused task gets no new time."""
+    daily = {"content": "Feed the cat", "schedule_type": "daily", "at": "09:00"}
+    task = (await desk.task("add", **daily))["id"]
+    assert (
+        "if it was done just this once, resume it"
+        in (await desk.task("complete", id=task, reason="fed"))["note"]
+    )
+    with pytest.raises(ToolFailed, match="resume it first"):
+        await desk.task("update", id=task, at="10:00")
+    assert "note" not in await desk.task("resume", id=task)
+    await desk.task("pause", id=task)
+    updated = await desk.task("update", id=task, at="10:00")
+    assert (updated["next_due"], updated["note"]) == (
+        None,
+        "while it is paused it is not due: resume it",
+    )

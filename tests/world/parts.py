@@ -42,12 +42,14 @@ class SilentSpeaker:
         self.shown: list[tuple[str, str]] = []
         self.drafts: list[str] = []
         self.unfit: set[str] = set()
+        self.elsewhere: set[str] = set()
+        """Rooms that another program serves."""
 
     def serves(self, room_id: str) -> bool:
-        return True
+        return room_id not in self.elsewhere
 
     def fits(self, room_id: str, scope: str) -> bool:
-        return room_id not in self.unfit
+        return room_id not in self.unfit | self.elsewhere
 
     def attend(self, room_id: str, event_id: str) -> None:
         self._note("attend", room_id)

@@ -158,4 +158,6 @@ def _taken_back(change: Change, partly: bool) -> str:
         return f"{thing} taken out again: {text}"
     if change.before is None:
         return f"{thing} back: {text}"
+    if change.before.get("status") != change.after.get("status"):
+        return f"{thing} {change.after.get('status')} again: {text}"
     return f"{thing} {'partly ' if partly else ''}as it was before: {text}"

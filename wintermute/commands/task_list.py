@@ -79,7 +79,7 @@ def _line(
         details.append("runs by itself")
     notes = [note for note in (_own(task, due, now), _lately(task, last, now, zone)) if note]
     when = f"{_shown(due, now, zone)} " if due else ""
-    return f"- {when}{plain(task.content)} ({'; '.join([', '.join(details), *notes])})"
+    return f"- {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
 
 
 def _own(task: Task, due: datetime | None, now: datetime) -> str:

@@ -16,6 +16,8 @@ from wintermute.tasks.due import tomorrow
 from wintermute.tasks.records import EVERYWHERE, Task
 
 SNOOZE = timedelta(minutes=10)
+AROUND = "`#()[].,:;"
+"""What people copy with an id."""
 VERBS = "\n".join(
     (
         "- `/tasks`: what is to be done here",
@@ -65,7 +67,7 @@ class TaskVerbs:
         by_owner = row.origin == "owner" or scope == self._tasks.owner_scope
         why = Reason("command", scope, evidence=(row.event_id,))
         try:
-            return await verb(Wish(tx, why, words[1], scope, by_owner))
+            return await verb(Wish(tx, why, words[1].strip(AROUND).lower(), scope, by_owner))
         except ToolFailed as problem:
             return str(problem)
 

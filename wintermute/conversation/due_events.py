@@ -11,9 +11,15 @@ from wintermute.clock import spoken
 from wintermute.db import Transaction
 from wintermute.prompt.events import event
 from wintermute.tasks.occurrences import Occurrence, Occurrences
+from wintermute.text import shortened
 
 MOST = 5
-REMINDED = {"claimed": "the reminder is being sent", "done": "the reminder was delivered"}
+RESULT_CHARACTERS = 8_000
+REMINDED = {
+    "claimed": "the reminder is being sent",
+    "done": "the reminder was delivered",
+    "missed": "the reminder could not be sent",
+}
 
 
 class DueEvents:
@@ -31,6 +37,7 @@ class DueEvents:
     def _event(self, each: Occurrence) -> str:
         failed = each.state == "failed"
         result = REMINDED[each.state] if each.mode == "reminder" else each.result
+        result = shortened(result, RESULT_CHARACTERS)
         text = (
             f"Task #{each.task_id}: {each.content}\nDue: {spoken(each.due_at, self._zone)}\n"
             f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"

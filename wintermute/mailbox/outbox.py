@@ -272,10 +272,17 @@ class Outbox:
                 (stamp(self._clock.now()), part.outbox_id),
             )
 
+    async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
+        """A part is in its room, although nobody told the sender yet: people may answer it."""
+        await tx.execute(
+            "UPDATE outbox_parts SET event_id = ? WHERE txn_id = ? AND state = 'waiting'",
+            (event_id, txn_id),
+        )
+
     async def knows(self, event_id: str) -> bool:
         """Whether this event is one of ours that is recorded as sent."""
         row = await self._database.row(
-            "SELECT 1 FROM outbox_parts WHERE event_id = ? LIMIT 1", (event_id,)
+            "SELECT 1 FROM outbox_parts WHERE event_id = ? AND state = 'sent' LIMIT 1", (event_id,)
         )
         return row is not None
 
@@ -291,7 +298,7 @@ class Outbox:
     async def relabel(self, tx: Transaction, outbox_id: str, late: Late) -> None:
         """What waits to be said is late by now, and ends with something else (T-043)."""
         await tx.execute(
-            "UPDATE outbox SET late_after = ?, late_mark = ? WHERE id = ? AND state = 'waiting'",
+            "UPDATE outbox SET late_after = ?, late_mark = ? WHERE id = ? AND state <> 'sent'",
             (stamp(late.after), late.mark, outbox_id),
         )
 

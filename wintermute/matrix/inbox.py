@@ -160,7 +160,7 @@ def in_group(said: str, named: bool, account: Account, policy: Policy) -> Readin
     rest = after_address(said, account)
     addressed = named or rest is not None
     body = rest or said
-    if body.startswith("/") and (addressed or body.split(maxsplit=1)[0] in policy.commands):
+    if body.startswith("/") and (addressed or body.split(maxsplit=1)[0].lower() in policy.commands):
         return Reading("command", body)
     return Reading("message" if addressed else "context", body)
 

@@ -19,7 +19,9 @@ from wintermute.matrix.inbox import (
     RoomView,
     inviter,
     is_direct,
+    mapping,
     read_event,
+    string,
     views,
 )
 from wintermute.matrix.relations import read_edit, read_reaction
@@ -134,7 +136,15 @@ class Intake:
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             if event["sender"] != us:
                 conversation = await self._event(tx, event, then) or conversation
+            else:
+                await self._own(tx, event)
         return {conversation} if conversation else set()
+
+    async def _own(self, tx: Transaction, event: Json) -> None:
+        """Know an event of ours again: somebody may react to it before its sender is answered."""
+        txn_id = string(mapping(event.get("unsigned")), "transaction_id")
+        if txn_id:
+            await self._outbox.seen(tx, txn_id, str(event["event_id"]))
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us; its conversation then."""

@@ -116,7 +116,8 @@ class Sender:
                     await self._clock.sleep(wait)
         finally:
             self._busy.discard(room_id)
-            self._bell.set()  # what came in since `next` found nothing
+            if not self._closing:
+                self._bell.set()  # what came in since `next` found nothing
 
     async def _deliver(self, row: Outgoing) -> None:
         found = await self._outbox.parts(row.id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, is_direct
+from wintermute.matrix.inbox import Account, Policy, RoomView, is_direct
 from wintermute.matrix.outbox import Sender
 
 log = logging.getLogger(__name__)
@@ -21,6 +21,19 @@ LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may foll
 class _Wanted:
     typing: bool
     event_id: str
+
+
+def fits(view: RoomView, scope: str, account: Account, policy: Policy) -> bool:
+    """Whether what is meant for a scope may be said in a room, by who is in there.
+
+    Where nobody is listened to, nobody could answer, and all who would hear it are strangers (A-3).
+    """
+    heard = not policy.rooms or view.room_id in policy.rooms
+    if not heard or policy.allowed.isdisjoint(view.members):
+        return False
+    if not scope.startswith(PERSON):
+        return True
+    return is_direct(view, account, policy) and scope.removeprefix(PERSON) in view.members
 
 
 class MatrixSpeaker:
@@ -41,12 +54,7 @@ class MatrixSpeaker:
     def fits(self, room_id: str, scope: str) -> bool:
         """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
         view = self._client.room(room_id)
-        if room_id == TERMINAL or not view.members:
-            return False
-        if not scope.startswith(PERSON):
-            return True
-        alone = is_direct(view, self._client.account, self._policy)
-        return alone and scope.removeprefix(PERSON) in view.members
+        return room_id != TERMINAL and fits(view, scope, self._client.account, self._policy)
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Mark the event as read and write on its room."""

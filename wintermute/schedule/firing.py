@@ -14,12 +14,13 @@ from wintermute.commands.stores import Stores
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
-from wintermute.loom.conversations import Conversation, Conversations
-from wintermute.mailbox.outbox import Late
+from wintermute.loom.conversations import Conversation
+from wintermute.mailbox.outbox import TERMINAL, Late
+from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import REMINDER
 from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
 from wintermute.tasks.occurrences import Occurrence, complete
-from wintermute.tasks.records import EVERYWHERE, SIGNS, State
+from wintermute.tasks.records import SIGNS, State
 
 log = logging.getLogger(__name__)
 
@@ -45,36 +46,6 @@ class Taken(NamedTuple):
     outbox_id: str | None
 
 
-class Homes:
-    """Where tasks may be said, looked up once per transaction (T-013, T-014)."""
-
-    def __init__(
-        self, conversations: Conversations, owner_scope: str, gone: frozenset[str], speaker: Speaker
-    ) -> None:
-        self._conversations = conversations
-        self._owner_scope = owner_scope
-        self._gone = gone
-        self._speaker = speaker
-        self._known: dict[tuple[str, str | None], Conversation | None] = {}
-
-    async def of(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        """The conversation in which a task is said now; None: there is none."""
-        key = (scope, made_in)
-        if key not in self._known:
-            self._known[key] = await self._found(tx, scope, made_in)
-        return self._known[key]
-
-    async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        if scope == EVERYWHERE and made_in is not None:
-            found = [await self._conversations.get(made_in)]
-        else:
-            scope = self._owner_scope if scope == EVERYWHERE else scope
-            found = await self._conversations.homes(tx, scope, made_in)
-        fits = self._speaker.fits
-        open_ = (each for each in found if each.room_id not in self._gone)
-        return next((each for each in open_ if fits(each.room_id, each.scope)), None)
-
-
 class Firing:
     """Claims what is due and promises its messages."""
 
@@ -83,8 +54,7 @@ class Firing:
         self._tasks = stores.tasks
         self._occurrences = stores.occurrences
         self._outbox = stores.outbox
-        self._conversations = stores.conversations
-        self._known = stores.known
+        self._stores = stores
         self._speaker = speaker
         self._clock = clock
         self._let_go: float | None = None
@@ -101,7 +71,8 @@ class Firing:
                 rooms |= await self._note_delivered(tx)
                 found = await self._occurrences.due(tx, BATCH)
                 if found:
-                    rooms |= await self._claim(tx, found, since, await self._homes(tx))
+                    homes = await Homes.now(tx, self._stores, self._speaker)
+                    rooms |= await self._claim(tx, found, since, homes)
                 next_due = await self._occurrences.next_due(tx)
             if len(found) < BATCH:
                 return Fired(frozenset(rooms), next_due)
@@ -111,10 +82,6 @@ class Firing:
         if self._let_go is None or now - self._let_go >= LET_GO.total_seconds():
             self._let_go = now
             await self._occurrences.let_go(tx)
-
-    async def _homes(self, tx: Transaction) -> Homes:
-        gone = await self._known.gone(tx)
-        return Homes(self._conversations, self._tasks.owner_scope, gone, self._speaker)
 
     async def _note_delivered(self, tx: Transaction) -> set[str]:
         """What the homeserver has named is done, and gets the signs to answer with (T-063)."""
@@ -137,7 +104,7 @@ class Firing:
     ) -> set[str]:
         claims = [each for due in found if (each := await self._judged(tx, due, since))]
         before = await self._occurrences.taken(tx, claims)
-        open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
+        open_ = await self._open(tx, claims, homes)
         kept: list[Taken] = []
         rooms: set[str] = set()
         held: list[str] = []
@@ -146,20 +113,37 @@ class Firing:
             home = await homes.of(tx, task.scope, each.due.made_in)
             if home is None:
                 held.append(task.id)
+            elif task.id in before:
+                continue
             elif task.id in open_:
                 kept.append(await self._coalesced(tx, each, open_[task.id]))
-            elif task.id not in before:
+            else:
                 kept.append(await self._promised(tx, each, home))
                 rooms.add(home.room_id)
         await self._occurrences.hold(tx, held)
-        await self._occurrences.take(
-            tx, [each for each in kept if each.claim.due.task.id not in before]
-        )
+        await self._occurrences.take(tx, kept)
         await self._occurrences.advance(tx, [e for e in claims if e.due.task.id not in held])
-        await complete(tx, [*before], self._clock.now())
+        await complete(tx, before - open_.keys(), self._clock.now())
         if held:
-            log.warning("no room for what is due tasks=%s", ",".join(held))
+            log.debug("no room for what is due tasks=%s", ",".join(held))
         return rooms
+
+    async def _open(
+        self, tx: Transaction, claims: Sequence[Claim], homes: Homes
+    ) -> dict[str, Occurrence]:
+        """What is under way of these tasks, by task.
+
+        A message that is not going to be said where it was to be is given up when there is
+        another room by now: else all that is due later would wait for it.
+        """
+        dues = {each.due.task.id: each.due for each in claims}
+        open_ = await self._occurrences.open_of(tx, [*dues])
+        unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
+        for task_id in await self._occurrences.unsayable(tx, [*dues], unserved):
+            home = await homes.of(tx, dues[task_id].task.scope, dues[task_id].made_in)
+            if home is not None and home.id != open_[task_id].conversation_id:
+                await self._occurrences.give_up(tx, open_.pop(task_id).seq)
+        return open_
 
     async def _judged(self, tx: Transaction, due: Due, since: datetime) -> Claim | None:
         """The claim for a task; one that meets a bug is passed over, and the others are not."""

@@ -22,7 +22,9 @@ from wintermute.delegation.means import ROLE
 from wintermute.delegation.reports import last_step
 from wintermute.delegation.telling import Told, Words
 from wintermute.loom.records import Cast
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.prompt.modes import START, tools_for
+from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import failed, put_off, withheld
 from wintermute.tasks.claiming import mark
 from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
@@ -95,6 +97,7 @@ class Runs:
         clock: Clock,
     ) -> None:
         """`instruction`: TASK_RUN.txt; `toolbox`: that of rooms."""
+        self._stores = stores
         self._database = stores.database
         self._tasks = stores.tasks
         self._runs = stores.runs
@@ -146,18 +149,36 @@ class Runs:
         """What an earlier run of the program left, at its last stored step (T-037)."""
         going: list[Run] = []
         async with self._database.transaction() as tx:
+            await self._take_over(tx)
             rooms = await self._served(tx)
             await self._runs.hurry(tx)
             for occurrence, times in await self._runs.interrupted(tx, rooms):
                 task = await self._tasks.get(occurrence.task_id, None)
                 cast = await self._casts.get(str(occurrence.cast_id))
-                run = Run(occurrence, task, cast, await self._scope(occurrence, task))
+                scope = await self._conversations.scope_of(cast.branch_id)
+                run = Run(occurrence, task, cast, scope)
                 if times < MOST_INTERRUPTIONS:
                     going.append(self._kept(run))
                 else:
                     await self._casts.end(tx, cast.id, "truncated", "restarted", cast.last_words)
                     await self._failed(tx, run, "restarted", "")
+        for conversation_id in rooms:
+            self._speaker.speak((await self._conversations.get(conversation_id)).room_id)
         return going
+
+    async def _take_over(self, tx: Transaction) -> None:
+        """What a chat at the terminal has left, once nobody sits there, is for a room (T-037)."""
+        if self._speaker.serves(TERMINAL):
+            return
+        homes = await Homes.now(tx, self._stores, self._speaker)
+        for conversation_id in await self._runs.rooms(tx):
+            if (await self._conversations.get(conversation_id)).room_id != TERMINAL:
+                continue
+            for run in await self._runs.open_in(tx, conversation_id):
+                task = await self._tasks.get(run.task_id, None)
+                home = await homes.of(tx, task.scope, None)
+                if home is not None:
+                    await self._runs.move(tx, run.seq, home.id)
 
     async def _started(self) -> list[Run]:
         async with self._database.transaction() as tx:
@@ -175,25 +196,26 @@ class Runs:
         if task.status != "active":
             await self._runs.dropped(tx, occurrence.seq, f"the task was {task.status} by then")
             return None
-        scope = await self._scope(occurrence, task)
-        branch = await self._branch(tx, occurrence, scope)
-        wards = self._means.wards.record()
-        cast = await self._casts.start(tx, branch, None, START, "timer", wards)
+        branch, scope = await self._branch(tx, occurrence, task)
+        # One event: that it was tried before is no message of its own.
+        event, wards = f"run_{occurrence.seq}", self._means.wards.record()
+        cast = await self._casts.start(tx, branch, event, START, "timer", wards)
         await self._runs.begin(tx, occurrence.seq, cast.id)
         log.info("run starts task=%s cast=%s", task.id, cast.id)
         return Run(occurrence, task, cast, scope)
 
-    async def _branch(self, tx: Transaction, occurrence: Occurrence, scope: str) -> str:
-        """Its own; that of an earlier attempt, which has in view what was done then."""
-        if occurrence.cast_id is not None:
-            return (await self._casts.get(occurrence.cast_id)).branch_id
-        return await self._conversations.open_run(tx, scope, self._means.depth)
+    async def _branch(self, tx: Transaction, occurrence: Occurrence, task: Task) -> tuple[str, str]:
+        """Its own, and whose memory it may touch: a task of all rooms has that of its room.
 
-    async def _scope(self, occurrence: Occurrence, task: Task) -> str:
-        """Whose memory it may touch: a task that is shown everywhere has that of its room."""
-        if task.scope != EVERYWHERE:
-            return task.scope
-        return (await self._conversations.get(occurrence.conversation_id)).scope
+        That of an earlier attempt has in view what was done then, and stays whose it was.
+        """
+        if occurrence.cast_id is not None:
+            branch = (await self._casts.get(occurrence.cast_id)).branch_id
+            return branch, await self._conversations.scope_of(branch)
+        scope = task.scope
+        if scope == EVERYWHERE:
+            scope = (await self._conversations.get(occurrence.conversation_id)).scope
+        return await self._conversations.open_run(tx, scope, self._means.depth), scope
 
     async def _work(self, run: Run, wanted: asyncio.Event) -> None:
         seq = run.occurrence.seq
@@ -273,10 +295,12 @@ class Runs:
     async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
         """The error is kept and told, also of a silent task (T-048, T-050)."""
         why = NO_ANSWER.get(reason, said or reason)
-        task = await self._tasks.get(run.task.id, None)
-        pauses = task.failures + 1 >= MOST_FAILURES or task.next_due is None
-        text = failed(task, why, self._tasks.zone, paused=pauses, most=MOST_FAILURES)
-        outbox_id = await self._say(tx, run, text)
+        task, outbox_id = await self._tasks.get(run.task.id, None), None
+        ends = task.failures + 1 >= MOST_FAILURES or task.next_due is None
+        pauses = ends and task.status == "active"
+        if task.status != "deleted":
+            text = failed(task, why, self._tasks.zone, paused=pauses, most=MOST_FAILURES)
+            outbox_id = await self._say(tx, run, text)
         await self._runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
     async def _say(self, tx: Transaction, run: Run, text: str) -> str | None:

@@ -1,7 +1,7 @@
 """The table of occurrences: each due moment of a task is claimed once, before anything is done."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -71,11 +71,16 @@ class Occurrences:
         ]
 
     async def next_due(self, tx: Transaction) -> datetime | None:
-        """When to look again: the earliest moment of all tasks and of runs that were put off."""
+        """When to look again: the earliest moment of all tasks and of runs that were put off.
+
+        A run whose time has come waits for a free place, and is begun when there is one.
+        """
         row = await tx.row(
             "SELECT min(due) AS due FROM (SELECT min(next_due) AS due FROM tasks INDEXED BY"
             "  tasks_due WHERE status = 'active' AND held = 0 AND next_due IS NOT NULL"
-            " UNION ALL SELECT min(not_before) FROM occurrences WHERE state = 'claimed')"
+            " UNION ALL SELECT min(not_before) FROM occurrences WHERE state = 'claimed'"
+            "  AND not_before > ?)",
+            (stamp(self._clock.now()),),
         )
         return _moment(row["due"]) if row else None
 
@@ -97,6 +102,25 @@ class Occurrences:
             (json.dumps([*task_ids]),),
         )
         return {row["task_id"]: occurrence(row) for row in rows}
+
+    async def unsayable(
+        self, tx: Transaction, task_ids: Sequence[str], unserved: str | None
+    ) -> list[str]:
+        """The tasks among these whose message was refused for good, or is for an `unserved` room."""
+        rows = await tx.rows(
+            "SELECT o.task_id FROM occurrences o JOIN json_each(?) t ON t.value = o.task_id"
+            " JOIN outbox m ON m.id = o.outbox_id"
+            " WHERE o.state = 'claimed' AND (m.state = 'stuck' OR m.room_id = ?)",
+            (json.dumps([*task_ids]), unserved),
+        )
+        return [row["task_id"] for row in rows]
+
+    async def give_up(self, tx: Transaction, seq: int) -> None:
+        """An occurrence that is not going to be said."""
+        await tx.execute(
+            "UPDATE occurrences SET state = 'missed', ended_at = ? WHERE seq = ?",
+            (stamp(self._clock.now()), seq),
+        )
 
     async def taken(self, tx: Transaction, claims: Sequence[Claim]) -> set[str]:
         """The tasks among these whose due moment was claimed before (T-034)."""
@@ -225,7 +249,7 @@ class Occurrences:
         )
 
 
-async def complete(tx: Transaction, task_ids: Sequence[str], now: datetime) -> None:
+async def complete(tx: Transaction, task_ids: Collection[str], now: datetime) -> None:
     """End the tasks among these that are never due again (T-025, T-041)."""
     await tx.execute_many(
         "UPDATE tasks SET status = 'completed', reason = 'delivered', changed_at = ?"

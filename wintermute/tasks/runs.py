@@ -24,6 +24,20 @@ class TaskRuns:
         rows = await tx.rows(f"SELECT DISTINCT conversation_id FROM occurrences WHERE {AT_WORK}")
         return [row["conversation_id"] for row in rows]
 
+    async def move(self, tx: Transaction, seq: int, conversation_id: str) -> None:
+        """It is for another room from now on."""
+        await tx.execute(
+            "UPDATE occurrences SET conversation_id = ? WHERE seq = ?", (conversation_id, seq)
+        )
+
+    async def open_in(self, tx: Transaction, conversation_id: str) -> list[Occurrence]:
+        """What is at work or waits for a conversation."""
+        rows = await tx.rows(
+            f"SELECT * FROM occurrences WHERE {AT_WORK} AND conversation_id = ? ORDER BY seq",
+            (conversation_id,),
+        )
+        return [occurrence(row) for row in rows]
+
     async def ready(self, tx: Transaction, rooms: Sequence[str], limit: int) -> list[Occurrence]:
         """What may start now, oldest first: not begun yet, or put off until now."""
         rows = await tx.rows(

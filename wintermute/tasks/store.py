@@ -25,6 +25,8 @@ from wintermute.text import one_line
 VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
 """The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
 
+BY_DAY = ("daily", "weekly", "monthly", "rrule")
+"""Schedules that are due by the wall clock, on a day once at most."""
 ORDER = "ORDER BY priority, seq"
 ID_LENGTH = len("task_") + 8
 """Short enough to be typed; a name that was given before is not given again."""
@@ -120,7 +122,8 @@ class Tasks:
             raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
         task = await self._changeable(tx, task_id, scope, by_owner)
         if task.status not in ("active", "paused"):
-            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
+            first = "; resume it first" if task.status == "completed" else ""
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
         changed = replace(
             task,
             content=task.content if content is None else checked_text(content, "content"),
@@ -235,7 +238,10 @@ class Tasks:
         if task.status == "active" and (schedule is None or schedule.kind == "once"):
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
         await self._snoozed(tx, task.id, None)
-        return await self.find(tx, task.id, scope)
+        left = await self.find(tx, task.id, scope)
+        if left.status == "active" and left.next_due is None:
+            return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+        return left
 
     async def _snoozed(self, tx: Transaction, task_id: str, until: datetime | None) -> None:
         await tx.execute(
@@ -268,20 +274,22 @@ class Tasks:
         """What is to come keeps its local time in another zone than before (T-033); how many.
 
         A day on which it was due by the old clock is not begun again by the new one. What fell
-        due under the old zone and has not been claimed stays due.
+        due under the old zone and has not been claimed stays due, and so does what has no moment
+        to come by the new clock: nothing is lost.
         """
         rows = await tx.rows(
-            f"SELECT {COLUMNS}, zone, (SELECT max(due_at) FROM occurrences o WHERE o.task_id ="
+            f"SELECT {COLUMNS}, zone, rule_due, (SELECT max(due_at) FROM occurrences o WHERE o.task_id ="
             " tasks.id) AS last FROM tasks WHERE status = 'active' AND schedule IS NOT NULL"
             " AND zone <> ? AND rule_due > ?",
             (self.zone.key, stamp(self._clock.now())),
         )
         for row in rows:
             task, after = self._task(row), self._clock.now()
-            if row["last"] and row["zone"]:
+            schedule = task.plan.schedule
+            if row["last"] and row["zone"] and schedule and schedule.kind in BY_DAY:
                 local = moment(row["last"]).astimezone(ZoneInfo(row["zone"]))
                 after = max(after, local.replace(tzinfo=self.zone))
-            await self._rule(tx, task, after)
+            await self._rule(tx, task, after, moment(row["rule_due"]))
         return len(rows)
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
@@ -386,10 +394,12 @@ class Tasks:
             await self._rule(tx, task, self._clock.now())
         return await self.find(tx, task.id, None)
 
-    async def _rule(self, tx: Transaction, task: Task, after: datetime) -> None:
+    async def _rule(
+        self, tx: Transaction, task: Task, after: datetime, otherwise: datetime | None = None
+    ) -> None:
         """What is next after a moment; nothing unless it is active."""
         schedule = task.plan.schedule if task.status == "active" else None
-        due = next_due(schedule, after, self.zone) if schedule else None
+        due = next_due(schedule, after, self.zone) or otherwise if schedule else None
         await tx.execute(
             "UPDATE tasks SET rule_due = ?, zone = ?, held = 0 WHERE id = ?",
             (stamp(due) if due else None, self.zone.key, task.id),

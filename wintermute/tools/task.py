@@ -28,6 +28,8 @@ TAKES = {
 """The arguments of each action. A reason is listened to everywhere, and kept by `complete`."""
 DUE_TIMES = 3
 NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
+HELD_BACK = "while it is paused it is not due: resume it"
+OVER = "the whole series is over; if it was done just this once, resume it"
 BY_ITSELF = (
     "a task that runs by itself makes and changes no schedules: nothing was done."
     " Say in the answer what should be scheduled or changed"
@@ -140,6 +142,10 @@ class TaskTool:
 
     def _note(self, task: Task) -> str:
         schedule = task.plan.schedule
-        if schedule is None or task.status != "active":
+        if schedule is None or task.status == "deleted":
             return ""
+        if task.status == "paused":
+            return HELD_BACK
+        if task.status == "completed":
+            return OVER if schedule.kind != "once" else ""
         return remarks(schedule, task.next_due, self._tasks.zone) if task.next_due else NO_MORE

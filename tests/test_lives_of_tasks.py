@@ -1,0 +1,196 @@
+"""Random lives of tasks against a simple model: no due moment is lost, none is said twice."""
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.world.clock import FakeClock
+from tests.world.house import ANN, House, open_house
+from tests.world.promised import MORNING, do, promise, talk
+from wintermute.changes.records import Reason
+from wintermute.errors import ToolFailed
+from wintermute.tasks.asked import Asked
+from wintermute.tasks.due import next_due
+from wintermute.tasks.records import Task
+
+SCHEDULES = (
+    Asked(schedule_type="once", at="in 1 hours"),
+    Asked(schedule_type="once", at="09:00"),
+    Asked(schedule_type="daily", at="09:00"),
+    Asked(schedule_type="interval", interval_seconds=1800),
+    Asked(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=2", at="10:00"),
+    Asked(schedule_type="none"),
+)
+ACTIONS = ("pause", "resume", "delete", "restore", "acknowledge", "complete", "snooze")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, len(SCHEDULES) - 2)),
+        st.tuples(st.just("update"), st.integers(0, len(SCHEDULES) - 1)),
+        st.tuples(st.sampled_from(ACTIONS), st.integers(0, 9)),
+        st.tuples(st.just("undo"), st.integers(0, 3)),
+        st.tuples(st.sampled_from(("pass", "away")), st.sampled_from((1, 10, 31, 60, 1500, 5000))),
+        st.tuples(st.sampled_from(("deliver", "restart")), st.just(0)),
+    ),
+    min_size=6,
+    max_size=25,
+)
+
+
+@dataclass
+class Life:
+    """The house, and since when each task counts: made, begun anew, or claimed."""
+
+    house: House
+    clock: FakeClock
+    since: dict[str, datetime] = field(default_factory=dict)
+    snoozed: dict[str, datetime] = field(default_factory=dict)
+
+    async def tasks(self) -> dict[str, Task]:
+        return {task.id: task for task in await self.house.stores.tasks.listed(None, "all")}
+
+    def note(self, before: dict[str, Task], after: dict[str, Task]) -> None:
+        """What a person's change means for what is due next."""
+        for task in after.values():
+            was = before.get(task.id)
+            woken = was is None or (was.status != "active" and task.status == "active")
+            if woken or (was and was.plan.schedule != task.plan.schedule):
+                self.since[task.id] = self.clock.now()
+                self.snoozed.pop(task.id, None)
+            if task.status != "active":
+                self.snoozed.pop(task.id, None)
+
+    def expected(self, task: Task) -> datetime | None:
+        """When it is due next."""
+        if task.status != "active":
+            return None
+        schedule, zone = task.plan.schedule, self.house.stores.tasks.zone
+        rule = next_due(schedule, self.since[task.id], zone) if schedule else None
+        return min(filter(None, (rule, self.snoozed.get(task.id))), default=None)
+
+    async def do(self, name: str, n: int) -> None:
+        """One step of a person, or of the world."""
+        before = await self.tasks()
+        match name:
+            case "away":
+                self.clock.advance(n * 60)
+            case "pass":
+                self.clock.advance(n * 60)
+                await self.fire()
+            case "deliver":
+                await self.house.deliver()
+            case "add":
+                await promise(self.house, f"task {len(before)}", SCHEDULES[n])
+                self.note(before, await self.tasks())
+            case _ if before:
+                await self._changed(name, n, [*before.values()][n % len(before)])
+
+    async def _changed(self, name: str, n: int, task: Task) -> None:
+        before = await self.tasks()
+        try:
+            await self._change(name, n, task)
+        except ToolFailed:
+            assert await self.tasks() == before
+            return
+        self.note(before, await self.tasks())
+        if name == "update":  # also to the same: it counts from now
+            self.since[task.id] = self.clock.now()
+        if name in ("update", "acknowledge"):
+            self.snoozed.pop(task.id, None)
+        if name == "snooze":
+            self.snoozed[task.id] = self.clock.now() + timedelta(minutes=10)
+
+    async def _change(self, name: str, n: int, task: Task) -> None:
+        if name == "undo":
+            found = await self.house.stores.changes.history(("task",))
+            await self.house.stores.undo.run(found[min(n, len(found) - 1)])
+        elif name == "update":
+            async with self.house.database.transaction() as tx:
+                await self.house.stores.tasks.change(
+                    tx, Reason("command", task.scope), task.id, None, asked=SCHEDULES[n]
+                )
+        else:
+            more: dict[str, Any] = {
+                "complete": ["bought"],
+                "snooze": [self.clock.now() + timedelta(minutes=10)],
+            }
+            await do(self.house, name, task, *more.get(name, []))
+
+    async def fire(self) -> None:
+        """What is due is claimed, and nothing else."""
+        now = self.clock.now()
+        due = {task.id: task for task in (await self.tasks()).values() if self._is_due(task, now)}
+        known = {row["seq"] for row in await self.house.rows("SELECT seq FROM occurrences")}
+        await self.house.fire()
+        rows = await self.house.rows("SELECT * FROM occurrences")
+        fired = {row["task_id"] for row in rows if row["seq"] not in known}
+        assert fired == set(due)
+        for task_id in due:
+            self.since[task_id] = now
+            if task_id in self.snoozed and self.snoozed[task_id] <= now:
+                del self.snoozed[task_id]
+
+    def _is_due(self, task: Task, now: datetime) -> bool:
+        due = self.expected(task)
+        return due is not None and due <= now
+
+    async def check(self) -> None:
+        """What holds after every step."""
+        for task in (await self.tasks()).values():
+            assert task.next_due == self.expected(task), task
+        said = [text for text in await self.house.spoken() if text.startswith("⏰ t")]
+        rows = await self.house.rows(
+            "SELECT outbox_id FROM occurrences WHERE outbox_id IS NOT NULL"
+        )
+        assert len({row["outbox_id"] for row in rows}) == len(rows) == len(said)
+
+    async def end(self) -> None:
+        """All is said: nothing is left that is only waiting to be told done."""
+        await self.fire()
+        await self.house.deliver()
+        await self.fire()
+        assert not await self.house.rows("SELECT 1 FROM occurrences WHERE state = 'claimed'")
+        for task in (await self.tasks()).values():
+            rows = await self.house.rows(
+                "SELECT max(claimed_at) AS at FROM occurrences WHERE task_id = ?", task.id
+            )
+            at = rows[0]["at"]
+            delivered = at is not None and datetime.fromisoformat(at) >= self.since[task.id]
+            if delivered and task.status == "active" and task.plan.schedule:
+                assert task.next_due is not None, task
+
+
+@given(steps)
+@settings(max_examples=60)
+def test_whatever_people_do_each_due_moment_is_claimed_once_and_none_is_lost(
+    life: list[tuple[str, int]],
+) -> None:
+    """T-004, T-006, T-035, T-041 to T-043: changes, time and restarts in any order."""
+    asyncio.run(_live(life))
+
+
+async def _live(life: list[tuple[str, int]]) -> None:
+    clock = FakeClock(MORNING)
+    with tempfile.TemporaryDirectory() as folder:
+        async with AsyncExitStack() as stack:
+            lived = Life(await _opened(stack, folder, clock), clock)
+            for name, n in life:
+                if name == "restart":
+                    await stack.aclose()
+                    lived.house = await _opened(stack, folder, clock)
+                else:
+                    await lived.do(name, n)
+                await lived.check()
+            await lived.end()
+
+
+async def _opened(stack: AsyncExitStack, folder: str, clock: FakeClock) -> House:
+    house = await stack.enter_async_context(open_house(Path(folder), None, clock=clock))
+    await talk(house, scope=f"person:{ANN}")
+    return house

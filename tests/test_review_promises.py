@@ -1,0 +1,331 @@
+"""What a reviewer found: promises that would have been lost, doubled, told to others, or waited for in a circle."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.test_runs import check, ended, opened
+from tests.world.clock import FakeClock
+from tests.world.delegating import done
+from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Use
+from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
+from wintermute.changes.records import Reason
+from wintermute.ids import new_id
+from wintermute.mailbox.outbox import TERMINAL
+from wintermute.tasks.asked import Asked
+from wintermute.tasks.records import EVERYWHERE, Task
+from wintermute.tasks.store import Tasks
+
+GROUP = f"room:{ROOM}"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(MORNING)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, clock: FakeClock) -> AsyncIterator[House]:
+    async with open_house(tmp_path, None, clock=clock) as house:
+        await talk(house)
+        yield house
+
+
+async def test_a_run_that_waits_for_a_free_place_does_not_ring_for_ever(
+    house: House, clock: FakeClock
+) -> None:
+    """Issue 6, item 3: what was put off until now and cannot begin yet is no reason to look at once."""
+    await promise(house, asked=check())
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    row = await house.one("SELECT seq FROM occurrences")
+    async with house.database.transaction() as tx:
+        await house.stores.runs.put_off(tx, row["seq"], clock.now() + timedelta(minutes=1))
+    fired = await house.promises.fire()
+    assert fired.next_due == clock.now() + timedelta(minutes=1)
+    clock.advance(61)
+    fired = await house.promises.fire()
+    assert fired.next_due == datetime(2026, 3, 3, 8, 0, tzinfo=UTC)
+
+
+async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a_run(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """Lesson 25: each attempt began with a word of its own."""
+    model.script(*[Fail(503)] * 5, done("all done"))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        for attempt in range(1, 7):
+            await house.fire()
+            await model.request_arrived(attempt)
+            await house.until(lambda n=attempt: _tried(house, n))  # type: ignore[misc]  # bound now
+            clock.advance(61)
+        assert (await house.spoken())[-1] == "all done"
+    assert model.requests[-1].messages[1:] == [{"role": "user", "content": "Start."}]
+
+
+async def _tried(house: House, n: int) -> bool:
+    row = await house.one("SELECT count(*) AS n FROM casts WHERE state <> 'running'")
+    return bool(row["n"] >= n)
+
+
+@pytest.mark.parametrize("put_off", [False, True])
+async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_becomes_a_group(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, put_off: bool
+) -> None:
+    """T-013, T-014, M-010: it read the memory of one person, and went on as if it had not."""
+    model.script(Calls((Use("task", {"action": "list"}),)), *([Fail(503)] if put_off else [Hang()]))
+    async with opened(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check(), scope=EVERYWHERE)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(2)
+            if put_off:
+                await house.until(lambda: _tried(house, 1))
+    clock.advance(61)
+    model.script(done("a private thing"))
+    async with opened(tmp_path, model, clock) as house:
+        await talk(house, ROOM, GROUP)
+        before = await house.spoken()
+        async with house.working():
+            await ended(house)
+        [said] = (await house.spoken())[len(before) :]
+        assert "private" not in said
+
+
+async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-037, T-043: else it waits for the next chat at the terminal, and all that is due later with it."""
+    model.script(Hang())
+    async with opened(tmp_path, model, clock) as house:
+        await _at_terminal(house)
+        await promise(house, "Price check", check(), room=TERMINAL)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(1)
+    model.script(done("249 euros"))
+    async with opened(tmp_path, model, clock) as house:
+        await talk(house)
+        house.speaker.elsewhere.add(TERMINAL)
+        async with house.working():
+            await house.fire()
+            assert await house.said(1) == ["249 euros"]
+        assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
+
+
+async def _at_terminal(house: House) -> None:
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, TERMINAL, f"person:{ANN}", "terminal")
+
+
+async def test_what_the_terminal_did_not_show_does_not_silence_a_series(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """T-043: the chat at the terminal was closed in the moment the reminder was due."""
+    async with open_house(tmp_path, None, clock=clock) as house:
+        await _at_terminal(house)
+        await promise(house, asked=DAILY, room=TERMINAL)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+    async with open_house(tmp_path, None, clock=clock) as house:
+        await talk(house)
+        house.speaker.elsewhere.add(TERMINAL)
+        after(clock, "2026-03-03T09:00")
+        await house.fire()
+        assert await house.spoken() == ["⏰ Call Anna"]
+
+
+async def test_a_message_that_is_refused_for_good_does_not_silence_a_series(
+    house: House, clock: FakeClock
+) -> None:
+    """T-043: the person left that chat and opened another."""
+    await promise(house, asked=DAILY)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    row = await house.outbox.next(ROOM)
+    assert row is not None
+    await house.outbox.stuck(row.id, "M_FORBIDDEN")
+    async with house.database.transaction() as tx:
+        await house.stores.known.seen(tx, ROOM, encrypted=False)
+        await house.stores.known.left(tx, ROOM)
+    await talk(house, "!new:test", f"person:{ANN}")
+    after(clock, "2026-03-03T09:00")
+    await house.fire()
+    assert await house.spoken("!new:test") == ["⏰ Call Anna"]
+    assert [state for _, state, _ in await occurrences(house)] == ["missed", "claimed"]
+
+
+async def test_a_message_that_is_refused_stands_for_all_while_there_is_no_other_room(
+    house: House, clock: FakeClock
+) -> None:
+    """Lesson 9: when the room takes it after all, it is one message."""
+    await promise(house, asked=DAILY)
+    for day in (2, 3, 4):
+        after(clock, f"2026-03-0{day}T09:00")
+        await house.fire()
+        if row := await house.outbox.next(ROOM):
+            await house.outbox.stuck(row.id, "M_FORBIDDEN")
+    async with house.database.transaction() as tx:
+        await house.outbox.release(tx, ROOM)
+    [said] = await house.deliver()
+    assert said.startswith("⏰ Call Anna (was due ")
+
+
+async def test_a_series_that_is_over_and_was_snoozed_is_completed_when_it_is_done(
+    house: House, clock: FakeClock
+) -> None:
+    """T-063, T-025: it stood in every prompt for ever."""
+    one = Asked(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=1", at="09:00")
+    task = await promise(house, asked=one)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    await house.deliver()
+    await house.fire()
+    await do(house, "snooze", task, clock.now() + timedelta(minutes=10))
+    acknowledged = await do(house, "acknowledge", task)
+    assert (acknowledged.status, acknowledged.reason) == ("completed", "done")
+
+
+@pytest.mark.parametrize("action", ["pause", "delete", "complete"])
+async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, action: str
+) -> None:
+    """T-050: neither that it was paused by us, nor anything of a deleted task."""
+    model.script(Hang())
+    async with opened(tmp_path, model, clock) as house:
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(1)
+        changed = await do(house, action, task, *(["bought"] if action == "complete" else []))
+    model.script(Fail(400))
+    async with opened(tmp_path, model, clock) as house:
+        async with house.working():
+            await ended(house)
+        said = await house.spoken()
+        assert "paused it" not in "".join(said)
+        assert len(said) == (0 if action == "delete" else 1)
+        assert (await now(house, task)).status == changed.status
+
+
+async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """L-068, T-050: not when somebody happens to say something."""
+    model.script(Hang(), Hang(), Hang())
+    async with opened(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        for times in range(1, 4):
+            async with house.working():
+                await model.request_arrived(times)
+        house.speaker.shown.clear()
+        async with house.working():
+            await ended(house)
+            await house.until(lambda: _spoken_in(house))
+
+
+async def _spoken_in(house: House) -> bool:
+    return ("speak", ROOM) in house.speaker.shown
+
+
+async def test_the_moment_that_was_claimed_counts_once_however_often_it_comes(
+    house: House, clock: FakeClock
+) -> None:
+    """T-034, T-042: the clock went back while the message waited; it is neither two nor delivered."""
+    task = await promise(house)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    clock.advance(-3600)
+    await do(house, "pause", task)
+    await do(house, "resume", task)
+    after(clock, "2026-03-02T09:01")
+    await house.fire()
+    assert (await now(house, task)).status == "active"
+    assert await house.deliver() == ["⏰ Call Anna"]
+
+
+async def test_a_clock_that_was_set_back_makes_nothing_late(house: House, clock: FakeClock) -> None:
+    """T-034, T-038: the program began at a time that the clock shows again later."""
+    after(clock, "2026-03-02T08:30")
+    await promise(house, asked=Asked(schedule_type="once", at="07:30"))
+    clock.advance(-2 * 3600)
+    await house.fire()
+    await promise(house, "tea", asked=Asked(schedule_type="once", at="2026-03-02T07:00"))
+    after(clock, "2026-03-02T07:00")
+    await house.fire()
+    assert await house.deliver() == ["⏰ tea"]
+
+
+def _abroad(house: House, clock: FakeClock, zone: str) -> Tasks:
+    return Tasks(house.database, house.stores.changes, clock, new_id, ANN, zone)
+
+
+async def _moved(house: House, clock: FakeClock, zone: str, task: Task) -> datetime | None:
+    async with house.database.transaction() as tx:
+        await _abroad(house, clock, zone).rezone(tx)
+    return (await now(house, task)).next_due
+
+
+async def test_an_interval_is_elapsed_time_in_any_zone(house: House, clock: FakeClock) -> None:
+    """T-031, T-033: it was silent for as many hours as lie between the zones."""
+    every = Asked(schedule_type="interval", interval_seconds=600)
+    task = await promise(house, asked=every)
+    after(clock, "2026-03-02T08:10")
+    await house.fire()
+    assert await _moved(house, clock, "America/New_York", task) == clock.now() + timedelta(
+        minutes=10
+    )
+
+
+async def test_a_once_task_whose_local_time_has_passed_in_the_new_zone_is_not_lost(
+    house: House, clock: FakeClock
+) -> None:
+    """T-033, T-042."""
+    task = await promise(house)
+    await _moved(house, clock, "Asia/Tokyo", task)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    assert await house.spoken() == ["⏰ Call Anna"]
+
+
+async def test_a_moment_in_elapsed_time_stays_in_any_zone(house: House, clock: FakeClock) -> None:
+    """T-033: it had been due before, so its local time was taken for the last day."""
+    task = await promise(house, asked=DAILY)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    async with house.database.transaction() as tx:
+        await house.stores.tasks.change(
+            tx,
+            Reason("command", task.scope),
+            task.id,
+            None,
+            asked=Asked(schedule_type="once", at="in 2 hours"),
+        )
+    due = clock.now() + timedelta(hours=2)
+    assert await _moved(house, clock, "America/New_York", task) == due
+
+
+async def test_a_long_result_is_told_in_short_to_the_next_message(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-052, lesson 25: the person was shown all of it; the window of the model is not for that."""
+    model.script(done("word " * 20_000))
+    async with opened(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await house.said(1)
+        clock.advance(5)
+        await house.incoming("thanks")
+        await house.said(2)
+    assert len(model.requests[-1].last_user) < 10_000

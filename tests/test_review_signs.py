@@ -1,0 +1,236 @@
+"""What a second look at reminders in rooms found: signs that come early, closing, who is in a room."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.test_matrix_reading import ACCOUNT, ANN, BOB, EVE, POLICY, room_of, said, verdict
+from tests.test_matrix_reading import GROUP as GROUP_VIEW
+from tests.test_remind import ask
+from tests.test_reminder_signs import DONE, GATEWAY, is_send, sending
+from tests.world.bot import Bot, meet, write_settings
+from tests.world.clock import NOON, FakeClock
+from tests.world.duties import in_, once, promise, signs
+from tests.world.homeserver import Homeserver
+from tests.world.house import ROOM, HeldClock, House, open_house
+from tests.world.model import ModelServer
+from tests.world.promised import promise as task_of
+from tests.world.proxy import Action, Hang, Proxy, Request, pass_after
+from tests.world.user import MatrixUser
+from wintermute.ids import new_id
+from wintermute.mailbox.outbox import TERMINAL, Late, Outbox
+from wintermute.mailbox.rooms import KnownRooms
+from wintermute.matrix.inbox import RoomView
+from wintermute.matrix.outbox import Sender
+from wintermute.matrix.speaker import fits
+from wintermute.tasks.asked import NOTHING
+
+Person = Callable[[str], MatrixUser]
+NewName = Callable[[str], str]
+MINE, OURS = f"person:{ANN}", "room:!room"
+
+
+@pytest.fixture
+async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
+    async with Proxy(homeserver.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(tmp_path, None, clock=HeldClock()) as house, house.working():
+        yield house
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["at work", "killed"])
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_taken(
+    encrypted: bool,
+    killed: bool,
+    homeserver: Homeserver,
+    proxy: Proxy,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """T-063, X-012: the answers to our requests are lost, and the reminder is in the room."""
+    login = homeserver.user(fresh("bot"))
+
+    def lost(request: Request, _status: int, _body: bytes) -> Action:
+        return GATEWAY if is_send(request) else None
+
+    async with person("ann") as ann:
+        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id, encrypted=encrypted)
+            proxy.after = lost
+            await promise(bot, ann.user_id, room, {"drink water": once(in_(1))})
+            [reminder] = await ann.wait_for_count(room, login.user_id, 1)
+            if killed:
+                await bot.kill()
+            await ann.react(room, reminder.event_id, DONE)
+            if killed:
+                await bot.start()
+            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM inbox WHERE kind = 'command'")))
+            assert bot.rows("SELECT DISTINCT state FROM outbox_parts") == [{"state": "waiting"}]
+            proxy.after = pass_after
+            await ann.wait_for(room, lambda m: m.body == "Done: drink water")
+            await ann.until(lambda: len(signs(ann, room).get(reminder.event_id, {})) == 4)
+            texts = [m.body for m in ann.messages(room, login.user_id)]
+            assert texts == ["⏰ drink water", "Done: drink water"]
+            assert bot.rows("SELECT status, reason FROM tasks") == [
+                {"status": "completed", "reason": "done"}
+            ]
+
+
+class CountedOutbox(Outbox):
+    """Counts how often it is looked for rooms to send in."""
+
+    looks = 0
+
+    async def rooms_waiting(self) -> list[str]:
+        self.looks += 1
+        return await super().rooms_waiting()
+
+
+async def test_while_it_closes_the_sender_rests(
+    homeserver: Homeserver, proxy: Proxy, person: Person, fresh: NewName, tmp_path: Path
+) -> None:
+    """L-023: one room waits for the homeserver, and what waits in another keeps nobody busy."""
+    login, clock, hung = homeserver.user(fresh("bot")), FakeClock(), asyncio.Event()
+
+    def hang(request: Request) -> Action:
+        if not is_send(request):
+            return None
+        hung.set()
+        return Hang()
+
+    proxy.before = hang
+    async with person("ann") as ann, asyncio.TaskGroup() as group:
+        room = await ann.create_room([login.user_id])
+        async with sending(proxy.url, login, tmp_path, clock, room, encrypted=False) as post:
+            outbox = CountedOutbox(post.database, clock, new_id)
+            sender = Sender(post.client, outbox, KnownRooms(post.database, clock), clock)
+            running = group.create_task(sender.run())
+            async with post.database.transaction() as tx:
+                conversation = await post.conversations.in_room(tx, room, "room")
+                await outbox.say(tx, conversation, room, "one")
+            sender.wake()
+            async with asyncio.timeout(10):
+                await hung.wait()
+            draining = group.create_task(sender.drain(0.3))
+            await asyncio.sleep(0)
+            async with post.database.transaction() as tx:
+                await outbox.say(tx, conversation, "!elsewhere", "two")
+            before = outbox.looks
+            sender.wake()
+            await draining
+            assert outbox.looks - before <= 2
+            running.cancel()
+
+
+async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Path) -> None:
+    """T-043, X-030: what fell due while we were not heard in a room is part of the mark."""
+    async with open_house(tmp_path, None, clock=HeldClock()) as house:
+        async with house.database.transaction() as tx:
+            talk = await house.conversations.in_room(tx, ROOM, MINE)
+            late = Late(NOON, " (was due 08:00)")
+            outbox_id = await house.outbox.say(tx, talk, ROOM, "tea", kind="event", late=late)
+        await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
+        async with house.database.transaction() as tx:
+            await house.outbox.relabel(tx, outbox_id, Late(NOON, " (was due 08:00, 2 missed)"))
+            await house.outbox.release(tx, ROOM)
+        house.clock.advance(1)  # type: ignore[attr-defined]  # a clock of tests
+        assert await house.deliver() == ["tea (was due 08:00, 2 missed)"]
+
+
+@pytest.mark.parametrize(
+    ("view", "scope", "expected"),
+    [
+        (room_of(ANN), MINE, True),
+        (room_of(BOB), MINE, False),
+        (room_of(ANN, BOB), MINE, False),
+        (room_of(ANN, invited=(EVE,)), MINE, False),
+        (room_of(), MINE, False),
+        (room_of(EVE), f"person:{EVE}", False),
+        (GROUP_VIEW, OURS, True),
+        (room_of(ANN), OURS, True),
+        (room_of(BOB, EVE), OURS, True),
+        (room_of(EVE), OURS, False),
+        (room_of(invited=(ANN,)), OURS, False),
+        (RoomView("!room", {}, frozenset(), encrypted=False), OURS, False),
+        (RoomView(TERMINAL, {}, frozenset(), encrypted=False), MINE, False),
+    ],
+)
+def test_what_is_promised_is_said_to_whom_it_is_promised(
+    view: RoomView, scope: str, expected: bool
+) -> None:
+    """T-013, A-3: to nobody in an empty room, and to strangers alone in none."""
+    assert fits(view, scope, ACCOUNT, POLICY) is expected
+
+
+@pytest.mark.parametrize(("view", "scope"), [(room_of(ANN), MINE), (GROUP_VIEW, OURS)])
+def test_nothing_is_said_in_a_room_that_is_not_allowed_any_more(view: RoomView, scope: str) -> None:
+    """A-3: where nobody is listened to, nobody could answer."""
+    for rooms, expected in ((frozenset({"!room"}), True), (frozenset({"!other"}), False)):
+        assert fits(view, scope, ACCOUNT, replace(POLICY, rooms=rooms)) is expected
+
+
+def test_a_command_is_known_in_a_group_however_it_is_written() -> None:
+    """X-002: as it is where two talk; phones begin a line with a capital."""
+    for body in ("/Stop", "/STOP it"):
+        assert verdict(said(body), GROUP_VIEW) == ("command", body)
+    assert verdict(said("/Shrug"), GROUP_VIEW) == ("context", "/Shrug")
+
+
+async def test_a_list_stays_readable_when_its_tasks_are_long(house: House) -> None:
+    """T-011: the id stands where it can be found."""
+    task = await task_of(house, "very " * 399 + "long", NOTHING, room=ROOM)
+    assert len(task.content) == 1999
+    (line,) = [e for e in (await ask(house, "/tasks")).splitlines() if task.id in e]
+    assert len(line) < 200
+
+
+@pytest.mark.parametrize("form", ["`{}`", "{}.", "({})", "#{}", "{}"])
+async def test_an_id_is_taken_as_people_copy_it(house: House, form: str) -> None:
+    """T-009: with what stands around it."""
+    task = await task_of(house, "tea", NOTHING, room=ROOM)
+    for wanted in (form.format(task.id), form.format(task.id.upper())):
+        assert await ask(house, f"/tasks pause {wanted}") == (
+            f"Paused until `/tasks resume {task.id}`: tea"
+        )
+        assert await ask(house, f"/tasks resume {wanted}") == "Active again: tea"
+
+
+async def test_undo_says_what_a_task_is_again(house: House) -> None:
+    """T-063: "as it was before" tells nobody whether it is still to be done."""
+    task = await task_of(house, "tea", NOTHING, room=ROOM)
+    for verb, before in (("pause", "active"), ("done", "active"), ("cancel", None)):
+        await ask(house, f"/tasks {verb} {task.id}")
+        said = f"task {before} again: tea" if before else "task back: tea"
+        assert await ask(house, "/undo") == f"- {said}"
+
+
+async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> None:
+    """X-011: it can be answered; it is said when its sender is told, or has looked for it."""
+    async with open_house(tmp_path, None) as house:
+        async with house.database.transaction() as tx:
+            talk = await house.conversations.in_room(tx, ROOM, MINE)
+            outbox_id = await house.outbox.say(tx, talk, ROOM, "tea", kind="event")
+        [part] = await house.outbox.store_parts(outbox_id, [("wm-1", {})], "DEVICE")
+        async with house.database.transaction() as tx:
+            await house.outbox.seen(tx, "wm-1", "$one")
+            await house.outbox.seen(tx, "wm-2", "$two")
+            assert (await house.outbox.spoken(tx, ROOM, "$one")) is not None
+            assert await house.outbox.delivered(tx, [outbox_id]) == {}
+        assert not await house.outbox.knows("$one")
+        assert await house.outbox.next(ROOM) is not None
+        await house.outbox.sent(part, "$one")
+        async with house.database.transaction() as tx:
+            await house.outbox.seen(tx, "wm-1", "$forged")
+            assert await house.outbox.delivered(tx, [outbox_id]) == {outbox_id: (ROOM, "$one")}
+        assert await house.outbox.knows("$one")

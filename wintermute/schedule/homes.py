@@ -1,0 +1,41 @@
+"""Where tasks may be said."""
+
+from wintermute.commands.stores import Stores
+from wintermute.conversation.speaker import Speaker
+from wintermute.db import Transaction
+from wintermute.loom.conversations import Conversation
+from wintermute.tasks.records import EVERYWHERE
+
+
+class Homes:
+    """The conversations in which tasks may be said, looked up once per transaction (T-013, T-014)."""
+
+    def __init__(self, stores: Stores, gone: frozenset[str], speaker: Speaker) -> None:
+        """`gone`: rooms that we have left."""
+        self._conversations = stores.conversations
+        self._owner_scope = stores.owner_scope
+        self._gone = gone
+        self._speaker = speaker
+        self._known: dict[tuple[str, str | None], Conversation | None] = {}
+
+    @classmethod
+    async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Homes":
+        """As things are in this transaction."""
+        return cls(stores, await stores.known.gone(tx), speaker)
+
+    async def of(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+        """The conversation in which a task is said now; None: there is none."""
+        key = (scope, made_in)
+        if key not in self._known:
+            self._known[key] = await self._found(tx, scope, made_in)
+        return self._known[key]
+
+    async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+        if scope == EVERYWHERE and made_in is not None:
+            found = [await self._conversations.get(made_in)]
+        else:
+            scope = self._owner_scope if scope == EVERYWHERE else scope
+            found = await self._conversations.homes(tx, scope, made_in)
+        fits = self._speaker.fits
+        open_ = (each for each in found if each.room_id not in self._gone)
+        return next((each for each in open_ if fits(each.room_id, each.scope)), None)
