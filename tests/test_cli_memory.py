@@ -157,7 +157,12 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
     fact_id = terminal.json("memory", "add", "The zimtkanarie sings")["id"]
     async with open_database(terminal.data / "wintermute.db") as database:
         stores = Stores(
-            database, terminal.data, OWNER.removeprefix("person:"), SystemClock(), new_id, timezone="UTC"
+            database,
+            terminal.data,
+            OWNER.removeprefix("person:"),
+            SystemClock(),
+            new_id,
+            timezone="UTC",
         )
         async with database.transaction() as tx:
             room = await stores.conversations.in_room(tx, "!room:test", OWNER)

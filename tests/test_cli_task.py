@@ -309,7 +309,7 @@ async def test_what_went_wrong_is_seen_in_the_list_and_in_the_task(berlin: Termi
         assert task.next_due is not None
         for day in range(12):
             due = task.next_due + timedelta(days=day)
-            claim = Claim(Due(task, None, due, None), due, day, due + timedelta(days=1), None)
+            claim = Claim(Due(task, None, due), due, day, due + timedelta(days=1), None)
             await stores.occurrences.take(tx, [(claim, "claimed", room, None)])
             run = (await stores.occurrences.open_of(tx, [task.id]))[task.id]
             if day == 10:

@@ -165,3 +165,17 @@ async def test_it_is_taken_back_by_undo(house: House) -> None:
     }
     assert (await ask(house, "/undo")).endswith(": tea")
     assert await ask(house, "/tasks") == "There is nothing to be done here."
+
+
+async def test_who_cannot_react_says_what_is_to_become_of_the_last_reminder(house: House) -> None:
+    """T-063: as at the terminal, where nothing can be tapped and the reminder has no id to type."""
+    assert (await ask(house, "/tasks snooze")).startswith("- `/tasks`")
+    for what in ("tea", "soup"):
+        await ask(house, f"/remind in 1 minute {what}")
+        house.clock.advance(60)  # type: ignore[attr-defined]  # a clock of tests
+        await house.fire()
+        await house.deliver()
+        await house.fire()
+    assert await ask(house, "/tasks snooze") == "Again at 14:12: soup"
+    assert await ask(house, "/tasks cancel") == "Cancelled: soup (`/undo` brings it back)"
+    assert (await ask(house, "/tasks pause")).startswith("- `/tasks`")

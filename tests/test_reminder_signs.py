@@ -24,7 +24,7 @@ from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.inbox import OUTBOX_KEY, Policy
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.session import Session
 
@@ -38,6 +38,7 @@ DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (
     "\N{ALARM CLOCK}",
     "\N{CROSS MARK}",
 )
+NOBODY = Policy("", frozenset(), frozenset(), mention_in_groups=True, commands=frozenset())
 MARK = " (was due 2026-05-04 14:00)"
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for n in range(30))
 GATEWAY = Answer(502, b"Bad Gateway")
@@ -107,7 +108,7 @@ async def sending(
         await client.join(room)
         await client.sync(None, full_state=True, wait_s=0)
         await client.upkeep()
-        sender = Sender(client, outbox, known, clock)
+        sender = Sender(client, outbox, known, clock, NOBODY)
         running = group.create_task(sender.run())
         yield Post(database, clock, client, outbox, conversations, sender)
         running.cancel()

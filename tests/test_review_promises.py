@@ -14,12 +14,13 @@ from tests.world.model import Calls, Fail, Hang, ModelServer, Use
 from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
 from wintermute.changes.records import Reason
 from wintermute.ids import new_id
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
 from wintermute.tasks.asked import Asked
 from wintermute.tasks.records import EVERYWHERE, Task
 from wintermute.tasks.store import Tasks
 
 GROUP = f"room:{ROOM}"
+BEN = "@ben:test"
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ async def test_a_message_that_is_refused_for_good_does_not_silence_a_series(
     after(clock, "2026-03-03T09:00")
     await house.fire()
     assert await house.spoken("!new:test") == ["⏰ Call Anna"]
-    assert [state for _, state, _ in await occurrences(house)] == ["missed", "claimed"]
+    assert [state for _, state, _ in await occurrences(house)] == ["claimed", "missed"]
 
 
 async def test_a_message_that_is_refused_stands_for_all_while_there_is_no_other_room(
@@ -329,3 +330,125 @@ async def test_a_long_result_is_told_in_short_to_the_next_message(
         await house.incoming("thanks")
         await house.said(2)
     assert len(model.requests[-1].last_user) < 10_000
+
+
+async def test_a_sign_that_may_not_count_leaves_it_to_the_owner(
+    house: House, clock: FakeClock
+) -> None:
+    """T-063, T-014: on a reminder of all rooms."""
+    task = await promise(house, scope=EVERYWHERE)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    said = await house.one("SELECT id FROM outbox")
+    answer = house.stores.occurrences.answer
+    async with house.database.transaction() as tx:
+        assert await answer(tx, said["id"], "done", by_owner=False) is None
+        assert await answer(tx, said["id"], "done", by_owner=True) == task.id
+        assert await answer(tx, said["id"], "done", by_owner=True) is None
+
+
+async def test_undo_brings_a_snoozed_reminder_back_with_its_time(
+    house: House, clock: FakeClock
+) -> None:
+    """T-063: a cancellation by mistake loses no promise; and a snooze can be undone as well."""
+    task = await promise(house, asked=DAILY)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    await house.deliver()
+    await house.fire()
+    snoozed = await do(house, "snooze", task, clock.now() + timedelta(hours=1))
+    await do(house, "delete", task)
+    await undo_newest(house)
+    assert (await now(house, task)).next_due == snoozed.next_due
+    await undo_newest(house)
+    assert (await now(house, task)).snoozed is None
+
+
+async def undo_newest(house: House) -> None:
+    newest = await house.stores.changes.newest(("task",), f"person:{ANN}")
+    assert newest is not None
+    async with house.database.transaction() as tx:
+        await house.stores.undo.within(tx, newest)
+
+
+async def test_a_reminder_that_one_room_refused_is_said_in_another(
+    house: House, clock: FakeClock
+) -> None:
+    """T-042: also one that is due no more."""
+    task = await promise(house)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    row = await house.outbox.next(ROOM)
+    assert row is not None
+    await house.outbox.stuck(row.id, "M_FORBIDDEN")
+    await house.fire()
+    assert await house.rows("SELECT 1 FROM outbox WHERE state = 'waiting'") == []
+    house.speaker.unfit.add(ROOM)
+    await talk(house, "!new:test", f"person:{ANN}")
+    await house.fire()
+    assert await house.deliver("!new:test") == ["⏰ Call Anna"]
+    await house.fire()
+    assert (await now(house, task)).status == "completed"
+
+
+async def test_what_was_kept_back_from_a_guest_is_said_when_the_guest_has_left(
+    house: House, clock: FakeClock
+) -> None:
+    """T-013: somebody came in between the promise and its sending."""
+    await promise(house)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    row = await house.outbox.next(ROOM)
+    assert row is not None
+    assert row.meant_for == f"person:{ANN}"
+    house.speaker.unfit.add(ROOM)
+    await house.outbox.stuck(row.id, NOT_ALONE)
+    await house.fire()
+    assert await house.outbox.next(ROOM) is None
+    house.speaker.unfit.clear()
+    await house.fire()
+    assert await house.deliver() == ["⏰ Call Anna"]
+
+
+async def test_a_room_in_which_nobody_has_spoken_yet_will_do(
+    house: House, clock: FakeClock
+) -> None:
+    """T-013: a task of the shell, and the bot was only invited so far."""
+    scope = f"person:{BEN}"
+    await promise(house, "Feed the cat", scope=scope, room=None)
+    house.speaker.rooms[scope] = "!ben:test"
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    assert await house.deliver("!ben:test") == ["⏰ Feed the cat"]
+
+
+async def test_the_next_run_knows_the_last_result_there_was(house: House, clock: FakeClock) -> None:
+    """T-049: that there was nothing to tell in between is none."""
+    run = Asked(
+        schedule_type="daily", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
+    )
+    await promise(house, asked=run)
+    for day, result in ((2, "249 euros"), (3, "[NO_ACTION]"), (4, "")):
+        after(clock, f"2026-03-0{day}T09:00")
+        await house.fire()
+        async with house.database.transaction() as tx:
+            [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
+            if result:
+                await house.stores.runs.done(tx, waits, result, None)
+            else:
+                assert await house.stores.runs.before(tx, waits) == (2, "249 euros")
+
+
+async def test_a_run_that_was_to_be_once_and_was_stopped_waits_to_be_resumed(
+    house: House, clock: FakeClock
+) -> None:
+    once = Asked(
+        schedule_type="once", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
+    )
+    task = await promise(house, asked=once)
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    async with house.database.transaction() as tx:
+        [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
+        await house.stores.runs.dropped(tx, waits.seq, "it was stopped")
+    assert (await now(house, task)).status == "paused"

@@ -18,14 +18,13 @@ from tests.world.homeserver import Homeserver
 from tests.world.house import ROOM, HeldClock, House, open_house
 from tests.world.model import ModelServer
 from tests.world.promised import promise as task_of
-from tests.world.proxy import Action, Hang, Proxy, Request, pass_after
+from tests.world.proxy import Action, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.user import MatrixUser
 from wintermute.ids import new_id
-from wintermute.mailbox.outbox import TERMINAL, Late, Outbox
+from wintermute.mailbox.outbox import TERMINAL, Late, Outbox, Outgoing
 from wintermute.mailbox.rooms import KnownRooms
-from wintermute.matrix.inbox import RoomView
-from wintermute.matrix.outbox import Sender
-from wintermute.matrix.speaker import fits
+from wintermute.matrix.inbox import RoomView, fits
+from wintermute.matrix.outbox import Sender, events_of
 from wintermute.tasks.asked import NOTHING
 
 Person = Callable[[str], MatrixUser]
@@ -114,7 +113,7 @@ async def test_while_it_closes_the_sender_rests(
         room = await ann.create_room([login.user_id])
         async with sending(proxy.url, login, tmp_path, clock, room, encrypted=False) as post:
             outbox = CountedOutbox(post.database, clock, new_id)
-            sender = Sender(post.client, outbox, KnownRooms(post.database, clock), clock)
+            sender = Sender(post.client, outbox, KnownRooms(post.database, clock), clock, POLICY)
             running = group.create_task(sender.run())
             async with post.database.transaction() as tx:
                 conversation = await post.conversations.in_room(tx, room, "room")
@@ -234,3 +233,42 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
             await house.outbox.seen(tx, "wm-1", "$forged")
             assert await house.outbox.delivered(tx, [outbox_id]) == {outbox_id: (ROOM, "$one")}
         assert await house.outbox.knows("$one")
+
+
+async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_came_in(
+    homeserver: Homeserver,
+    proxy: Proxy,
+    person: Person,
+    fresh: NewName,
+    model: ModelServer,
+    tmp_path: Path,
+) -> None:
+    """T-013, M-010: between the promise and its sending; nobody has spoken in the other room."""
+    login = homeserver.user(fresh("bot"))
+    async with person("ann") as ann, person("bob") as bob:
+        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
+        async with Bot(config) as bot:
+            room = await meet(ann, login.user_id)
+            proxy.before = lambda request: GATEWAY if is_send(request) else None
+            await ann.send(room, "hello")
+            await bot.logged("send delayed")
+            await promise(bot, ann.user_id, room, {"see the doctor": once(in_(1))})
+            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM occurrences")))
+            await ann.invite(room, bob.user_id)
+            await ann.send(room, "Bob is coming")
+            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM inbox WHERE body LIKE 'Bob%'")))
+            proxy.before = pass_before
+            await bot.logged("kept back")
+            other = await meet(ann, login.user_id)
+            await ann.wait_for(other, lambda m: m.body.startswith("⏰ see the doctor"))
+            texts = [m.body for m in ann.messages(room, login.user_id)]
+            assert not [text for text in texts if "doctor" in text]
+
+
+def test_a_reminder_shows_as_it_was_written() -> None:
+    """T-046: no mark of Markdown is lost in it."""
+    late = Late(NOON, " (was due 09:00)")
+    row = Outgoing(1, "out_1", ROOM, "event", "⏰ Cut 2*3*4 <b>boards</b>", late)
+    [(_, content)] = events_of(row)
+    assert content["body"] == row.body
+    assert "formatted_body" not in content

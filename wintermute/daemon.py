@@ -250,7 +250,7 @@ async def _built(
     pulse: Callable[[], None],
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
-    sender = Sender(client, stores.outbox, stores.known, clock)
+    sender = Sender(client, stores.outbox, stores.known, clock, _policy(config))
     speaker = MatrixSpeaker(client, sender, _policy(config))
     answering = _answering(config, clock, stores, models, speaker, texts, redact)
     intake = Intake(
@@ -291,9 +291,11 @@ async def _built(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config, screen: Screen, outside: Outside | None = None
+    config: Config, screen: Screen, outside: Outside | None = None, *, attended: bool = True
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
+
+    `attended`: somebody sits there; else what is due waits, or it would be said to a pipe.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -310,7 +312,8 @@ async def open_chat(
             chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
-                    parts = (chat.run(), answering.run(), answering.promises.run())
+                    parts = [chat.run(), answering.run()]
+                    parts += [answering.promises.run()] if attended else []
                     work = [group.create_task(part) for part in parts]
                     yield chat
                     for part in work:

@@ -42,6 +42,7 @@ class SilentSpeaker:
         self.shown: list[tuple[str, str]] = []
         self.drafts: list[str] = []
         self.unfit: set[str] = set()
+        self.rooms: dict[str, str] = {}
         self.elsewhere: set[str] = set()
         """Rooms that another program serves."""
 
@@ -50,6 +51,9 @@ class SilentSpeaker:
 
     def fits(self, room_id: str, scope: str) -> bool:
         return room_id not in self.unfit | self.elsewhere
+
+    def room_for(self, scope: str) -> str | None:
+        return self.rooms.get(scope)
 
     def attend(self, room_id: str, event_id: str) -> None:
         self._note("attend", room_id)

@@ -42,7 +42,8 @@ async def _chat(config: Config) -> bool:
     problems: list[Exception] = []
     try:
         with unread():
-            async with open_chat(config, Output(lambda: sys.stdout)) as chat:
+            output = Output(lambda: sys.stdout)
+            async with open_chat(config, output, attended=keyboard) as chat:
                 if keyboard:
                     click.echo(HINT)
                     answered = await talk(chat, Keyboard(await chat.typed(), NAMES))

@@ -26,6 +26,8 @@ VERBS = "\n".join(
         "- `/tasks tomorrow ID`: again tomorrow at the same time",
         "- `/tasks cancel ID`: delete it",
         "- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between",
+        "",
+        "Without an ID the first four mean the last reminder here.",
     )
 )
 
@@ -62,6 +64,9 @@ class TaskVerbs:
         if not words:
             return await self._listed(scope)
         verb = self._verbs.get(words[0].lower())
+        if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
+            last = await self._occurrences.last_told(tx, row.conversation_id)
+            words += [last] if last else []
         if verb is None or len(words) != 2:
             return VERBS
         by_owner = row.origin == "owner" or scope == self._tasks.owner_scope

@@ -17,8 +17,10 @@ OutKind = Literal["reply", "notice", "event"]
 TERMINAL = "terminal"
 """The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
+NOT_ALONE = "meant for one person, who is not alone there any more"
+"""Why a message is kept back."""
 NEXT = (
-    "SELECT seq, id, room_id, kind, body, late_after, late_mark, reacts_to FROM outbox"
+    "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to FROM outbox"
     " WHERE room_id = ? AND state = 'waiting' ORDER BY reacts_to IS NOT NULL, seq LIMIT 1"
 )
 
@@ -55,6 +57,7 @@ class Outgoing:
     kind: OutKind
     body: str
     late: Late | None = None
+    meant_for: str = ""
     reacts_to: str | None = None
 
     def mark(self, now: datetime) -> str:
@@ -96,13 +99,17 @@ class Outbox:
         cast_id: str | None = None,
         answers: str | None = None,
         late: Late | None = None,
+        meant_for: str = "",
     ) -> str:
-        """Promise to say something; from the commit on it will be said, once."""
+        """Promise to say something; from the commit on it will be said, once.
+
+        `meant_for`: a scope, when it is not for whoever is in the room by then.
+        """
         outbox_id = self._new_id("out")
         await tx.execute(
             "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers,"
-            " late_after, late_mark, state, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+            " late_after, late_mark, meant_for, state, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
             (
                 outbox_id,
                 conversation_id,
@@ -113,6 +120,7 @@ class Outbox:
                 answers,
                 stamp(late.after) if late else None,
                 late.mark if late else "",
+                meant_for,
                 stamp(self._clock.now()),
             ),
         )
@@ -302,6 +310,35 @@ class Outbox:
             (stamp(late.after), late.mark, outbox_id),
         )
 
+    async def refused(
+        self, tx: Transaction, outbox_ids: Sequence[str], unserved: str | None
+    ) -> dict[str, str]:
+        """Which of these messages will not be said where they were to be; each with that room.
+
+        They were refused for good, or are for an `unserved` room, and are in no room for certain.
+        With "" for the room: it may take them when whoever came in has left.
+        """
+        rows = await tx.rows(
+            "SELECT o.id, iif(o.problem = :not_alone, '', o.room_id) AS room_id"
+            " FROM json_each(:ids) w JOIN outbox o ON o.id = w.value"
+            " WHERE (o.state = 'stuck' OR o.state = 'waiting' AND o.room_id = :unserved)"
+            " AND NOT EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
+            "  AND p.event_id IS NOT NULL)",
+            {"ids": json.dumps([*outbox_ids]), "unserved": unserved, "not_alone": NOT_ALONE},
+        )
+        return {row["id"]: row["room_id"] for row in rows}
+
+    async def move(
+        self, tx: Transaction, outbox_id: str, conversation_id: str, room_id: str
+    ) -> None:
+        """What was refused is said there instead, split and sent anew."""
+        await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))
+        await tx.execute(
+            "UPDATE outbox SET conversation_id = ?, room_id = ?, state = 'waiting', problem = NULL"
+            " WHERE id = ?",
+            (conversation_id, room_id, outbox_id),
+        )
+
     async def delivered(
         self, tx: Transaction, outbox_ids: Sequence[str]
     ) -> dict[str, tuple[str, str | None]]:
@@ -339,6 +376,7 @@ def _outgoing(row: Row) -> Outgoing:
         kind=row["kind"],
         body=row["body"],
         late=Late(moment(after), row["late_mark"]) if after else None,
+        meant_for=row["meant_for"],
         reacts_to=row["reacts_to"],
     )
 

@@ -124,6 +124,11 @@ class MatrixClient:
             return None
         return source if isinstance(source, dict) else None
 
+    @property
+    def rooms(self) -> tuple[str, ...]:
+        """The rooms that we are in, as of the last sync."""
+        return tuple(self._nio.rooms)
+
     def room(self, room_id: str) -> RoomView:
         """Who is in a room and whether it is encrypted, as of the last sync."""
         room = self._nio.rooms.get(room_id)

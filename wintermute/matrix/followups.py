@@ -37,7 +37,8 @@ class FollowUps:
         if mark == "good" or mark == "bad":
             await self._reward(tx, ours, 1 if mark == "good" else -1, command)
             return None
-        task_id = await self.occurrences.answer(tx, ours.id, mark)
+        by_owner = command.origin == "owner"
+        task_id = await self.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
         return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
 
     async def _reward(self, tx: Transaction, ours: Spoken, value: Reward, given: Incoming) -> None:

@@ -20,6 +20,8 @@ OUTBOX_KEY = "dev.wintermute.outbox"
 MEDIA = {"m.image": "image", "m.file": "file", "m.audio": "audio", "m.video": "video"}
 RAW_MOST = 256 * 1024
 NESTED_MOST = 50
+PERSON = "person:"
+"""How the scope of a person begins, followed by their id."""
 HEAD = ("event_id", "room_id", "sender", "type", "origin_server_ts")
 HEAD_MOST = 255
 """Longest id a homeserver may use."""
@@ -103,6 +105,19 @@ def read_event(
         by_bot=OUTBOX_KEY in content,
         raw=bounded(event),
     )
+
+
+def fits(view: RoomView, scope: str, account: Account, policy: Policy) -> bool:
+    """Whether what is meant for a scope may be said in a room, by who is in there (T-013).
+
+    Where nobody is listened to, nobody could answer, and all who would hear it are strangers (A-3).
+    """
+    heard = not policy.rooms or view.room_id in policy.rooms
+    if not heard or policy.allowed.isdisjoint(view.members):
+        return False
+    if not scope.startswith(PERSON):
+        return scope == f"room:{view.room_id}"
+    return is_direct(view, account, policy) and scope.removeprefix(PERSON) in view.members
 
 
 def is_direct(room: RoomView, account: Account, policy: Policy) -> bool:

@@ -34,9 +34,15 @@ INERT = "@\u2060"
 
 
 def content(
-    markdown: str, outbox_id: str, msgtype: Literal["m.text", "m.notice"] = "m.text"
+    markdown: str,
+    outbox_id: str,
+    msgtype: Literal["m.text", "m.notice"] = "m.text",
+    *,
+    literally: bool = False,
 ) -> Json:
     """The content of the event that says it. HTML is left out where it adds or fits nothing.
+
+    `literally`: it is no Markdown, and each mark in it is meant.
 
     The empty `m.mentions` says that nobody is mentioned, whatever the text looks like.
     """
@@ -46,6 +52,8 @@ def content(
         "m.mentions": {},
         OUTBOX_KEY: outbox_id,
     }
+    if literally:
+        return plainly
     formatted = html(markdown)
     richly = plainly | {"format": "org.matrix.custom.html", "formatted_body": formatted}
     adds = adds_something(formatted, plainly["body"])

@@ -7,10 +7,10 @@ from typing import Literal
 
 from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, SendRefused
-from wintermute.mailbox.outbox import Outbox, Outgoing, OutKind, Part
+from wintermute.mailbox.outbox import NOT_ALONE, Outbox, Outgoing, OutKind, Part
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.inbox import OUTBOX_KEY, Policy, fits
 from wintermute.matrix.markdown import content
 from wintermute.matrix.split import parts
 from wintermute.messages import Json
@@ -43,9 +43,9 @@ def events_of(row: Outgoing) -> list[tuple[str, Json]]:
 
 
 def content_of(row: Outgoing, piece: str, txn_id: str) -> Json:
-    """The content of one event."""
+    """The content of one event. What can be late is a reminder: it shows as it was written."""
     if row.reacts_to is None:
-        return content(piece, txn_id, MSGTYPES[row.kind])
+        return content(piece, txn_id, MSGTYPES[row.kind], literally=row.late is not None)
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation, OUTBOX_KEY: txn_id}
 
@@ -65,9 +65,15 @@ class Sender:
     """The one task that sends messages; every path of the program ends here."""
 
     def __init__(
-        self, client: MatrixClient, outbox: Outbox, known: KnownRooms, clock: Clock
+        self,
+        client: MatrixClient,
+        outbox: Outbox,
+        known: KnownRooms,
+        clock: Clock,
+        policy: Policy,
     ) -> None:
         self._client = client
+        self._policy = policy
         self._outbox = outbox
         self._known = known
         self._clock = clock
@@ -121,6 +127,10 @@ class Sender:
 
     async def _deliver(self, row: Outgoing) -> None:
         found = await self._outbox.parts(row.id)
+        if not found and not self._fits(row):
+            log.warning("kept back room=%s outbox=%s reason=not alone", row.room_id, row.id)
+            await self._outbox.stuck(row.id, NOT_ALONE)
+            return
         if not found:
             device_id = self._client.account.device_id
             events = await asyncio.to_thread(events_of, row)  # long Markdown takes its time
@@ -130,6 +140,11 @@ class Sender:
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
+
+    def _fits(self, row: Outgoing) -> bool:
+        """Whether nobody has come in, since this was promised, who must not read it (T-013)."""
+        view = self._client.room(row.room_id)
+        return not row.meant_for or fits(view, row.meant_for, self._client.account, self._policy)
 
     async def _send(self, row: Outgoing, part: Part) -> bool:
         """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Account, Policy, RoomView, is_direct
+from wintermute.matrix.inbox import Policy, fits
 from wintermute.matrix.outbox import Sender
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 20.0  # a typing sign fades after 30
-PERSON = "person:"
 LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
 
 
@@ -21,19 +20,6 @@ LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may foll
 class _Wanted:
     typing: bool
     event_id: str
-
-
-def fits(view: RoomView, scope: str, account: Account, policy: Policy) -> bool:
-    """Whether what is meant for a scope may be said in a room, by who is in there.
-
-    Where nobody is listened to, nobody could answer, and all who would hear it are strangers (A-3).
-    """
-    heard = not policy.rooms or view.room_id in policy.rooms
-    if not heard or policy.allowed.isdisjoint(view.members):
-        return False
-    if not scope.startswith(PERSON):
-        return True
-    return is_direct(view, account, policy) and scope.removeprefix(PERSON) in view.members
 
 
 class MatrixSpeaker:
@@ -55,6 +41,12 @@ class MatrixSpeaker:
         """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
         view = self._client.room(room_id)
         return room_id != TERMINAL and fits(view, scope, self._client.account, self._policy)
+
+    def room_for(self, scope: str) -> str | None:
+        """A room in which nobody has spoken yet may do (T-013)."""
+        account, policy = self._client.account, self._policy
+        views = map(self._client.room, self._client.rooms)
+        return next((view.room_id for view in views if fits(view, scope, account, policy)), None)
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Mark the event as read and write on its room."""

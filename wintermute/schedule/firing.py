@@ -5,7 +5,7 @@ due ─▶ claimed ─▶ outbox ─▶ sent ─▶ done           a reminder
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import REMINDER
 from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
 from wintermute.tasks.occurrences import Occurrence, complete
-from wintermute.tasks.records import SIGNS, State
+from wintermute.tasks.records import EVERYWHERE, SIGNS, State, Task
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +68,10 @@ class Firing:
         while True:
             async with self._database.transaction() as tx:
                 await self._look_again(tx)
-                rooms |= await self._note_delivered(tx)
+                rooms |= await self._follow(tx)
                 found = await self._occurrences.due(tx, BATCH)
                 if found:
-                    homes = await Homes.now(tx, self._stores, self._speaker)
-                    rooms |= await self._claim(tx, found, since, homes)
+                    rooms |= await self._claim(tx, found, since, await self._homes(tx))
                 next_due = await self._occurrences.next_due(tx)
             if len(found) < BATCH:
                 return Fired(frozenset(rooms), next_due)
@@ -83,12 +82,28 @@ class Firing:
             self._let_go = now
             await self._occurrences.let_go(tx)
 
-    async def _note_delivered(self, tx: Transaction) -> set[str]:
-        """What the homeserver has named is done, and gets the signs to answer with (T-063)."""
+    async def _homes(self, tx: Transaction) -> Homes:
+        return await Homes.now(tx, self._stores, self._speaker)
+
+    async def _follow(self, tx: Transaction) -> set[str]:
+        """What became of the messages that were promised; rooms with something more to say."""
         waiting = await self._occurrences.unsaid(tx)
         if not waiting:
             return set()
-        sent = await self._outbox.delivered(tx, [str(each.outbox_id) for each in waiting])
+        ids = [str(each.outbox_id) for each in waiting]
+        said = await self._note_delivered(tx, waiting, await self._outbox.delivered(tx, ids))
+        unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
+        refused = await self._outbox.refused(tx, ids, unserved)
+        lost = [each for each in waiting if each.outbox_id in refused]
+        return said | (await self._redirect(tx, lost, refused) if lost else set())
+
+    async def _note_delivered(
+        self,
+        tx: Transaction,
+        waiting: Sequence[Occurrence],
+        sent: Mapping[str, tuple[str, str | None]],
+    ) -> set[str]:
+        """What the homeserver has named is done, and gets the signs to answer with (T-063)."""
         said = [each for each in waiting if each.outbox_id in sent]
         await self._occurrences.said(tx, said)
         rooms = set()
@@ -99,12 +114,27 @@ class Firing:
                 rooms.add(room_id)
         return rooms
 
+    async def _redirect(
+        self, tx: Transaction, lost: Sequence[Occurrence], refused: Mapping[str, str]
+    ) -> set[str]:
+        """What one room does not take is said in another, if there is one by now."""
+        homes, rooms = await self._homes(tx), set()
+        for each in lost:
+            task = await self._tasks.find(tx, each.task_id, None)
+            home = await homes.of(tx, task.scope, each.conversation_id)
+            outbox_id = str(each.outbox_id)
+            if home is not None and home.room_id != refused[outbox_id]:
+                await self._outbox.move(tx, outbox_id, home.id, home.room_id)
+                await self._occurrences.move(tx, each.seq, home.id)
+                rooms.add(home.room_id)
+        return rooms
+
     async def _claim(
         self, tx: Transaction, found: Sequence[Due], since: datetime, homes: Homes
     ) -> set[str]:
         claims = [each for due in found if (each := await self._judged(tx, due, since))]
         before = await self._occurrences.taken(tx, claims)
-        open_ = await self._open(tx, claims, homes)
+        open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
         kept: list[Taken] = []
         rooms: set[str] = set()
         held: list[str] = []
@@ -128,23 +158,6 @@ class Firing:
             log.debug("no room for what is due tasks=%s", ",".join(held))
         return rooms
 
-    async def _open(
-        self, tx: Transaction, claims: Sequence[Claim], homes: Homes
-    ) -> dict[str, Occurrence]:
-        """What is under way of these tasks, by task.
-
-        A message that is not going to be said where it was to be is given up when there is
-        another room by now: else all that is due later would wait for it.
-        """
-        dues = {each.due.task.id: each.due for each in claims}
-        open_ = await self._occurrences.open_of(tx, [*dues])
-        unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
-        for task_id in await self._occurrences.unsayable(tx, [*dues], unserved):
-            home = await homes.of(tx, dues[task_id].task.scope, dues[task_id].made_in)
-            if home is not None and home.id != open_[task_id].conversation_id:
-                await self._occurrences.give_up(tx, open_.pop(task_id).seq)
-        return open_
-
     async def _judged(self, tx: Transaction, due: Due, since: datetime) -> Claim | None:
         """The claim for a task; one that meets a bug is passed over, and the others are not."""
 
@@ -163,7 +176,9 @@ class Firing:
             return Taken(each, "claimed", home.id, None)
         text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
         late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone))
-        outbox_id = await self._outbox.say(tx, home.id, home.room_id, text, kind="event", late=late)
+        outbox_id = await self._outbox.say(
+            tx, home.id, home.room_id, text, kind="event", late=late, meant_for=_whose(task)
+        )
         return Taken(each, "claimed", home.id, outbox_id)
 
     async def _coalesced(self, tx: Transaction, each: Claim, open_: Occurrence) -> Taken:
@@ -174,3 +189,8 @@ class Firing:
             text = mark(each.due_at, max(open_.missed, 1) + more, self._tasks.zone)
             await self._outbox.relabel(tx, open_.outbox_id, Late(open_.due_at, text))
         return Taken(each, "missed", open_.conversation_id, None)
+
+
+def _whose(task: Task) -> str:
+    """The scope that must fit wherever it is said; a task of all rooms fits anywhere."""
+    return "" if task.scope == EVERYWHERE else task.scope

@@ -38,4 +38,13 @@ class Homes:
             found = await self._conversations.homes(tx, scope, made_in)
         fits = self._speaker.fits
         open_ = (each for each in found if each.room_id not in self._gone)
-        return next((each for each in open_ if fits(each.room_id, each.scope)), None)
+        home = next((each for each in open_ if fits(each.room_id, each.scope)), None)
+        return home or await self._opened(tx, scope)
+
+    async def _opened(self, tx: Transaction, scope: str) -> Conversation | None:
+        """A conversation that begins with this: its person has not spoken there yet."""
+        room_id = self._speaker.room_for(scope)
+        if room_id is None or room_id in self._gone:
+            return None
+        conversation_id = await self._conversations.in_room(tx, room_id, scope)
+        return Conversation(conversation_id, room_id, scope)

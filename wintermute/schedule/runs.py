@@ -29,12 +29,12 @@ from wintermute.schedule.words import failed, put_off, withheld
 from wintermute.tasks.claiming import mark
 from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
 from wintermute.tasks.records import EVERYWHERE, Task
+from wintermute.tasks.runs import NO_ACTION
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
 
 log = logging.getLogger(__name__)
 
-NO_ACTION = "[NO_ACTION]"
 RESULT_CHARACTERS = 1_500  # of the last result, for the next run (T-049)
 MOST_INTERRUPTIONS = 3  # as of sub-sessions (L-068)
 AGAIN = timedelta(
@@ -178,7 +178,7 @@ class Runs:
                 task = await self._tasks.get(run.task_id, None)
                 home = await homes.of(tx, task.scope, None)
                 if home is not None:
-                    await self._runs.move(tx, run.seq, home.id)
+                    await self._stores.occurrences.move(tx, run.seq, home.id)
 
     async def _started(self) -> list[Run]:
         async with self._database.transaction() as tx:
@@ -310,7 +310,13 @@ class Runs:
             await self._outbox.say(tx, home.id, home.room_id, withheld(run.occurrence))
             return None
         return await self._outbox.say(
-            tx, home.id, home.room_id, text, kind="event", cast_id=run.cast.id
+            tx,
+            home.id,
+            home.room_id,
+            text,
+            kind="event",
+            cast_id=run.cast.id,
+            meant_for="" if run.task.scope == EVERYWHERE else run.scope,
         )
 
     async def _may_say(self, run: Run) -> bool:

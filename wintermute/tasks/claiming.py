@@ -22,7 +22,6 @@ class Due:
     task: Task
     made_in: str | None
     rule_due: datetime | None
-    snoozed: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Claim:
 
 def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
     """The claim for a task that is due. `since`: before that we were away (T-042)."""
-    schedule, rule, snoozed = due.task.plan.schedule, due.rule_due, due.snoozed
+    schedule, rule, snoozed = due.task.plan.schedule, due.rule_due, due.task.snoozed
     moments, count = [], 0
     if snoozed and snoozed <= now:
         moments, count, snoozed = [snoozed], 1, None

@@ -55,7 +55,7 @@ class Occurrences:
     async def due(self, tx: Transaction, limit: int) -> list[Due]:
         """The tasks whose time has come, in due order."""
         rows = await tx.rows(
-            f"SELECT {COLUMNS}, conversation_id, rule_due, snoozed FROM tasks INDEXED BY tasks_due"
+            f"SELECT {COLUMNS}, conversation_id, rule_due FROM tasks INDEXED BY tasks_due"
             " WHERE status = 'active' AND held = 0 AND next_due <= ?"
             " ORDER BY next_due, seq LIMIT ?",
             (stamp(self._clock.now()), limit),
@@ -65,7 +65,6 @@ class Occurrences:
                 task_of(row, self._zone),
                 row["conversation_id"],
                 _moment(row["rule_due"]),
-                _moment(row["snoozed"]),
             )
             for row in rows
         ]
@@ -103,23 +102,10 @@ class Occurrences:
         )
         return {row["task_id"]: occurrence(row) for row in rows}
 
-    async def unsayable(
-        self, tx: Transaction, task_ids: Sequence[str], unserved: str | None
-    ) -> list[str]:
-        """The tasks among these whose message was refused for good, or is for an `unserved` room."""
-        rows = await tx.rows(
-            "SELECT o.task_id FROM occurrences o JOIN json_each(?) t ON t.value = o.task_id"
-            " JOIN outbox m ON m.id = o.outbox_id"
-            " WHERE o.state = 'claimed' AND (m.state = 'stuck' OR m.room_id = ?)",
-            (json.dumps([*task_ids]), unserved),
-        )
-        return [row["task_id"] for row in rows]
-
-    async def give_up(self, tx: Transaction, seq: int) -> None:
-        """An occurrence that is not going to be said."""
+    async def move(self, tx: Transaction, seq: int, conversation_id: str) -> None:
+        """It is said elsewhere."""
         await tx.execute(
-            "UPDATE occurrences SET state = 'missed', ended_at = ? WHERE seq = ?",
-            (stamp(self._clock.now()), seq),
+            "UPDATE occurrences SET conversation_id = ? WHERE seq = ?", (conversation_id, seq)
         )
 
     async def taken(self, tx: Transaction, claims: Sequence[Claim]) -> set[str]:
@@ -200,12 +186,27 @@ class Occurrences:
         )
         await complete(tx, [each.task_id for each in occurrences], self._clock.now())
 
-    async def answer(self, tx: Transaction, outbox_id: str, sign: Sign) -> str | None:
-        """The task of a delivered reminder that is answered with a sign, each sign once (T-063)."""
+    async def answer(
+        self, tx: Transaction, outbox_id: str, sign: Sign, *, by_owner: bool
+    ) -> str | None:
+        """The task of a delivered reminder that is answered with a sign, each sign once (T-063).
+
+        On a task of all rooms only the owner's counts (T-014).
+        """
         row = await tx.row(
             "UPDATE occurrences SET answers = answers || :sign || ' ' WHERE outbox_id = :outbox"
-            " AND mode = 'reminder' AND instr(answers, :sign || ' ') = 0 RETURNING task_id",
-            {"sign": sign, "outbox": outbox_id},
+            " AND mode = 'reminder' AND instr(answers, :sign || ' ') = 0 AND (:by_owner OR task_id"
+            "  NOT IN (SELECT id FROM tasks WHERE scope = 'global')) RETURNING task_id",
+            {"sign": sign, "outbox": outbox_id, "by_owner": by_owner},
+        )
+        return row["task_id"] if row else None
+
+    async def last_told(self, tx: Transaction, conversation_id: str) -> str | None:
+        """The task of the last reminder that was delivered in a conversation."""
+        row = await tx.row(
+            f"SELECT task_id FROM occurrences WHERE conversation_id = ? AND outbox_id IS NOT NULL"
+            f" AND mode = 'reminder' AND state = 'done' ORDER BY {TOLD_AT} DESC LIMIT 1",
+            (conversation_id,),
         )
         return row["task_id"] if row else None
 

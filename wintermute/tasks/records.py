@@ -41,6 +41,8 @@ class Task:
     schedule: str = ""
     """When it happens, in the words of its bracket (T-027): `daily at 09:00`; empty: unscheduled."""
     plan: Plan = UNPLANNED
+    snoozed: datetime | None = None
+    """Due then as well, beside the schedule (T-063)."""
     next_due: datetime | None = None
     """None: never, or not any more."""
     failures: int = 0

@@ -3,7 +3,7 @@
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import moment
+from wintermute.clock import moment, stamp
 from wintermute.db import Row
 from wintermute.messages import Json
 from wintermute.tasks.records import Task
@@ -11,7 +11,7 @@ from wintermute.tasks.schedule import Plan, bracket, read
 
 COLUMNS = (
     "id, scope, content, priority, status, created_at, reason,"
-    " schedule, mode, ai_prompt, next_due, failures, held"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held"
 )
 
 
@@ -28,6 +28,7 @@ def task_of(row: Row, zone: ZoneInfo) -> Task:
         reason=row["reason"],
         schedule=bracket(schedule, zone) if schedule else "",
         plan=Plan(schedule=schedule, mode=row["mode"], ai_prompt=row["ai_prompt"]),
+        snoozed=moment(row["snoozed"]) if row["snoozed"] else None,
         next_due=moment(row["next_due"]) if row["next_due"] else None,
         failures=row["failures"],
         held=bool(row["held"]),
@@ -47,6 +48,7 @@ def state_of(task: Task) -> Json | None:
         "schedule": task.plan.schedule.stored() if task.plan.schedule else "",
         "mode": task.plan.mode,
         "ai_prompt": task.plan.ai_prompt,
+        "snoozed": stamp(task.snoozed) if task.snoozed else None,
     }
 
 
@@ -60,4 +62,5 @@ def fields_of(state: Json) -> dict[str, Any]:
             mode=state["mode"],
             ai_prompt=state["ai_prompt"],
         )
+        fields["snoozed"] = moment(state["snoozed"]) if state["snoozed"] else None
     return fields

@@ -8,6 +8,8 @@ from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.tasks.occurrences import Occurrence, complete, occurrence
 
+NO_ACTION = "[NO_ACTION]"
+"""The whole result of a run that found nothing to tell (T-049)."""
 AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
 _ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
 
@@ -23,12 +25,6 @@ class TaskRuns:
         """The conversations for which something is at work or waits."""
         rows = await tx.rows(f"SELECT DISTINCT conversation_id FROM occurrences WHERE {AT_WORK}")
         return [row["conversation_id"] for row in rows]
-
-    async def move(self, tx: Transaction, seq: int, conversation_id: str) -> None:
-        """It is for another room from now on."""
-        await tx.execute(
-            "UPDATE occurrences SET conversation_id = ? WHERE seq = ?", (conversation_id, seq)
-        )
 
     async def open_in(self, tx: Transaction, conversation_id: str) -> list[Occurrence]:
         """What is at work or waits for a conversation."""
@@ -78,8 +74,13 @@ class TaskRuns:
         await tx.execute("UPDATE occurrences SET not_before = ? WHERE seq = ?", (stamp(until), seq))
 
     async def dropped(self, tx: Transaction, seq: int, why: str) -> None:
-        """It is no longer wanted."""
+        """It is no longer wanted. A task that is not due again waits to be resumed."""
         await self._end(tx, seq, "missed", why, None)
+        await tx.execute(
+            "UPDATE tasks SET status = 'paused' WHERE status = 'active' AND next_due IS NULL"
+            " AND id = (SELECT task_id FROM occurrences WHERE seq = ?)",
+            (seq,),
+        )
 
     async def done(
         self, tx: Transaction, run: Occurrence, result: str, outbox_id: str | None
@@ -110,12 +111,12 @@ class TaskRuns:
         )
 
     async def before(self, tx: Transaction, run: Occurrence) -> tuple[int, str]:
-        """How many runs of its task there were before, and what came of the last that went well."""
+        """How many runs of its task there were before, and the last result there was to tell."""
         row = await tx.row(
             "SELECT count(*) AS n, (SELECT result FROM occurrences WHERE task_id = :task"
             "  AND due_at < :due AND state = 'done' AND mode <> 'reminder'"
-            "  ORDER BY due_at DESC LIMIT 1) AS last FROM occurrences WHERE task_id = :task"
+            "  AND result <> :nothing ORDER BY due_at DESC LIMIT 1) AS last FROM occurrences WHERE task_id = :task"
             " AND due_at < :due AND state IN ('done', 'failed') AND mode <> 'reminder'",
-            {"task": run.task_id, "due": stamp(run.due_at)},
+            {"task": run.task_id, "due": stamp(run.due_at), "nothing": NO_ACTION},
         )
         return (int(row["n"]), row["last"] or "") if row else (0, "")

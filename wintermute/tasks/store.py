@@ -128,6 +128,7 @@ class Tasks:
             task,
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
+            snoozed=None if asked.times else task.snoozed,
             plan=task.plan
             if asked.is_empty
             else await planned(asked, self._clock.now(), self.zone, task.plan),
@@ -216,10 +217,8 @@ class Tasks:
         task = await self._changeable(tx, task_id, scope, by_owner)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
-        awake = replace(task, status="active", reason="")
-        await self._become(tx, why, task, awake)
-        await self._snoozed(tx, task.id, until)
-        return await self.find(tx, task.id, scope)
+        awake = replace(task, status="active", reason="", snoozed=until)
+        return await self._become(tx, why, task, awake)
 
     async def acknowledge(
         self,
@@ -237,16 +236,10 @@ class Tasks:
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         if task.status == "active" and (schedule is None or schedule.kind == "once"):
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
-        await self._snoozed(tx, task.id, None)
-        left = await self.find(tx, task.id, scope)
+        left = await self._become(tx, why, task, replace(task, snoozed=None))
         if left.status == "active" and left.next_due is None:
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
         return left
-
-    async def _snoozed(self, tx: Transaction, task_id: str, until: datetime | None) -> None:
-        await tx.execute(
-            "UPDATE tasks SET snoozed = ? WHERE id = ?", (stamp(until) if until else None, task_id)
-        )
 
     async def active(self, scope: str) -> tuple[Task, ...]:
         """What the prompt shows of a scope: by priority, then creation (P-019, P-020)."""
@@ -370,12 +363,13 @@ class Tasks:
     async def _write(self, tx: Transaction, task: Task, *, starts: bool) -> Task:
         """`starts`: what it is due by counts from now (T-004, T-006)."""
         starts = starts or task.status != "active"
+        snoozed = task.snoozed if task.status == "active" else None
         await tx.execute(
             "UPDATE tasks SET content = :content, priority = :priority, reason = :reason,"
             " status_before = CASE WHEN :status = 'deleted'"
             " THEN coalesce(status_before, status) END, status = :status,"
             " schedule = :schedule, mode = :mode, ai_prompt = :ai_prompt,"
-            " snoozed = iif(:starts, NULL, snoozed), failures = iif(:starts, 0, failures),"
+            " snoozed = :snoozed, failures = iif(:starts, 0, failures),"
             " changed_at = :now WHERE id = :id",
             {
                 "id": task.id,
@@ -386,6 +380,7 @@ class Tasks:
                 "schedule": task.plan.schedule.stored() if task.plan.schedule else None,
                 "mode": task.plan.mode,
                 "ai_prompt": task.plan.ai_prompt,
+                "snoozed": stamp(snoozed) if snoozed else None,
                 "starts": starts,
                 "now": stamp(self._clock.now()),
             },

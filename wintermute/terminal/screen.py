@@ -56,6 +56,10 @@ class TerminalSpeaker:
         """Only the owner sits here."""
         return self.serves(room_id)
 
+    def room_for(self, scope: str) -> str | None:
+        """The terminal has its conversation from the first word on."""
+        return None
+
     def attend(self, room_id: str, event_id: str) -> None:
         """Nothing: the person sees that nothing is asked of them."""
 

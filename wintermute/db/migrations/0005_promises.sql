@@ -42,6 +42,7 @@ CREATE INDEX occurrences_told ON occurrences (conversation_id, iif(mode = 'remin
 
 ALTER TABLE outbox ADD COLUMN late_after TEXT;          -- sent after this moment, it ends with
 ALTER TABLE outbox ADD COLUMN late_mark TEXT NOT NULL DEFAULT '';
+ALTER TABLE outbox ADD COLUMN meant_for TEXT NOT NULL DEFAULT '';   -- a scope: it is said only where that fits
 ALTER TABLE outbox ADD COLUMN reacts_to TEXT;           -- the event of ours on which `body` is put, sign by sign
 CREATE INDEX outbox_next ON outbox (room_id, reacts_to IS NOT NULL, seq) WHERE state = 'waiting';
 DROP INDEX outbox_open;
