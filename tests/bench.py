@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests import bench_loop, bench_prompt
+from tests import bench_loop, bench_promises, bench_prompt
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver, Login
 from tests.world.model import ModelServer
@@ -258,6 +258,7 @@ async def bench(rounds: int) -> None:
         show(help_cpu())
         show(await bench_prompt.rows())
         show(await bench_loop.rows())
+        show(await bench_promises.rows())
         show(await run.memory_and_start())
         show(await run.latency(encrypted=False))
         show(await run.latency(encrypted=True))

@@ -175,7 +175,7 @@ def _late(bot: Bot, due: datetime) -> tuple[list[float], list[float]]:
 
 def _assert_in_order(bot: Bot) -> None:
     rows = bot.rows(
-        "SELECT room_id, body FROM outbox WHERE body LIKE '%thing%' ORDER BY sent_at, seq"
+        "SELECT room_id, body FROM outbox WHERE body LIKE '⏰ thing %' ORDER BY sent_at, seq"
     )
     last: dict[str, int] = {}
     for row in rows:
@@ -184,7 +184,7 @@ def _assert_in_order(bot: Bot) -> None:
         last[row["room_id"]] = n
 
 
-async def promises() -> list[str]:
+async def rows() -> list[str]:
     """All tables."""
     lines = ["| look | median | p95 | goal |", "|---|---|---|---|"]
     for tasks in (10, 1_000, 100_000):
@@ -196,4 +196,4 @@ async def promises() -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(asyncio.run(promises())))  # noqa: T201
+    print("\n".join(asyncio.run(rows())))  # noqa: T201
