@@ -70,6 +70,17 @@ def skill(name: str, summary: str, *steps: str) -> tuple[str, Json]:
     return "add_skill", {"skill_name": name, "summary": summary, "documentation": text}
 
 
+def remind(content: str, at: str) -> tuple[str, Json]:
+    """A task that is due once."""
+    return task("add", content=content, schedule_type="once", at=at)
+
+
+REMINDED = (
+    '<event kind="scheduled_task" id="task_ab12cd34">\nTask #task_ab12cd34: tea\nDue: Monday,'
+    " 2026-05-04 13:00 CEST\nResult: the reminder was delivered\n</event>\n\n"
+)
+
+
 PLANTS = task("complete", id="task_ab12cd34", reason="The user said that it is done.")
 TEA = ("boil water", "add the leaves", "wait")
 USES: list[tuple[str, tuple[str, Json]]] = [
@@ -115,6 +126,10 @@ USES: list[tuple[str, tuple[str, Json]]] = [
         skill("bake", "How to bake", "wait until it is done"),
     ),
     ("how do I make tea?", ("read_file", {"path": "data/skills/make-tea.md"})),
+    ("remind me in 20 minutes to call mum", remind("call mum", "in 20 minutes")),
+    ("remind me to call mum tomorrow at 9:30", remind("call mum", "tomorrow 9:30")),
+    ("remind me at 18:30 today of the soup", remind("the soup", "today 18:30")),
+    ("please remind me to drink water at 18:30", remind("drink water", "18:30")),
 ]
 
 
@@ -155,7 +170,9 @@ WORDS: list[tuple[str, list[str], list[str]]] = [
     ("how to fly", ["I have not learnt", "`learn how to fly: "], []),
     ("forget Anna", ["wintermute memory forget", "/undo"], []),
     ("delete everything you know about Anna", ["wintermute memory forget"], []),
-    ("remind me to call mum at 5", ["cannot remind", "`add a task: call mum at 5`"], []),
+    ("remind me to call mum at 5", ["`remind me in 20 minutes to call mum at 5`"], []),
+    ("remind me", ["Say when", "call Anna"], []),
+    (f"{REMINDED}what time is it?", ["It is Monday"], ["practice model", "tea"]),
     ("what time is it?", ["It is Monday, 2026-05-04 14:00 CEST."], []),
     ("hello", ["Hello, Ben!", "practice model"], []),
     ("thank you very much!", ["You are welcome."], []),

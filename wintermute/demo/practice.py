@@ -40,6 +40,12 @@ STEP_END = re.compile(r"[\n;]|,\s")
 BEFORE_STEP = re.compile(r"(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
 HISTORY = "<history>"
 MESSAGE = re.compile(r"^(?:\[message\]\n|- )(\S.*)$", re.MULTILINE)
+WHEN = re.compile(
+    r"\b(?:(?P<span>in \d{1,4} (?:minutes?|min|hours?|days?|weeks?))"
+    r"|(?:(?P<before>today|tomorrow) )?(?:at )?(?P<clock>\d{1,2}:\d\d)(?: (?P<after>today|tomorrow))?)\b",
+    re.IGNORECASE,
+)
+ABOUT = re.compile(r"^(?:to|of|about|that) ", re.IGNORECASE)
 ID = re.compile(r"\btask_[0-9a-z]+\b", re.IGNORECASE)
 OF_TASK = re.compile(r"(?:(?:the|my|our|that|task|to-?do)\b[:# ]*)+", re.IGNORECASE)
 FROM_LIST = re.compile(
@@ -170,8 +176,16 @@ def _list_tasks(now: Seen, status: str) -> Answer:
     return _use(now, "task", action="list", **chosen)
 
 
-def _remind(_: Seen, what: str) -> Answer:
-    return say("remind", what=what or phrase("remind_what"))
+def _remind(now: Seen, what: str) -> Answer:
+    """With a time, as in `in 20 minutes` or `tomorrow at 18:30`, before or after what it is about."""
+    when = WHEN.search(what)
+    about = f"{what[: when.start()]} {what[when.end() :]}" if when else what
+    about = one_line(ABOUT.sub("", about.strip()))
+    if when is None or not about:
+        return say("remind", what=about or phrase("remind_what"))
+    day = next((each for each in (when["before"], when["after"]) if each), "")
+    at = when["span"] or f"{day} {when['clock']}".strip()
+    return _use(now, "task", action="add", content=about, schedule_type="once", at=at)
 
 
 def _move_task(now: Seen, what: str, *, action: str) -> Answer:

@@ -23,8 +23,8 @@ def reported(result: Result) -> str:
             return phrase("known" if stored == "known" else "remembered", fact=text)
         case "task", [*rows]:
             return _task_list(result.arguments, rows)
-        case "task", {"id": str(task_id), "content": str(content)}:
-            return _changed_task(result.arguments, task_id, content)
+        case "task", {"id": str(task_id), "content": str(content), **row}:
+            return _changed_task(result.arguments, task_id, content, row.get("next_due"))
         case "add_skill", {"path": str(path), "created": created}:
             return phrase("learnt" if created else "relearnt", path=f"`{path}`")
         case "read_file", _:
@@ -33,7 +33,9 @@ def reported(result: Result) -> str:
     return phrase("raw", tool=result.tool, text=text)
 
 
-def _changed_task(arguments: Json, task_id: str, content: str) -> str:
+def _changed_task(arguments: Json, task_id: str, content: str, due: object) -> str:
+    if due:
+        return phrase("task_due", id=task_id, content=content, due=str(due))
     reply = PAST.get(str(arguments.get("action")), "resumed")
     return phrase(f"task_{reply}", id=task_id, content=content)
 

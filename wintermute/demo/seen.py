@@ -9,6 +9,10 @@ from typing import Any
 from wintermute.messages import Json
 from wintermute.prompt.assemble import DIVIDER, MEMORIES
 
+TOLD = re.compile(
+    r'(?:<event kind="(?:scheduled_task|task_error)" id="\w+">\n.*?\n</event>\n\n)+', re.DOTALL
+)
+"""What tasks have told the room, before the message of a person."""
 EVENT = re.compile(r'<event kind="(\w+)"')
 CONTEXT = re.compile(r"<room_context>.*</room_context>\s*", re.DOTALL)
 HEAD = re.compile(r"([^\n:@()<>]{1,200} \(@[^\s:]+:\S+\)|@[^\s:]+:\S+): ")
@@ -71,6 +75,7 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> Seen:
     system = "".join(_text(message) for message in messages if message.get("role") == "system")
     newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
     text = _text(messages[newest]) if newest >= 0 else ""
+    text = TOLD.sub("", text, count=1) if TOLD.match(text) else text
     event = EVENT.match(text)
     text = CONTEXT.sub("", text, count=1) if text.startswith("<room_context>") else text
     head = HEAD.match(text)
