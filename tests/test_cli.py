@@ -181,7 +181,7 @@ def test_the_login_is_not_touched_beside_a_running_daemon(folder: Path, verb: st
 def test_a_second_daemon_is_refused_and_told_the_process_of_the_first(folder: Path) -> None:
     with hold(folder / "data"):
         refused = wintermute("run", "--config", folder / "config.yaml")
-    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith(f"wintermute: another Wintermute (process {os.getpid()})")
 
 

@@ -50,7 +50,7 @@ async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
         assert (mode(folder), mode(folder / "session.json")) == (0o700, 0o600)
         for verb in ("logout", "reset-crypto"):
             code, told = await bot.command("matrix", verb)
-            assert (code, str(bot.pid) in told) == (2, True)
+            assert (code, str(bot.pid) in told) == (1, True)
         await bot.restart()
         assert len(proxy.seen("POST", "/login")) == 1
         assert await bot.stop() == 0

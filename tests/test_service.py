@@ -289,7 +289,7 @@ async def test_a_new_configuration_is_taken_up_without_losing_or_doubling_a_mess
             assert answers == [f"echo: {text}" for text in wanted]
             assert not any(" DEBUG " in line for line in bot.log)
             code, told = await bot.command("run")
-            assert (code, str(bot.pid) in told) == (2, True)
+            assert (code, str(bot.pid) in told) == (1, True)
             assert await bot.stop() == 0
 
 
