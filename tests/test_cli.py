@@ -179,6 +179,7 @@ def test_the_login_is_not_touched_beside_a_running_daemon(folder: Path, verb: st
 
 
 def test_a_second_daemon_is_refused_and_told_the_process_of_the_first(folder: Path) -> None:
+    """T-039."""
     with hold(folder / "data"):
         refused = wintermute("run", "--config", folder / "config.yaml")
     assert (refused.returncode, refused.stdout) == (1, "")
