@@ -1,6 +1,5 @@
 """Autonomous runs: what a due task works on by itself, and what its room is told of it."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -345,7 +344,7 @@ async def test_stop_ends_the_runs_of_its_room(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
     """L-023: it is neither a failure nor begun again."""
-    model.script(Hang(), done("never"))
+    model.script(Hang(), done("of the other"))
     async with opened(tmp_path, model, clock) as house:
         async with house.working():
             task = await promise(house, "Price check", check())
@@ -354,11 +353,18 @@ async def test_stop_ends_the_runs_of_its_room(
             await model.request_arrived(1)
             await house.incoming("/stop")
             assert await house.said(1) == ["Stopped."]
+        other = await promise(house, "Another check", check(at="10:00"))
+        after(clock, "2026-03-02T10:00")
+        await house.fire()
         async with house.working():
-            await asyncio.sleep(0)
-        assert [state for _, state, _ in await occurrences(house)] == ["missed"]
+            assert await house.said(2) == ["Stopped.", "of the other"]
+        states = {
+            row["task_id"]: row["state"]
+            for row in await house.rows("SELECT task_id, state FROM occurrences")
+        }
+        assert states == {task.id: "missed", other.id: "done"}
         assert (await now(house, task)).failures == 0
-        row = await house.one("SELECT state, reason FROM casts")
+        row = await house.one("SELECT state, reason FROM casts ORDER BY seq LIMIT 1")
         assert row == {"state": "truncated", "reason": "stopped"}
 
 

@@ -3,21 +3,22 @@
 import asyncio
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple
 
 from wintermute.clock import Clock, spoken
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import SubSessions
 from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.casting import AGAIN, ALWAYS, WAITS
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.terms import Terms
-from wintermute.conversation.toolbox import Caller, Toolbox
+from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.conversation.wards import Wards
 from wintermute.db import Transaction
-from wintermute.delegation.delegation import Unwatched
+from wintermute.delegation.delegation import BROKEN, MOST_INTERRUPTIONS, Unwatched
+from wintermute.delegation.graph import SPAWN
 from wintermute.delegation.means import ROLE
 from wintermute.delegation.reports import last_step
 from wintermute.delegation.telling import Told, Words
@@ -36,14 +37,6 @@ from wintermute.text import shortened
 log = logging.getLogger(__name__)
 
 RESULT_CHARACTERS = 1_500  # of the last result, for the next run (T-049)
-MOST_INTERRUPTIONS = 3  # as of sub-sessions (L-068)
-AGAIN = timedelta(
-    seconds=60
-)  # a run waits so long for a model that is away, as messages do (L-034)
-ALWAYS = timedelta(days=3650)
-WAITS = {"model_unavailable", "budget"}  # for what passes by itself
-SPAWN = "spawn_sub_session"  # its result comes as an event, and nobody is there for it
-BROKEN = Outcome("truncated", "internal_error", "")
 NO_ANSWER = {
     "max_turns": "it took more steps than `sub_sessions.max_turns` allows",
     "max_seconds": "it took longer than `sub_sessions.timeout_s` allows",
@@ -112,7 +105,8 @@ class Runs:
         self._speaker = speaker
         self._clock = clock
         wanted = tools_for("full", means.depth, None, toolbox.names)
-        self._toolbox = toolbox.only({*wanted, "done"} - {SPAWN})
+        # What is spawned reports by an event, and nobody is there for it when the run is over.
+        self._toolbox = toolbox.only({*wanted, DONE} - {SPAWN})
         self._at_work: dict[int, tuple[Run, Stop]] = {}  # by occurrence
 
     async def run(self, wanted: asyncio.Event) -> None:
