@@ -452,3 +452,18 @@ async def test_a_run_that_was_to_be_once_and_was_stopped_waits_to_be_resumed(
         [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
         await house.stores.runs.dropped(tx, waits.seq, "it was stopped")
     assert (await now(house, task)).status == "paused"
+
+
+async def test_a_task_of_a_group_that_became_a_chat_of_two_begins_no_other_branch(
+    house: House, clock: FakeClock
+) -> None:
+    """T-013: it is said in its room, and the conversation that is held there by now goes on."""
+    await promise(house, scope=GROUP)
+    conversation = await talk(house, ROOM, f"person:{ANN}")  # the others have left
+    house.speaker.rooms[GROUP] = ROOM
+    branches = await house.rows("SELECT id FROM branches")
+    after(clock, "2026-03-02T09:00")
+    await house.fire()
+    assert await house.deliver() == ["⏰ Call Anna"]
+    assert await house.rows("SELECT id FROM branches") == branches
+    assert (await house.conversations.get(conversation)).scope == f"person:{ANN}"

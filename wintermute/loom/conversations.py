@@ -127,6 +127,14 @@ class Conversations:
         )
         return [Conversation(row["id"], row["room_id"], row["scope"]) for row in rows]
 
+    async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
+        """The conversation that is held in a room, whatever its scope is by now."""
+        row = await tx.row(
+            "SELECT id, room_id, scope FROM conversations WHERE room_id = ? AND thread_id = ''",
+            (room_id,),
+        )
+        return Conversation(row["id"], row["room_id"], row["scope"]) if row else None
+
     async def scope_of_turn(self, turn_id: str) -> str:
         """Whose memory the branch of a turn may touch."""
         row = await self._database.row(
