@@ -1,7 +1,9 @@
-"""What many tests stand on: one homeserver for the whole run, one model server for each test."""
+"""What many tests stand on, each thing with one fixture; what one worker of a run starts once."""
 
+import fcntl
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,12 @@ from hypothesis import settings
 
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
-from tests.world.user import MatrixUser
+from tests.world.proxy import Proxy
+from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, NewScene, Scene
+from tests.world.terminal import Terminal
+from tests.world.warm import Interpreter
+
+pytest_plugins = ["tests.tiers"]
 
 # A busy machine is no bug, and a found example goes into the test, not into a folder beside it.
 settings.register_profile("house", deadline=None, database=None)
@@ -17,30 +24,69 @@ settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")
-def homeserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
-    """One Synapse for all tests. A test that stops it, or wants limits, starts its own."""
-    with Homeserver(tmp_path_factory.mktemp("synapse")) as server:
+def blank(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of a Synapse that has just been set up; made by the first worker that asks."""
+    made = shared / "blank.db"
+    with (shared / "blank.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            folder = tmp_path_factory.mktemp("blank")
+            with Homeserver(folder):
+                pass
+            shutil.copy(folder / "homeserver.db", made)
+    return made
+
+
+@pytest.fixture(scope="session")
+def homeserver(blank: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
+    """The Synapse of this worker. A test that stops it, or wants limits, starts its own."""
+    with Homeserver(tmp_path_factory.mktemp("synapse"), database=blank) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def fresh() -> Callable[[str], str]:
+def python() -> Iterator[Interpreter]:
+    """An interpreter with the program imported: what it forks starts at once."""
+    with Interpreter() as warm:
+        yield warm
+
+
+@pytest.fixture(scope="session")
+def fresh() -> NewName:
     """Gives a user name nobody in this run has: `ann-1`."""
     numbers = itertools.count(1)
     return lambda name: f"{name}-{next(numbers)}"
 
 
+@pytest.fixture(scope="session")
+def new_scene(homeserver: Homeserver, python: Interpreter, fresh: NewName) -> NewScene:
+    """`async with new_scene(folder, model.url) as scene`: for what lives longer than one test."""
+    return lambda folder, model_url: Scene(homeserver, python, fresh, folder, model_url)
+
+
 @pytest.fixture
-def person(
-    homeserver: Homeserver, fresh: Callable[[str], str], tmp_path: Path
-) -> Callable[[str], MatrixUser]:
-    """Makes a new user with a client; open it with `async with`."""
+async def scene(new_scene: NewScene, model: ModelServer, tmp_path: Path) -> AsyncIterator[Scene]:
+    """What `person`, `bot` and `room` open in, and are closed with."""
+    async with new_scene(tmp_path, model.url) as opened:
+        yield opened
 
-    def make(name: str) -> MatrixUser:
-        login = homeserver.user(fresh(name))
-        return MatrixUser(homeserver.url, login, tmp_path / login.device_id)
 
-    return make
+@pytest.fixture
+def person(scene: Scene) -> NewPerson:
+    """`ann = await person("ann")`: a new user at a client that syncs until the test ends."""
+    return scene.person
+
+
+@pytest.fixture
+def bot(scene: Scene) -> NewBot:
+    """`daemon = await bot(ann)`: a daemon of hers with an account and a folder of its own."""
+    return scene.bot
+
+
+@pytest.fixture
+def room(scene: Scene) -> NewRoom:
+    """`chat = await room(ann, daemon, encrypted=True)`: a new room, once all are in it."""
+    return scene.room
 
 
 @pytest.fixture
@@ -48,3 +94,16 @@ async def model() -> AsyncIterator[ModelServer]:
     """A scripted model server of this test's own."""
     async with ModelServer() as server:
         yield server
+
+
+@pytest.fixture
+async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
+    """A way to the homeserver that can be watched and spoilt; `bot(ann, via=proxy.url)`."""
+    async with Proxy(homeserver.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, python: Interpreter) -> Terminal:
+    """A person at the command line, with a data folder that no daemon uses."""
+    return Terminal.in_folder(tmp_path, python)

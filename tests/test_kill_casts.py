@@ -1,10 +1,10 @@
 """Killed at each statement of a talk that folds twice while gates run: nothing is lost or doubled.
 
-    python -m tests.test_kill_casts FOLDER MODEL_URL EVERY
+    python -m tests.test_kill_casts FOLDER MODEL_URL MOST
 
-runs the talk once whole, then once for each EVERY-th statement: a process dies just before it,
-another one goes on. It prints what was found each time. Processes are forked from one that has
-everything in memory, so one such life takes a tenth of a second.
+runs the talk once whole, then once for each statement, or for MOST of them at even distances: a
+process dies just before it, another one goes on. It prints what was found each time. Processes are
+forked from one that has everything in memory, so one such life takes a tenth of a second.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 from tests.world.homeserver import die_with_the_pipe
 from tests.world.house import Gate, House, open_house
@@ -40,9 +42,9 @@ from wintermute.loom.reading import Reading
 from wintermute.messages import Json
 
 TEXTS = [f"message {n}: " + "many words " * 20 for n in range(3)]
+EACH = sys.maxsize
 CONTEXT = Context(keep_recent=1, trigger_after_turns=2)
 TOOLS = [{"type": "function", "function": {"name": "done"}}]
-EVERY = 1  # statement
 
 
 class Killer(logging.Handler):
@@ -132,14 +134,15 @@ def life(folder: Path, url: str, n: int | None) -> tuple[int, list[str]]:
     return os.waitstatus_to_exitcode(status), json.loads(told or b"[]")
 
 
-def lives(folder: Path, url: str, every: int) -> Iterator[Json]:
-    """The whole talk, then one that is killed at each of its statements."""
+def lives(folder: Path, url: str, most: int) -> Iterator[Json]:
+    """The whole talk, then one that is killed at each of its statements, or at `most` of them."""
     counting = Killer(None)
     logging.getLogger("aiosqlite").addHandler(counting)
     problems = asyncio.run(talk(_made(folder / "whole"), url))
     logging.getLogger("aiosqlite").removeHandler(counting)
     yield {"n": 0, "statements": counting.seen, "problems": problems}
-    for n in count(1, every):
+    every = max(1, counting.seen // most)
+    for n in count(every, every):
         place = _made(folder / str(n))
         first, _ = life(place, url, n)
         if first == 0:
@@ -153,13 +156,23 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_a_kill_at_any_statement_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """L-042, L-045, L-051: turns readable, one answer each, folds whole, no effect twice."""
+    await _killed(tmp_path, most=EACH)
+
+
+async def test_a_kill_at_some_statements_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """L-051: the same at a dozen of them, spread over the talk."""
+    await _killed(tmp_path, most=12)
+
+
+async def _killed(tmp_path: Path, most: int) -> None:
     async with ModelServer() as model:
         model.keyed(behave)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tests.test_kill_casts", str(tmp_path), model.url, str(EVERY)),
+            *("-m", "tests.test_kill_casts", str(tmp_path), model.url, str(most)),
             stdin=asyncio.subprocess.PIPE,  # the lifeline
             stdout=asyncio.subprocess.PIPE,
         )
@@ -167,7 +180,7 @@ async def test_a_kill_at_any_statement_loses_and_doubles_nothing(tmp_path: Path)
         found = [json.loads(line) async for line in process.stdout]
         assert await process.wait() == 0
     assert found[0]["problems"] == []
-    assert len(found) > found[0]["statements"] // EVERY * 0.9
+    assert len(found) > min(most, found[0]["statements"]) * 0.9
     wrong = [each for each in found[1:] if each["problems"] or each["codes"] != [-9, 0]]
     assert wrong == []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.world.bot import Bot, meet, write_settings
+from tests.world.bot import Bot, meet
 from tests.world.delegating import done, objective
 from tests.world.duties import (
     SYSTEM,
@@ -35,6 +35,8 @@ from tests.world.duties import (
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Seen, Step
 from tests.world.proxy import Action, Cut, Proxy, Request, pass_after, pass_before
+from tests.world.scene import NewScene
+from tests.world.tiered import tiered
 from tests.world.user import MatrixUser
 from wintermute.clock import Clock
 from wintermute.schedule.words import REMINDER
@@ -127,6 +129,9 @@ RUN_POINTS = (
     ),
 )
 """As many in a row as a run may be interrupted; each row with a run of its own."""
+RUNS = {points[0].name.replace(" ", "-"): points for points in RUN_POINTS}
+MINUTES_AGO = Back(timedelta(minutes=5))
+"""Promised by this clock, a task is due as soon as the daemon looks."""
 RUNS_HELD = """
     SELECT t.content, t.status || iif(t.reason = '', '', ': ' || t.reason), o.state AS o, c.state AS c,
         (SELECT count(*) FROM turns WHERE cast_id = c.id), m.state AS m
@@ -137,11 +142,11 @@ RUNS_HELD = """
 class World:
     """One person, her two direct chats, and the daemon between two proxies; killed again and again."""
 
-    def __init__(self, ann: MatrixUser, bot: Bot, bot_id: str, proxies: dict[str, Proxy]) -> None:
+    def __init__(self, ann: MatrixUser, bot: Bot, proxies: dict[str, Proxy]) -> None:
         self.ann = ann
         self.bot = bot
         self.proxies = proxies
-        self._bot_id = bot_id
+        self._bot_id = bot.user_id
         self._numbers = count(1)
         self._rooms: dict[str, str] = {}
         self._said: dict[str, list[str]] = {PLAIN: [], ENCRYPTED: []}
@@ -243,63 +248,70 @@ def behave(seen: Seen) -> Step:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def world(
-    homeserver: Homeserver,
-    fresh: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
+    homeserver: Homeserver, new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
     """The same person and data folder for all tests."""
     folder: Path = tmp_path_factory.mktemp("killed")
-    login, ann_login = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
     async with AsyncExitStack() as stack:
-        ann = MatrixUser(homeserver.url, ann_login, folder / "ann")
-        await stack.enter_async_context(ann)
         model = await stack.enter_async_context(ModelServer())
         model.keyed(behave)
         proxies = {
             "matrix": await stack.enter_async_context(Proxy(homeserver.url)),
             "model": await stack.enter_async_context(Proxy(model.url.removesuffix("/v1"))),
         }
-        config = write_settings(
-            folder / "bot",
-            proxies["matrix"].url,
-            login,
-            f"{proxies['model'].url}/v1",
-            ann.user_id,
-        )
-        bot = await stack.enter_async_context(Bot(config))
-        here = World(ann, bot, login.user_id, proxies)
+        scene = new_scene(folder, f"{proxies['model'].url}/v1")
+        await stack.enter_async_context(scene)
+        ann = await scene.person("ann")
+        here = World(ann, await scene.bot(ann, via=proxies["matrix"].url), proxies)
         await here.furnish()
         yield here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [PLAIN, ENCRYPTED])
 async def test_reminders_killed_at_every_step_of_their_way_are_said_once(
     world: World, room: str
 ) -> None:
     """X-011, T-035, T-037, T-041, T-063: three that are due at one moment."""
+    await _killed_on_their_way(world, room, REMINDER_POINTS)
+
+
+@pytest.mark.parametrize("room", [PLAIN, ENCRYPTED])
+async def test_reminders_killed_where_it_matters_most_are_said_once(
+    world: World, room: str
+) -> None:
+    """X-011, T-037: before they are promised, sent and not known to be, and before it is settled."""
+    most = {"before claim commit", "before send response", "before settle commit"}
+    points = tuple(point for point in REMINDER_POINTS if point.name in most)
+    assert len(points) == len(most)
+    await _killed_on_their_way(world, room, points)
+
+
+async def _killed_on_their_way(world: World, room: str, points: tuple[Point, ...]) -> None:
     names = world.names("reminder", 3)
-    at = in_(3)
-    await world.put_in(room, {name: once(at) for name in names})
-    await world.walk(REMINDER_POINTS, names, REMINDERS_HELD)
+    at = in_(-1)
+    await world.put_in(room, {name: once(at) for name in names}, MINUTES_AGO)
+    await world.walk(points, names, REMINDERS_HELD)
     bodies = [f"{REMINDER}{name}" for name in names]
     assert await world.counted(room, *bodies) == bodies
 
 
-@pytest.mark.parametrize("points", RUN_POINTS, ids=lambda points: points[0].name.replace(" ", "-"))
+@pytest.mark.parametrize("points", tiered(RUNS, ("after-turn-commit",)))
 async def test_a_run_killed_on_its_way_posts_its_result_once(
     world: World, points: tuple[Point, ...]
 ) -> None:
     """X-011, T-037, T-047: cast, result and message are one story."""
     names = world.names("run", 1)
-    await world.put_in(ENCRYPTED, {name: run(in_(3), name) for name in names})
+    await world.put_in(ENCRYPTED, {name: run(in_(-1), name) for name in names}, MINUTES_AGO)
     await world.walk(points, names, RUNS_HELD)
     await world.counted(ENCRYPTED, *(f"result of {name}" for name in names))
 
 
+@pytest.mark.slow
 async def test_a_series_goes_on_after_kills_and_no_moment_is_said_twice(world: World) -> None:
     """T-037, T-043: three moments missed are one event; the next one has its own."""
     [name] = world.names("series", 1)
-    begun = Back(timedelta(seconds=4 * 60 - 9))
+    begun = Back(timedelta(seconds=4 * 60 - 6))
     await world.put_in(PLAIN, {name: Asked(schedule_type="interval", interval_seconds=60)}, begun)
     [first] = world.bot.rows("SELECT rule_due FROM tasks WHERE content = ?", name)
     await world.die(
@@ -330,9 +342,9 @@ def _series(world: World, name: str) -> list[int]:
 async def test_what_falls_due_without_a_homeserver_is_said_once_in_due_order(world: World) -> None:
     """T-038: the one that was taken although nobody said so is not sent a second time."""
     names = world.names("outage", 4)
-    at = [in_(3), in_(3), in_(5), in_(6)]
+    at = [in_(-1), in_(-1), in_(2), in_(3)]
     asked = {name: once(when) for name, when in zip(names, at, strict=True)}
-    await world.put_in(ENCRYPTED, dict(reversed(asked.items())))
+    await world.put_in(ENCRYPTED, dict(reversed(asked.items())), MINUTES_AGO)
     matrix, cut = world.proxies["matrix"], asyncio.Event()
 
     def lose(request: Request, *_answer: object) -> Action:
@@ -363,10 +375,10 @@ async def test_a_second_daemon_is_refused_and_the_shell_works_beside_the_first(
     """T-039, T-040: what is promised there is said within five seconds, what is paused is not."""
     held, name = world.names("beside", 2)
     await world.bot.start()
-    at = in_(8)
+    at = in_(4)
     added = await world.shell("task", "add", held, *ONCE, "--at", at, "--json")
     await world.shell("task", "pause", json.loads(added)["id"])
-    await world.shell("task", "add", name, *ONCE, "--at", max(at, in_(4)))
+    await world.shell("task", "add", name, *ONCE, "--at", max(at, in_(2)))
     second = Bot(world.bot.config)
     await second.start(ready=False)
     assert await second.ended() == 1

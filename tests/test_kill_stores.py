@@ -1,21 +1,20 @@
 """The daemon is killed while a tool changes our stores: each thing is there once, with its way back."""
 
-import asyncio
 import json
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.world.bot import Bot, meet, write_settings
-from tests.world.homeserver import Homeserver
+from tests.world.bot import Bot
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.scene import NewScene
+from tests.world.tiered import tiered
 from tests.world.user import MatrixUser
+from tests.world.warm import Interpreter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,13 +26,14 @@ FACT, TASK, SKILL = "INSERT INTO facts", "INSERT INTO tasks", "INSERT INTO chang
 class World:
     """One person, her direct chat, and the daemon that dies in it."""
 
-    def __init__(self, ann: MatrixUser, room: str, bot: Bot, data: Path) -> None:
+    def __init__(self, ann: MatrixUser, room: str, bot: Bot, python: Interpreter) -> None:
         self.ann = ann
         self.room = room
         self.bot = bot
-        self.data = data
-        self.skill = data / "skills" / "it.md"
-        self.wanted = data.parent / "wanted.txt"
+        self.python = python
+        self.data = bot.data
+        self.skill = self.data / "skills" / "it.md"
+        self.wanted = self.data.parent / "wanted.txt"
         self._said = 0
 
     async def killed_while(self, what: str, steps: Steps) -> str:
@@ -51,17 +51,11 @@ class World:
 
     async def cut_off(self, steps: Steps, *words: str) -> int:
         """Run a verb that dies at the steps; its exit code."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.world.launch",
-            json.dumps({"logger": "aiosqlite", "steps": steps}),
-            "--config",
-            str(self.bot.config),
-            *words,
-            stdin=asyncio.subprocess.PIPE,  # the lifeline
+        trigger = {"logger": "aiosqlite", "steps": steps}
+        code, _ = await self.python.command(
+            "--config", str(self.bot.config), *words, trigger=trigger
         )
-        return await process.wait()
+        return code
 
     async def told(self, *words: str) -> None:
         """Run a verb that must not fail."""
@@ -104,7 +98,7 @@ class World:
 
     def changes(self, kind: str) -> list[str]:
         """What is on record for a kind, as JSON of the states after."""
-        rows = self.bot.rows("SELECT after FROM changes WHERE kind = ?", kind)
+        rows = self.bot.rows("SELECT after FROM changes WHERE kind = ? AND after <> ''", kind)
         return [str(row["after"]) for row in rows]
 
 
@@ -125,36 +119,42 @@ def behave(wanted: Path, seen: Seen) -> Step:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def world(
-    homeserver: Homeserver,
-    fresh: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
+    new_scene: NewScene, python: Interpreter, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    folder: Path = tmp_path_factory.mktemp("killed")
-    login, ann_login = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
-    async with AsyncExitStack() as stack:
-        ann = MatrixUser(homeserver.url, ann_login, folder / "ann")
-        await stack.enter_async_context(ann)
-        model = await stack.enter_async_context(ModelServer())
-        model.keyed(partial(behave, folder / "bot" / "wanted.txt"))
-        config = write_settings(folder / "bot", homeserver.url, login, model.url, ann.user_id)
-        bot = await stack.enter_async_context(Bot(config))
-        room = await meet(ann, login.user_id)
+    folder = tmp_path_factory.mktemp("killed")
+    async with ModelServer() as model, new_scene(folder, model.url) as scene:
+        ann = await scene.person("ann")
+        bot = await scene.bot(ann)
+        here = World(ann, await scene.room(ann, bot), bot, python)
+        model.keyed(partial(behave, here.wanted))
         await bot.stop()
-        yield World(ann, room, bot, folder / "bot" / "data")
+        yield here
+
+
+ENDS: dict[str, Steps] = {
+    "before-row": ((BEFORE, ""),),
+    "before-completion": ((AFTER, ""), (BEFORE, "UPDATE observations")),
+    "before-commit": ((AFTER, ""), (BEFORE, "COMMIT")),
+    "after-commit": ((AFTER, ""), (AFTER, "COMMIT")),
+    "before-next-turn": ((AFTER, ""), (AFTER, "COMMIT"), (BEFORE, "INSERT INTO turns")),
+}
+REPLACED: dict[str, Steps] = {
+    "before-record": ((BEFORE, SKILL),),
+    "before-commit": ((BEFORE, SKILL), (BEFORE, "COMMIT")),
+    "after-commit": ((BEFORE, SKILL), (AFTER, "COMMIT")),
+    "after-file": ((BEFORE, SKILL), (AFTER, "COMMIT"), (BEFORE, "UPDATE observations")),
+}
+REWRITTEN: dict[str, Steps] = {
+    "before-row": ((BEFORE, FACT),),
+    "before-commit": ((AFTER, FACT), (BEFORE, "COMMIT")),
+    "after-commit": ((AFTER, FACT), (AFTER, "COMMIT")),
+    "after-file": ((AFTER, FACT), (AFTER, "COMMIT"), (BEFORE, "UPDATE observations")),
+}
+MATTER_MOST = ("before-commit", "after-commit")
 
 
 @pytest.mark.parametrize("table", [FACT, TASK])
-@pytest.mark.parametrize(
-    "end",
-    [
-        ((BEFORE, ""),),
-        ((AFTER, ""), (BEFORE, "UPDATE observations")),
-        ((AFTER, ""), (BEFORE, "COMMIT")),
-        ((AFTER, ""), (AFTER, "COMMIT")),
-        ((AFTER, ""), (AFTER, "COMMIT"), (BEFORE, "INSERT INTO turns")),
-    ],
-    ids=["before-row", "before-completion", "before-commit", "after-commit", "before-next-turn"],
-)
+@pytest.mark.parametrize("end", tiered(ENDS, ("before-completion", *MATTER_MOST)))
 async def test_a_change_is_stored_once_with_its_observation(
     world: World, table: str, end: Steps
 ) -> None:
@@ -172,16 +172,7 @@ def _stored(what: str, name: str) -> str:
     return f"Ann said {name}." if what == "fact" else name
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ((BEFORE, SKILL),),
-        ((BEFORE, SKILL), (BEFORE, "COMMIT")),
-        ((BEFORE, SKILL), (AFTER, "COMMIT")),
-        ((BEFORE, SKILL), (AFTER, "COMMIT"), (BEFORE, "UPDATE observations")),
-    ],
-    ids=["before-record", "before-commit", "after-commit", "after-file"],
-)
+@pytest.mark.parametrize("steps", tiered(REPLACED, ("after-file", *MATTER_MOST)))
 async def test_a_skill_is_replaced_and_its_old_texts_are_never_lost(
     world: World, steps: Steps
 ) -> None:
@@ -213,21 +204,10 @@ async def test_a_restoration_that_was_killed_is_done_again(world: World, steps: 
         assert await world.restored() == text
 
 
-@pytest.mark.parametrize(
-    ("steps", "done"),
-    [
-        (((BEFORE, FACT),), False),
-        (((AFTER, FACT), (BEFORE, "COMMIT")), False),
-        (((AFTER, FACT), (AFTER, "COMMIT")), True),
-        (((AFTER, FACT), (AFTER, "COMMIT"), (BEFORE, "UPDATE observations")), True),
-    ],
-    ids=["before-row", "before-commit", "after-commit", "after-file"],
-)
-async def test_a_memories_file_is_rewritten_whole_or_not_at_all(
-    world: World, steps: Steps, done: bool
-) -> None:
+@pytest.mark.parametrize("steps", tiered(REWRITTEN, ("after-file", *MATTER_MOST)))
+async def test_a_memories_file_is_rewritten_whole_or_not_at_all(world: World, steps: Steps) -> None:
     """P-049, M-015: what did not change keeps id and source, and nothing counts as a hand edit."""
-    said = await world.remembered()
+    said, done = await world.remembered(), (AFTER, "COMMIT") in steps
     before, edits = world.facts(), world.edits()
     longer = f"{said} in the garden"
     wanted = [longer if text == said else text for text, _ in before.values()]

@@ -2,17 +2,16 @@
 
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from tests.world.bot import Bot, meet, write_settings
+from tests.world.bot import Bot
 from tests.world.delegating import batch, done, objective, results, spawn
-from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text
+from tests.world.scene import NewScene
+from tests.world.tiered import tiered
 from tests.world.user import MatrixUser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -79,43 +78,40 @@ def behave(seen: Seen) -> Step:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def world(
-    homeserver: Homeserver,
-    fresh: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
+    new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    folder: Path = tmp_path_factory.mktemp("killed")
-    login, ann_login = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
-    async with AsyncExitStack() as stack:
-        ann = MatrixUser(homeserver.url, ann_login, folder / "ann")
-        await stack.enter_async_context(ann)
-        model = await stack.enter_async_context(ModelServer(default=behave))
-        config = write_settings(folder / "bot", homeserver.url, login, model.url, ann.user_id)
-        bot = await stack.enter_async_context(Bot(config))
-        room = await meet(ann, login.user_id)
-        await bot.stop()
-        yield World(ann, room, bot)
+    async with ModelServer() as model:
+        model.keyed(behave)
+        async with new_scene(tmp_path_factory.mktemp("killed"), model.url) as scene:
+            ann = await scene.person("ann")
+            bot = await scene.bot(ann)
+            room = await scene.room(ann, bot)
+            await bot.stop()
+            yield World(ann, room, bot)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ((BEFORE, NEW),),
-        ((AFTER, NEW), (BEFORE, "COMMIT")),
-        ((AFTER, NEW), COMMIT),
-        ((AFTER, NEW), (AFTER, NEW), COMMIT),
-        ((BEFORE, START),),
-        ((AFTER, START), COMMIT),
-        ((BEFORE, RELEASE),),
-        ((AFTER, RELEASE), COMMIT),
-        ((AFTER, RELEASE), (AFTER, START), COMMIT, (BEFORE, "INSERT INTO turns")),
-        ((AFTER, RELEASE), (AFTER, RELEASE), (BEFORE, "INSERT INTO inbox")),
-        ((AFTER, RELEASE), (AFTER, RELEASE), COMMIT),
-    ],
-    ids=[
-        *("before-row", "before-commit", "between-spawns", "after-spawns", "before-start"),
-        *("after-start", "before-end", "after-end", "in-second", "before-report", "after-report"),
-    ],
-)
+WORKFLOW: dict[str, Steps] = {
+    "before-row": ((BEFORE, NEW),),
+    "before-commit": ((AFTER, NEW), (BEFORE, "COMMIT")),
+    "between-spawns": ((AFTER, NEW), COMMIT),
+    "after-spawns": ((AFTER, NEW), (AFTER, NEW), COMMIT),
+    "before-start": ((BEFORE, START),),
+    "after-start": ((AFTER, START), COMMIT),
+    "before-end": ((BEFORE, RELEASE),),
+    "after-end": ((AFTER, RELEASE), COMMIT),
+    "in-second": ((AFTER, RELEASE), (AFTER, START), COMMIT, (BEFORE, "INSERT INTO turns")),
+    "before-report": ((AFTER, RELEASE), (AFTER, RELEASE), (BEFORE, "INSERT INTO inbox")),
+    "after-report": ((AFTER, RELEASE), (AFTER, RELEASE), COMMIT),
+}
+BATCH: dict[str, Steps] = {
+    "after-first": ((AFTER, NEW), COMMIT),
+    "after-one": ((AFTER, CLOSE), COMMIT),
+    "after-two": ((AFTER, CLOSE), (AFTER, CLOSE), COMMIT),
+    "before-results": (*((AFTER, CLOSE),) * 3, (BEFORE, "UPDATE observations")),
+}
+
+
+@pytest.mark.parametrize("steps", tiered(WORKFLOW, ("before-commit", "after-end", "before-report")))
 async def test_a_workflow_is_done_and_told_once(world: World, steps: Steps) -> None:
     """L-068, L-067, L-051."""
     name = await world.killed_while("flow", steps)
@@ -125,16 +121,7 @@ async def test_a_workflow_is_done_and_told_once(world: World, steps: Steps) -> N
     assert f"did {name} b" in told
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ((AFTER, NEW), COMMIT),
-        ((AFTER, CLOSE), COMMIT),
-        ((AFTER, CLOSE), (AFTER, CLOSE), COMMIT),
-        ((AFTER, CLOSE), (AFTER, CLOSE), (AFTER, CLOSE), (BEFORE, "UPDATE observations")),
-    ],
-    ids=["after-first", "after-one", "after-two", "before-results"],
-)
+@pytest.mark.parametrize("steps", tiered(BATCH, ("after-first", "after-one", "before-results")))
 async def test_a_batch_is_gone_on_with_and_keeps_its_order(world: World, steps: Steps) -> None:
     """L-051, L-057: each child has one recorded turn, whenever the kill came."""
     name = await world.killed_while("batch", steps)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from tests.world.homeserver import Login
 from tests.world.user import MatrixUser
+from tests.world.warm import Interpreter, Process
 from wintermute.templates import shipped_prompts
 
 Json = dict[str, Any]
@@ -58,13 +59,16 @@ def write_settings(
 
 
 class Bot:
-    """One daemon. `start` after an end is a restart on the same data."""
+    """One daemon. `start` after an end is a restart on the same data.
 
-    def __init__(self, config: Path, python: str = sys.executable) -> None:
+    `python` is a warm interpreter, or the path of one that has everything still to import.
+    """
+
+    def __init__(self, config: Path, python: Interpreter | str = sys.executable) -> None:
         self.config = config
         self._python = python
         self.log: list[str] = []
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._line = asyncio.Condition()
 
@@ -78,9 +82,18 @@ class Bot:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            print("\n".join(self.log[-60:]))  # noqa: T201  pytest shows it with the failure
+        print("\n".join(self.log[-60:]))  # noqa: T201  pytest shows it with a failure
         await self.kill()
+
+    @property
+    def user_id(self) -> str:
+        """Who it is in its rooms."""
+        return str(json.loads(self.config.read_text())["matrix"]["user_id"])
+
+    @property
+    def data(self) -> Path:
+        """Its data folder."""
+        return self.config.parent / "data"
 
     @property
     def pid(self) -> int:
@@ -95,25 +108,24 @@ class Bot:
 
     async def start(self, trigger: Json | None = None, *, ready: bool = True) -> None:
         """Start it, to die at `trigger` if one is given; wait for its first sync if `ready`."""
-        self._process = await asyncio.create_subprocess_exec(
-            self._python,
-            "-m",
-            "tests.world.launch",
-            json.dumps(trigger or {}),
-            "--config",
-            str(self.config),
-            "run",
-            stdin=asyncio.subprocess.PIPE,  # the lifeline
-            stderr=asyncio.subprocess.PIPE,
-            limit=2**24,
-            env=dict(os.environ),  # noqa: TID251
-        )
+        words = ("--config", str(self.config), "run")
+        if isinstance(self._python, Interpreter):
+            self._process = await self._python.start(*words, trigger=trigger)
+        else:
+            self._process = await asyncio.create_subprocess_exec(
+                self._python,
+                *("-m", "tests.world.launch", json.dumps(trigger or {}), *words),
+                stdin=asyncio.subprocess.PIPE,  # the lifeline
+                stderr=asyncio.subprocess.PIPE,
+                limit=2**24,
+                env=dict(os.environ),  # noqa: TID251
+            )
         began = len(self.log)
         self._reader = asyncio.get_running_loop().create_task(self._read(self._process))
         if ready:
             await self.until(lambda: any(" ready " in line for line in self.log[began:]))
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: asyncio.subprocess.Process | Process) -> None:
         assert process.stderr is not None
         async for line in process.stderr:
             async with self._line:
@@ -192,13 +204,12 @@ class Bot:
 
     async def command(self, *words: str) -> tuple[int, str]:
         """Run another verb on the same configuration: its exit code, and what it wrote."""
+        words = ("--config", str(self.config), *words)
+        if isinstance(self._python, Interpreter):
+            return await self._python.command(*words)
         process = await asyncio.create_subprocess_exec(
             self._python,
-            "-m",
-            "wintermute",
-            "--config",
-            str(self.config),
-            *words,
+            *("-m", "wintermute", *words),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,11 +55,18 @@ class Homeserver:
 
     `start` after `stop` is a restart: same port, same rooms, users and tokens. Both block; call
     them through `asyncio.to_thread` when something else must go on meanwhile. `overrides` are
-    top-level keys of homeserver.yaml, such as `{"rc_message": {...}}`.
+    top-level keys of homeserver.yaml, such as `{"rc_message": {...}}`; `database` is one to begin
+    with, else it makes its own.
     """
 
-    def __init__(self, directory: Path, overrides: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        overrides: dict[str, Any] | None = None,
+        database: Path | None = None,
+    ) -> None:
         self._directory = directory
+        self._database = database
         self._overrides = overrides or {}
         self._port = free_port()
         self._secret = secrets.token_hex(32)
@@ -186,6 +194,8 @@ class Homeserver:
 
     def _write_files(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
+        if self._database is not None:
+            shutil.copy(self._database, self._directory / "homeserver.db")
         seed = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
         (self._directory / "signing.key").write_text(f"ed25519 a_test {seed}\n")
         log = {

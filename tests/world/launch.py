@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from functools import partial
+from typing import Any
 
 from tests.world.homeserver import die_with_the_pipe
 from wintermute.cli.main import main
@@ -57,9 +58,14 @@ def arm(logger: str, steps: list[tuple[str, str]]) -> None:
     source.addHandler(Killer(steps))
 
 
-if __name__ == "__main__":
-    threading.Thread(target=die_with_the_pipe, daemon=True).start()
-    trigger = json.loads(sys.argv.pop(1))
+def begin(trigger: dict[str, Any] | None) -> None:
+    """Run the command line of this process; None: without a lifeline."""
+    if trigger is not None:
+        threading.Thread(target=die_with_the_pipe, daemon=True).start()
     if trigger:
         arm(trigger["logger"], [tuple(step) for step in trigger["steps"]])
     main()
+
+
+if __name__ == "__main__":
+    begin(json.loads(sys.argv.pop(1)))

@@ -1,13 +1,15 @@
-"""A person at the command line: real processes on a data folder that no daemon uses."""
+"""A person at the command line: commands on a data folder that no daemon uses.
+
+Each command is a process of its own, forked from a warm interpreter.
+"""
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.world.warm import Ended, Interpreter
 from wintermute.config.write import starter_config
 
 PASSWORD = "correct horse"
@@ -18,37 +20,32 @@ class Terminal:
     """Runs commands for the owner, `@you:example.org`."""
 
     folder: Path
+    python: Interpreter
 
     @classmethod
-    def in_folder(cls, folder: Path) -> Self:
+    def in_folder(cls, folder: Path, python: Interpreter) -> Self:
         """With the configuration that `init` writes, as it is."""
         (folder / "config.yaml").write_text(starter_config())
         (folder / "data" / "skills").mkdir(parents=True)
-        return cls(folder)
+        return cls(folder, python)
 
     @property
     def data(self) -> Path:
         """The data folder."""
         return self.folder / "data"
 
-    def run(self, *words: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def run(self, *words: str | Path, given: bytes = b"", **environment: str) -> Ended:
         """What a command did; its output as bytes."""
-        return subprocess.run(
-            [sys.executable, "-m", "wintermute", *words],
-            input=given,
-            capture_output=True,
-            check=False,
+        return self.python.run(
+            *map(str, words),
             cwd=self.folder,
-            env={
-                "PATH": os.defpath,
-                "WINTERMUTE_PASSWORD": PASSWORD,
-                "PYTHONPATH": str(Path(__file__).parent.parent.parent),
-            },
+            env={"PATH": os.defpath, "WINTERMUTE_PASSWORD": PASSWORD} | environment,
+            given=given,
         )
 
-    def says(self, *words: str | Path, given: bytes = b"") -> str:
+    def says(self, *words: str | Path, given: bytes = b"", **environment: str) -> str:
         """What a command prints that must not fail."""
-        done = self.run(*words, given=given)
+        done = self.run(*words, given=given, **environment)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout.decode()
 

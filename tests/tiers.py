@@ -1,0 +1,171 @@
+"""How the suite runs: the quick tier and the slow one, workers, and tests that want to be alone.
+
+A pytest plugin. `pytest` runs the quick tier on as many workers as there are cores; `--slow` adds
+what is marked `slow`, `-m slow` runs nothing else, and a test named by its node id runs either way.
+What is marked `alone` measures time or memory: no other test runs beside it.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+SLOW_FROM = 10.0
+"""Seconds from which on a quick test is named: it belongs to the slow tier, or is to be mended."""
+SHARED = pytest.StashKey[Path]()
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the slow tests as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
+    config.addinivalue_line("markers", "alone: measures, so nothing else may run beside it")
+    worker = worker_of(config)
+    made = Path(worker["shared"] if worker else tempfile.mkdtemp(prefix="wintermute-tests-"))
+    config.stash[SHARED] = made
+
+
+def pytest_configure_node(node: Any) -> None:
+    """What xdist asks the run for each of its workers."""
+    node.workerinput["shared"] = str(node.config.stash[SHARED])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if worker_of(config) is None:
+        shutil.rmtree(config.stash[SHARED])
+
+
+def worker_of(config: pytest.Config) -> dict[str, Any] | None:
+    """What a worker was given by the run; None in the run itself."""
+    given: dict[str, Any] | None = getattr(config, "workerinput", None)
+    return given
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Path:
+    """A folder of all workers of this run, gone when it ends."""
+    return request.config.stash[SHARED]
+
+
+# Which tests ------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow tests out, unless they are asked for."""
+    if config.getoption("slow") or config.getoption("markexpr"):
+        return
+    named = named_tests(config)
+    left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
+    config.stash[LEFT_OUT] = len(left)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        out = set(left)
+        items[:] = [item for item in items if item not in out]
+
+
+def named_tests(config: pytest.Config) -> list[tuple[Path, str]]:
+    """The file and the name of each test that the command line names by a node id."""
+    parts = (argument.partition("::") for argument in config.args)
+    folder = config.invocation_params.dir
+    return [((folder / file).resolve(), name) for file, _, name in parts if name]
+
+
+def is_one(item: pytest.Item, named: list[tuple[Path, str]]) -> bool:
+    """Whether a test was named, alone or with all its parameters."""
+    name = item.nodeid.partition("::")[2]
+    return any(
+        item.path == file and (name == wanted or name.startswith((f"{wanted}[", f"{wanted}::")))
+        for file, wanted in named
+    )
+
+
+# Where and beside what ---------------------------------------------------------------------------
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker for each core; none where one process does as well."""
+    named = named_tests(config)
+    if config.option.collectonly or (named and len(named) == len(config.args)):
+        return 0
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    return cores if cores > 1 else 0
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let tests run beside each other, and those that are to be alone beside none."""
+    alone = item.get_closest_marker("alone") is not None
+    with turn(item.config.stash[SHARED], alone=alone):
+        return (yield)
+
+
+@contextmanager
+def turn(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Go in when nobody is alone inside; to be alone, when nobody is inside.
+
+    Whoever waits holds the door, so that nobody else comes in before. The locks of a worker that
+    dies are gone with it.
+    """
+    with (folder / "inside").open("w") as inside:
+        with (folder / "door").open("w") as door:
+            lock(door, fcntl.LOCK_EX)
+            lock(inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+def lock(file: IO[str], how: int) -> None:
+    """Wait for a lock; it is given back when the file is closed."""
+    fcntl.flock(file, how)
+
+
+# What is said at the end -------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    worker = worker_of(session.config)
+    if worker is not None:
+        output = session.config.workeroutput  # type: ignore[attr-defined]  # xdist's
+        output["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+    elif exitstatus == pytest.ExitCode.INTERRUPTED:
+        # pytest keeps the folders of a failed run to be looked at; nobody looks at these.
+        shutil.rmtree(session.config._tmp_path_factory.getbasetemp(), ignore_errors=True)  # type: ignore[attr-defined]  # has no public name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear from a worker that ends what it left out; all of them leave out the same."""
+    told: dict[str, int] = getattr(node, "workeroutput", {})
+    node.config.stash[LEFT_OUT] = told.get("left_out", node.config.stash.get(LEFT_OUT, 0))
+
+
+def is_too_long(report: pytest.TestReport) -> bool:
+    """Whether a quick test itself took so long; what it stands on may just have been started."""
+    quick = report.when == "call" and "slow" not in report.keywords
+    return quick and report.duration >= SLOW_FROM
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and is_too_long(report):
+                terminalreporter.write_line(
+                    f"{report.duration:.1f} s for a quick test: {report.nodeid}"
+                )
+    if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"{left_out} slow tests were left out: `make test-all` runs everything, `--slow` adds"
+            " those of what is named here, and a node id runs a test whatever its tier."
+        )
