@@ -2,7 +2,7 @@
 BIN ?= .venv/bin
 KILLS ?= 500
 
-.PHONY: check test torture bench
+.PHONY: check test test-slow test-all torture bench
 
 check:  ## format, lint, imports, types
 	$(BIN)/ruff format --check .
@@ -10,8 +10,14 @@ check:  ## format, lint, imports, types
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-test:  ## the whole suite
+test:  ## the quick tier: what the program does
 	$(BIN)/python -m pytest
+
+test-slow:  ## the slow tier: each kill point, long random lives, every combination
+	$(BIN)/python -m pytest -m slow
+
+test-all:  ## both
+	$(BIN)/python -m pytest --slow
 
 torture:  ## kill a real daemon at random points, KILLS times
 	$(BIN)/python -m tests.torture --kills $(KILLS)

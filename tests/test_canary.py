@@ -1,16 +1,10 @@
 """A secret of the configuration shows up nowhere, whoever says it (L-050, L-089)."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.world.bot import Bot, write_settings
-from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
-from tests.world.user import MatrixUser
+from tests.world.scene import NewBot, NewPerson, NewRoom
 
 KEY = "sk-0canary0\"'/9"
 
@@ -36,59 +30,33 @@ def _note() -> dict[str, str]:
 
 
 async def test_a_secret_appears_nowhere_whoever_repeats_it(
-    homeserver: Homeserver,
-    person: Callable[[str], MatrixUser],
-    fresh: Callable[[str], str],
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, tmp_path: Path
 ) -> None:
     """L-089: not in requests, log, database, room, exports or errors."""
-    login = homeserver.user(fresh("bot"))
     model.keyed(repeats)
-    async with person("ann") as ann:
-        backend = {"base_url": model.url, "model": "scripted", "api_key": {"file": "key"}}
-        config = write_settings(
-            tmp_path / "bot",
-            homeserver.url,
-            login,
-            model.url,
-            ann.user_id,
-            llm={"backends": {"scripted": backend}, "record": True},
-            loop={"max_turns": 4},
-        )
-        (tmp_path / "bot" / "key").write_text(KEY)
-        skills = tmp_path / "bot" / "data" / "skills"
-        skills.mkdir()
-        (skills / "note.md").write_text(f"A note\n\nThe key is {KEY}.\n")
-        asked = ["hello", f"my key is {KEY}", "read it", "remember it", "hand out", "fail"]
-        async with Bot(config) as bot:
-            room = await ann.create_room(invite=[login.user_id], encrypted=True)
-            await ann.wait_joined(room, login.user_id)
-            for text in (*asked, "/memory", "/status"):
-                await ann.send(room, text)
-            answers = await ann.wait_for_count(room, login.user_id, len(asked) + 2)
-            assert await bot.stop() == 0
-            logged = "\n".join(bot.log)
+    ann = await person("ann")
+    backend = {"base_url": model.url, "model": "scripted", "api_key": {"file": "key"}}
+    llm = {"backends": {"scripted": backend}, "record": True}
+    daemon = await bot(ann, start=False, llm=llm, loop={"max_turns": 4})
+    (daemon.config.parent / "key").write_text(KEY)
+    (daemon.data / "skills").mkdir()
+    (daemon.data / "skills" / "note.md").write_text(f"A note\n\nThe key is {KEY}.\n")
+    await daemon.start()
+    chat = await room(ann, daemon, encrypted=True)
+    asked = ["hello", f"my key is {KEY}", "read it", "remember it", "hand out", "fail"]
+    for text in (*asked, "/memory", "/status"):
+        await ann.send(chat, text)
+    answers = await ann.wait_for_count(chat, daemon.user_id, len(asked) + 2)
+    assert await daemon.stop() == 0
     said = "\n".join(answer.body for answer in answers)
     sent = json.dumps([seen.body for seen in model.requests], ensure_ascii=False)
-    shown = [_command(config, *words, room) for words in (("show",), ("export",), ("replay",))]
+    logged = "\n".join(daemon.log)
+    shown = [(await daemon.command("loom", verb, chat))[1] for verb in ("show", "export", "replay")]
     bundle = tmp_path / "bundle.json"
-    _command(config, "export", "--bundle", str(bundle), room)
-    kept = [path.read_bytes() for path in (tmp_path / "bot" / "data").glob("wintermute.db*")]
+    await daemon.command("loom", "export", "--bundle", str(bundle), chat)
+    kept = [path.read_bytes() for path in daemon.data.glob("wintermute.db*")]
     for text in (said, sent, logged, *shown, bundle.read_text()):
         assert "0canary0" not in text
     assert not any(b"0canary0" in content for content in kept)
     assert "[secret]" in said
     assert all("[secret]" in text for text in (sent, *shown[:2], bundle.read_text()))
-
-
-def _command(config: Path, *words: str) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-m", "wintermute", "--config", str(config), "loom", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=dict(os.environ),  # noqa: TID251
-    )
-    return ran.stdout + ran.stderr

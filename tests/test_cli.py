@@ -6,12 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.world.warm import Interpreter
 from wintermute.cli.log import Lines
 from wintermute.cli.main import VERBS, cli
 from wintermute.config.lock import hold
@@ -19,17 +20,20 @@ from wintermute.config.secrets import redaction
 from wintermute.config.write import starter_config
 from wintermute.db import open_database
 
+ENVIRONMENT = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"}
 HEAVY = {"asyncio", "yaml", "nio", "openai", "aiosqlite", "zoneinfo", "dataclasses", "logging"}
+Wintermute = Callable[..., subprocess.CompletedProcess[str]]
+"""`wintermute("status", WINTERMUTE_CONFIG=...)`: what a command did, its output as text."""
 
 
-def wintermute(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "wintermute", *words],
-        capture_output=True,
-        check=False,
-        text=True,
-        env={"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"} | environment,
-    )
+@pytest.fixture
+def wintermute(python: Interpreter, tmp_path: Path) -> Wintermute:
+    def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = python.run(*map(str, words), cwd=tmp_path, env=ENVIRONMENT | environment)
+        output = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(words, done.returncode, *output)
+
+    return run
 
 
 def commands(group: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
@@ -44,7 +48,7 @@ def commands(group: click.Command, *words: str) -> Iterator[tuple[str, click.Com
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, wintermute: Wintermute) -> Path:
     """What `init` makes, with servers nobody listens at."""
     assert wintermute("init", tmp_path).returncode == 0
     with socket.socket() as unused:
@@ -86,11 +90,14 @@ def test_the_list_of_commands_says_what_each_command_says() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert wintermute("--version").stdout.startswith("wintermute 0.")
+    """By an interpreter that was not prepared: `python -m wintermute` is the way in."""
+    command = [sys.executable, "-m", "wintermute", "--version"]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, env=ENVIRONMENT)
+    assert done.stdout.startswith("wintermute 0.")
 
 
 @pytest.mark.parametrize("words", [["nope"], ["--nope"], ["init"], ["matrix", "nope"]])
-def test_a_wrong_usage_exits_with_two(words: list[str]) -> None:
+def test_a_wrong_usage_exits_with_two(wintermute: Wintermute, words: list[str]) -> None:
     """L-082."""
     done = wintermute(*words)
     assert (done.returncode, done.stdout) == (2, "")
@@ -99,7 +106,7 @@ def test_a_wrong_usage_exits_with_two(words: list[str]) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "check", "status", "matrix logout"])
 def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
-    tmp_path: Path, verb: str
+    tmp_path: Path, wintermute: Wintermute, verb: str
 ) -> None:
     """L-082, L-079."""
     path = tmp_path / "config.yaml"
@@ -112,7 +119,7 @@ def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
 
 
 def test_the_configuration_is_named_before_or_after_the_verb_or_by_the_environment(
-    tmp_path: Path,
+    tmp_path: Path, wintermute: Wintermute
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for done, expected in [
@@ -124,7 +131,9 @@ def test_the_configuration_is_named_before_or_after_the_verb_or_by_the_environme
         assert done.stderr.startswith(f"wintermute: {expected}: no such file")
 
 
-def test_check_names_every_broken_part_and_changes_nothing(folder: Path) -> None:
+def test_check_names_every_broken_part_and_changes_nothing(
+    folder: Path, wintermute: Wintermute
+) -> None:
     (folder / "data/prompts/BASE_PROMPT.txt").write_text(" \n")
     (folder / "data").chmod(0o755)
     before = sorted(folder.rglob("*"))
@@ -146,7 +155,9 @@ def test_check_names_every_broken_part_and_changes_nothing(folder: Path) -> None
     assert sorted(folder.rglob("*")) == before
 
 
-async def test_status_tells_of_the_daemon_and_what_is_stored(folder: Path) -> None:
+async def test_status_tells_of_the_daemon_and_what_is_stored(
+    folder: Path, wintermute: Wintermute
+) -> None:
     """L-082: also beside a running daemon."""
     async with open_database(folder / "data/wintermute.db"):
         pass
@@ -161,7 +172,7 @@ async def test_status_tells_of_the_daemon_and_what_is_stored(folder: Path) -> No
     assert {fact["name"] for fact in others} >= {"inbox", "outbox", "decryption"}
 
 
-def test_a_corrupt_database_is_refused_in_one_line(folder: Path) -> None:
+def test_a_corrupt_database_is_refused_in_one_line(folder: Path, wintermute: Wintermute) -> None:
     (folder / "data/wintermute.db").write_text("no database")
     done = wintermute("status", "--config", folder / "config.yaml")
     assert (done.returncode, done.stdout) == (2, "")
@@ -170,7 +181,9 @@ def test_a_corrupt_database_is_refused_in_one_line(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["logout", "reset-crypto"])
-def test_the_login_is_not_touched_beside_a_running_daemon(folder: Path, verb: str) -> None:
+def test_the_login_is_not_touched_beside_a_running_daemon(
+    folder: Path, wintermute: Wintermute, verb: str
+) -> None:
     with hold(folder / "data"):
         refused = wintermute("matrix", verb, "--config", folder / "config.yaml")
     assert refused.returncode == 1
@@ -178,7 +191,9 @@ def test_the_login_is_not_touched_beside_a_running_daemon(folder: Path, verb: st
     assert wintermute("matrix", verb, "--config", folder / "config.yaml").returncode == 0
 
 
-def test_a_second_daemon_is_refused_and_told_the_process_of_the_first(folder: Path) -> None:
+def test_a_second_daemon_is_refused_and_told_the_process_of_the_first(
+    folder: Path, wintermute: Wintermute
+) -> None:
     """T-039."""
     with hold(folder / "data"):
         refused = wintermute("run", "--config", folder / "config.yaml")
@@ -264,6 +279,6 @@ logging.getLogger("wintermute").warning("keys syt_1 %s", "k" * 9)
         capture_output=True,
         check=True,
         text=True,
-        env={"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"},
+        env=ENVIRONMENT,
     )
     assert ("keys [secret] [secret]" in done.stderr) == kept

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ USE = Calls((Use("echo", {"say": "hi"}, "call_1"), Use("nope", {}, "call_2")), "
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    terminal = Terminal.in_folder(tmp_path)
+def terminal(terminal: Terminal) -> Terminal:
+    """One whose prompts are those of a house."""
     shutil.copytree(PROMPTS, terminal.data / "prompts")
     return terminal
 

@@ -1,16 +1,13 @@
 """`wintermute memory`: what is remembered, in the terminal."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.world.bot import Bot, meet, write_settings
-from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import PASSWORD, Terminal
-from tests.world.user import MatrixUser
 from wintermute.clock import SystemClock
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
@@ -18,11 +15,6 @@ from wintermute.ids import new_id
 
 OWNER = "person:@you:example.org"
 BOB = "person:@bob:example.org"
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    return Terminal.in_folder(tmp_path)
 
 
 def test_what_is_added_is_listed_once_with_id_and_source(terminal: Terminal) -> None:
@@ -109,7 +101,7 @@ def test_what_is_exported_comes_in_again_the_same(terminal: Terminal, tmp_path: 
     assert terminal.json("memory", "list", "--everyone") == [json.loads(line) for line in lines]
     assert len(terminal.says("memory", "export", "--scope", BOB).splitlines()) == 1
     (tmp_path / "other").mkdir()
-    other = Terminal.in_folder(tmp_path / "other")
+    other = Terminal.in_folder(tmp_path / "other", terminal.python)
     assert other.says("memory", "import", tmp_path / "all.jsonl").startswith("stored 2, ")
     assert other.says("memory", "export").splitlines() == lines
     again = other.json("memory", "import", "-", given=(tmp_path / "all.jsonl").read_bytes())
@@ -196,10 +188,9 @@ def test_a_mistake_is_told_in_one_line(
     assert told in terminal.refuses("memory", *words, code=code)
 
 
-def test_without_a_data_folder_a_command_says_what_makes_one(tmp_path: Path) -> None:
+def test_without_a_data_folder_a_command_says_what_makes_one(terminal: Terminal) -> None:
     """L-082."""
-    terminal = Terminal.in_folder(tmp_path)
-    terminal.data.rename(tmp_path / "elsewhere")
+    terminal.data.rename(terminal.folder / "elsewhere")
     assert "wintermute init DIR" in terminal.refuses("memory", "list", code=2)
     assert not terminal.data.exists()
 
@@ -212,38 +203,36 @@ def test_a_secret_is_not_printed_but_exported_as_it_is(terminal: Terminal) -> No
 
 
 async def test_a_running_daemon_notices_what_is_done_beside_it(
-    homeserver: Homeserver, fresh: Callable[[str], str], model: ModelServer, tmp_path: Path
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """M-015, M-066, T-011: commands and edits by hand are in the very next request."""
-    login = homeserver.user(fresh("bot"))
-    async with MatrixUser(homeserver.url, homeserver.user(fresh("ann")), tmp_path / "ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id)
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
 
-            async def ask(text: str) -> str:
-                """The system prompt of the request that answers this."""
-                await ann.send(room, text)
-                await ann.wait_for(room, lambda message: message.body == f"echo: {text}")
-                await bot.said_all()
-                return str(model.requests[-1].messages[0]["content"])
+    async def ask(text: str) -> str:
+        """The system prompt of the request that answers this."""
+        await ann.send(chat, text)
+        await ann.wait_for(chat, lambda message: message.body == f"echo: {text}")
+        await daemon.said_all()
+        return str(model.requests[-1].messages[0]["content"])
 
-            async def run(*words: str) -> str:
-                code, said = await bot.command(*words)
-                assert code == 0, said
-                return said
+    async def run(*words: str) -> str:
+        code, said = await daemon.command(*words)
+        assert code == 0, said
+        return said
 
-            added = await run("memory", "add", "The zimtkanarie sings")
-            await run("task", "add", "Renew the passport")
-            prompt = await ask("two")
-            assert "The zimtkanarie sings" in prompt.split("# Active Tasks")[0]
-            assert "Renew the passport" in prompt.split("# Active Tasks")[1]
-            memories = tmp_path / "bot" / "data" / "MEMORIES.txt"
-            memories.write_text(memories.read_text() + "Likes tea\n")
-            assert "Likes tea" in await ask("three")
-            assert "Likes tea" in await run("memory", "list")
-            await run("memory", "forget", added.split()[1])
-            files = [path for path in memories.parent.rglob("*") if path.is_file()]
-            assert [path for path in files if b"zimtkanarie" in path.read_bytes()] == []
-            last = await ask("four")
-            assert ("zimtkanarie" in last, "Likes tea" in last) == (False, True)
+    added = await run("memory", "add", "The zimtkanarie sings")
+    await run("task", "add", "Renew the passport")
+    prompt = await ask("two")
+    assert "The zimtkanarie sings" in prompt.split("# Active Tasks")[0]
+    assert "Renew the passport" in prompt.split("# Active Tasks")[1]
+    memories = daemon.data / "MEMORIES.txt"
+    memories.write_text(memories.read_text() + "Likes tea\n")
+    assert "Likes tea" in await ask("three")
+    assert "Likes tea" in await run("memory", "list")
+    await run("memory", "forget", added.split()[1])
+    files = [path for path in daemon.data.rglob("*") if path.is_file()]
+    assert [path for path in files if b"zimtkanarie" in path.read_bytes()] == []
+    last = await ask("four")
+    assert ("zimtkanarie" in last, "Likes tea" in last) == (False, True)

@@ -1,15 +1,8 @@
 """`wintermute skill`: procedures, in the terminal."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.world.terminal import Terminal
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    return Terminal.in_folder(tmp_path)
 
 
 def test_a_skill_is_added_replaced_removed_and_restored(terminal: Terminal) -> None:

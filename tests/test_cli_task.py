@@ -1,14 +1,10 @@
 """`wintermute task`: what is to be done, in the terminal."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,7 +12,7 @@ import pytest
 from icalendar import Calendar
 
 from tests.world.clock import FakeClock
-from tests.world.terminal import PASSWORD, Terminal
+from tests.world.terminal import Terminal
 from wintermute.changes.records import Reason
 from wintermute.cli.task_lines import Seen
 from wintermute.commands.stores import Stores
@@ -34,11 +30,6 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    return Terminal.in_folder(tmp_path)
-
-
-@pytest.fixture
 def berlin(terminal: Terminal) -> Terminal:
     """A terminal whose configured time zone is not that of the machine."""
     config = terminal.folder / "config.yaml"
@@ -48,18 +39,7 @@ def berlin(terminal: Terminal) -> Terminal:
 
 def abroad(terminal: Terminal, *words: str) -> str:
     """What a command says on a machine in another time zone."""
-    return subprocess.run(
-        [sys.executable, "-m", "wintermute", *words],
-        check=True,
-        capture_output=True,
-        cwd=terminal.folder,
-        env={
-            "PATH": os.defpath,
-            "TZ": "America/New_York",
-            "WINTERMUTE_PASSWORD": PASSWORD,
-            "PYTHONPATH": str(Path(__file__).parent.parent),
-        },
-    ).stdout.decode()
+    return terminal.says(*words, TZ="America/New_York")
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.world.clock import WITHIN
 from wintermute.db import Database, IntegrityError, OperationalError, driver, open_database
 from wintermute.db.migrate import Migration, migrate, migrations
 from wintermute.errors import DatabaseUnusable
@@ -148,7 +149,7 @@ async def test_waiting_for_the_writer_can_be_cancelled(database: Database) -> No
 async def test_a_reader_never_waits_for_the_writer(database: Database) -> None:
     async with database.transaction() as tx:
         await tx.execute(ADD, ("a", ""))
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(WITHIN):
             assert await keys(database) == []
             assert await database.row("SELECT * FROM notices") is None
     assert await keys(database) == ["a"]

@@ -296,6 +296,7 @@ async def test_a_bug_below_a_spawned_child_fails_it_alone(
         assert (await house.one("SELECT state FROM health WHERE part = 'casts'"))["state"] == "fail"
 
 
+@pytest.mark.alone
 async def test_a_stop_ends_all_that_a_room_has_handed_out(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -31,6 +31,7 @@ from wintermute.errors import ConfigurationError
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 120.0
+HELD = "starting a private Matrix homeserver"
 READY = "you are in an encrypted room"
 AT_THE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
@@ -66,8 +67,8 @@ def demo(*words: str | Path, typed: str = "") -> list[str]:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demo whose conversation is open, with nobody typing."""
+def running(folder: Path, *, since: str = READY) -> Iterator[subprocess.Popen[str]]:
+    """A demo with nobody typing, when it has said this: by default, that one can."""
     with subprocess.Popen(
         command("--folder", folder),
         stdin=subprocess.PIPE,
@@ -80,7 +81,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if READY in line:
+                if since in line:
                     break
             yield process
         finally:
@@ -131,6 +132,7 @@ def homeserver_rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continues_it(
     tmp_path: Path,
 ) -> None:
@@ -264,7 +266,7 @@ def test_without_its_homeserver_the_demo_says_what_to_install(tmp_path: Path) ->
 
 
 def test_one_folder_holds_one_demo(tmp_path: Path) -> None:
-    with running(tmp_path / "demo") as process:
+    with running(tmp_path / "demo", since=HELD) as process:
         second = subprocess.run(
             command("--folder", tmp_path / "demo"),
             capture_output=True,
@@ -297,13 +299,13 @@ async def test_the_model_of_the_environment_goes_before_one_that_happens_to_run(
 @pytest.mark.parametrize(
     ("address", "advice"),
     [
-        (f"http://127.0.0.1:{free_port()}/v1", "names no models: check OPENAI_BASE_URL"),
+        ("http://127.0.0.1:{port}/v1", "names no models: check OPENAI_BASE_URL"),
         ("localhost", "OPENAI_BASE_URL must be text like http://"),
     ],
 )
 async def test_an_address_without_a_model_is_told_to_the_person(address: str, advice: str) -> None:
     with pytest.raises(ConfigurationError, match=advice):
-        await find_model(None, {"OPENAI_BASE_URL": address})
+        await find_model(None, {"OPENAI_BASE_URL": address.format(port=free_port())})
 
 
 def test_a_configured_model_is_taken_as_it_is_and_its_key_stays_out_of_files(

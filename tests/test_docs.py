@@ -69,7 +69,8 @@ def examples() -> list[tuple[str, list[str]]]:
 
 def understood(words: list[str]) -> None:
     """Let the command line read this, and not do it. Raises: click.UsageError."""
-    command, context = cli, click.Context(cli, info_name=NAME)
+    # A command keeps the help option of the first context it is read in, for all that come after.
+    command, context = cli, click.Context(cli, info_name=NAME, **cli.context_settings)
     found: click.Command = command
     while isinstance(found, click.Group):
         _, words, _ = found.make_parser(context).parse_args(list(words))

@@ -1,6 +1,6 @@
 """Edits: a new text for the newest message is answered, any other is noted, none is one more (L-054)."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from tests.test_matrix_reading import (
     read_change,
     said,
 )
-from tests.world.bot import Bot, meet, write_settings
+from tests.world.bot import Bot
 from tests.world.bot import said as spoken
 from tests.world.clock import NOON, FakeClock
 from tests.world.homeserver import Homeserver
 from tests.world.model import Hang, ModelServer
-from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
+from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
@@ -35,8 +36,6 @@ from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
 from wintermute.messages import Incoming, Kind
 
 Json = dict[str, Any]
-Person = Callable[[str], MatrixUser]
-NewName = Callable[[str], str]
 EDITED: Json = {**EDIT, "m.new_content": {"msgtype": "m.text", "body": "new"}}
 ROOM = "!room"
 MESSAGE = Incoming("$", ROOM, ANN, "Ann", "owner", "message", "text", NOON, direct=True)
@@ -284,60 +283,57 @@ async def settled(person: MatrixUser, room: str, word: str) -> str:
 
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
-    encrypted: bool,
-    homeserver: Homeserver,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    encrypted: bool, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
     """L-054, L-073: the others are noted; over a restart, and when all of it is delivered again."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id, encrypted=encrypted)
-            one = await settled(ann, room, "one")
-            two = await settled(ann, room, "two")
-            [token] = bot.rows("SELECT token FROM sync_token")
-            await ann.edit(room, one, "one, later")
-            await ann.edit(room, two, "/stop")
-            again = await ann.edit(room, two, "two, again")
-            await ann.wait_for(room, lambda m: m.body == "echo: two, again")
-            await bot.stop()
-            await ann.edit(room, again, "an edit of an edit")
-            help_ = await ann.send(room, "/help")
-            await ann.edit(room, help_, "help!")
-            await ann.edit(room, two, "two, after all")
-            await bot.start()
-            await settled(ann, room, "again")
-            await bot.stop()
-            assert bot.change("UPDATE sync_token SET token = ?", token["token"]) == 1
-            await bot.start()
-            await settled(ann, room, "end")
-            assert rows_of(bot)[:3] == [
-                (one, "message", "one", None, "answered"),
-                (two, "message", "two", None, "answered"),
-                (again, "message", "two, again", two, "answered"),
-            ]
-            assert [(*row[1:3], row[3] == two) for row in rows_of(bot)[3:]] == [
-                ("command", "/help", False),
-                ("message", "two, after all", True),
-                ("message", "again", False),
-                ("message", "end", False),
-            ]
-            assert notes_of(bot) == [
-                (one, ann.user_id, "one, later"),
-                (two, ann.user_id, "/stop"),
-                (help_, ann.user_id, "help!"),
-            ]
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    one = await settled(ann, chat, "one")
+    two = await settled(ann, chat, "two")
+    [token] = daemon.rows("SELECT token FROM sync_token")
+    await ann.edit(chat, one, "one, later")
+    await ann.edit(chat, two, "/stop")
+    again = await ann.edit(chat, two, "two, again")
+    await ann.wait_for(chat, lambda m: m.body == "echo: two, again")
+    await daemon.stop()
+    await ann.edit(chat, again, "an edit of an edit")
+    help_ = await ann.send(chat, "/help")
+    await ann.edit(chat, help_, "help!")
+    await ann.edit(chat, two, "two, after all")
+    await daemon.start()
+    await settled(ann, chat, "again")
+    await daemon.stop()
+    assert daemon.change("UPDATE sync_token SET token = ?", token["token"]) == 1
+    await daemon.start()
+    await settled(ann, chat, "end")
+    assert rows_of(daemon)[:3] == [
+        (one, "message", "one", None, "answered"),
+        (two, "message", "two", None, "answered"),
+        (again, "message", "two, again", two, "answered"),
+    ]
+    assert [(*row[1:3], row[3] == two) for row in rows_of(daemon)[3:]] == [
+        ("command", "/help", False),
+        ("message", "two, after all", True),
+        ("message", "again", False),
+        ("message", "end", False),
+    ]
+    assert notes_of(daemon) == [
+        (one, ann.user_id, "one, later"),
+        (two, ann.user_id, "/stop"),
+        (help_, ann.user_id, "help!"),
+    ]
 
 
 async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
-    homeserver: Homeserver, fresh: NewName, model: ModelServer, tmp_path: Path
+    homeserver: Homeserver,
+    proxy: Proxy,
+    fresh: NewName,
+    bot: NewBot,
+    room: NewRoom,
+    tmp_path: Path,
 ) -> None:
     """L-054, X-021: neither is one message more when the key comes."""
-    login, anns = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
     withheld: list[Request] = []
 
     def withhold(request: Request) -> Action:
@@ -346,90 +342,75 @@ async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
         withheld.append(request)
         return Answer(200, {})
 
-    async with (
-        Proxy(homeserver.url) as proxy,
-        MatrixUser(proxy.url, anns, tmp_path / "ann") as ann,
-    ):
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id, encrypted=True)
-            proxy.before = withhold
-            one = await ann.send(room, "one")
-            two = await ann.send(room, "two")
-            await ann.edit(room, one, "one, edited")
-            await ann.edit(room, two, "two, edited")
-            proxy.before = lambda _request: None
-            await hand_over(ann, withheld)
-            await ann.wait_for(room, lambda m: m.body == "echo: two, edited")
-            await settled(ann, room, "end")
-            assert [(*row[1:4],) for row in rows_of(bot)] == [
-                ("message", "one", None),
-                ("message", "two", None),
-                ("locked", "", None),
-                ("message", "two, edited", two),
-                ("message", "end", None),
-            ]
-            assert notes_of(bot) == [(one, ann.user_id, "one, edited")]
-            assert not bot.rows("SELECT * FROM inbox WHERE state = 'locked'")
+    async with MatrixUser(proxy.url, homeserver.user(fresh("ann")), tmp_path / "ann") as ann:
+        daemon = await bot(ann)
+        chat = await room(ann, daemon, encrypted=True)
+        proxy.before = withhold
+        one = await ann.send(chat, "one")
+        two = await ann.send(chat, "two")
+        await ann.edit(chat, one, "one, edited")
+        await ann.edit(chat, two, "two, edited")
+        proxy.before = pass_before
+        await hand_over(ann, withheld)
+        await ann.wait_for(chat, lambda m: m.body == "echo: two, edited")
+        await settled(ann, chat, "end")
+        assert [(*row[1:4],) for row in rows_of(daemon)] == [
+            ("message", "one", None),
+            ("message", "two", None),
+            ("locked", "", None),
+            ("message", "two, edited", two),
+            ("message", "end", None),
+        ]
+        assert notes_of(daemon) == [(one, ann.user_id, "one, edited")]
+        assert not daemon.rows("SELECT * FROM inbox WHERE state = 'locked'")
 
 
 async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
-    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+    person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
     """X-015, L-054: whoever runs the homeserver could have written it; it is told in the room."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(
-            tmp_path / "bot",
-            homeserver.url,
-            login,
-            model.url,
-            ann.user_id,
-            matrix={"encryption": "required"},
-        )
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id, encrypted=True)
-            old = await settled(ann, room, "old")
-            one = await settled(ann, room, "one")
-            for event_id in (old, one):
-                new = {"msgtype": "m.text", "body": "obey"}
-                relation = {"rel_type": "m.replace", "event_id": event_id}
-                path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear{event_id[1:9]}"
-                content = {**new, "m.new_content": new, "m.relates_to": relation}
-                assert (await ann.api("PUT", path, content))[0] == 200
-            await ann.wait_for(room, lambda m: "only answer encrypted" in m.body)
-            await settled(ann, room, "end")
-            assert [row[2] for row in rows_of(bot)] == ["old", "one", "end"]
-            assert notes_of(bot) == []
-            answers = await spoken(ann, room, login.user_id)
-            assert [answer[:6] for answer in answers] == ["echo: ", "echo: ", "I only", "echo: "]
+    ann = await person("ann")
+    daemon = await bot(ann, matrix={"encryption": "required"})
+    chat = await room(ann, daemon, encrypted=True)
+    old = await settled(ann, chat, "old")
+    one = await settled(ann, chat, "one")
+    for event_id in (old, one):
+        new = {"msgtype": "m.text", "body": "obey"}
+        relation = {"rel_type": "m.replace", "event_id": event_id}
+        path = f"{CLIENT}/rooms/{chat}/send/m.room.message/clear{event_id[1:9]}"
+        content = {**new, "m.new_content": new, "m.relates_to": relation}
+        assert (await ann.api("PUT", path, content))[0] == 200
+    await ann.wait_for(chat, lambda m: "only answer encrypted" in m.body)
+    await settled(ann, chat, "end")
+    assert [row[2] for row in rows_of(daemon)] == ["old", "one", "end"]
+    assert notes_of(daemon) == []
+    answers = await spoken(ann, chat, daemon.user_id)
+    assert [answer[:6] for answer in answers] == ["echo: ", "echo: ", "I only", "echo: "]
 
 
 async def test_an_edited_question_is_answered_once_more_with_its_new_text(
-    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """L-054: in the place of the old one, which is asked no longer, answered or not."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config):
-            room = await meet(ann, login.user_id)
-            await settled(ann, room, "before")
-            sent = await settled(ann, room, "how tall is Ben?")
-            await ann.edit(room, sent, "how tall is Ann?")
-            await ann.wait_for(room, lambda m: m.body == "echo: how tall is Ann?")
-            model.script(Hang())
-            hanging = await ann.send(room, "how old?")
-            await model.request_arrived(4)
-            await ann.edit(room, hanging, "how young?")
-            await ann.wait_for(room, lambda m: m.body == "echo: how young?")
-            await settled(ann, room, "end")
-            assert (await spoken(ann, room, login.user_id))[2:] == [
-                "echo: how tall is Ann?",
-                "echo: how young?",
-                "echo: end",
-            ]
-            assert asked(model) == ["before", "how tall is Ann?", "how young?", "end"]
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await settled(ann, chat, "before")
+    sent = await settled(ann, chat, "how tall is Ben?")
+    await ann.edit(chat, sent, "how tall is Ann?")
+    await ann.wait_for(chat, lambda m: m.body == "echo: how tall is Ann?")
+    model.script(Hang())
+    hanging = await ann.send(chat, "how old?")
+    await model.request_arrived(4)
+    await ann.edit(chat, hanging, "how young?")
+    await ann.wait_for(chat, lambda m: m.body == "echo: how young?")
+    await settled(ann, chat, "end")
+    assert (await spoken(ann, chat, daemon.user_id))[2:] == [
+        "echo: how tall is Ann?",
+        "echo: how young?",
+        "echo: end",
+    ]
+    assert asked(model) == ["before", "how tall is Ann?", "how young?", "end"]
 
 
 def asked(model: ModelServer) -> Sequence[str]:

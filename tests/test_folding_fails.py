@@ -281,6 +281,7 @@ async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> 
         assert "llm.roles.base" in (await house.spoken())[0]
 
 
+@pytest.mark.alone
 async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-044: one word, nothing stored, and the room goes on."""
     Talk(model, lambda _: Hang())

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
+from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
 from wintermute.config.schema import Config
 from wintermute.config.write import starter_config
@@ -15,13 +15,8 @@ from wintermute.templates import shipped_prompts
 ENVIRONMENT = {"WINTERMUTE_PASSWORD": "x"}
 
 
-def init(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "wintermute", "init", *words],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
+def init(python: Interpreter, folder: Path, *flags: str) -> Ended:
+    return python.run("init", *flags, str(folder), cwd=Path.cwd(), env={"PATH": os.defpath})
 
 
 def documented(shape: Any) -> list[str]:
@@ -55,12 +50,12 @@ def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -
     assert text.count("# EDIT: ") == 6
 
 
-def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path) -> None:
+def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpreter) -> None:
     folder = tmp_path / "deep" / "home"
-    done = init(folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"made  {folder}/config.yaml\n" in done.stdout
-    assert f"wintermute run --config {folder}/config.yaml" in done.stdout
+    done = init(python, folder)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert f"made  {folder}/config.yaml\n" in done.stdout.decode()
+    assert f"wintermute run --config {folder}/config.yaml" in done.stdout.decode()
     assert read_config(folder / "config.yaml", ENVIRONMENT).data_dir == folder / "data"
     for path in (folder / "data", folder / "data/skills", folder / "data/prompts"):
         assert path.stat().st_mode & 0o777 == 0o700
@@ -69,24 +64,26 @@ def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path) -> None:
     assert kept == shipped_prompts()
 
 
-def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(tmp_path: Path) -> None:
-    init(tmp_path)
+def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(
+    tmp_path: Path, python: Interpreter
+) -> None:
+    init(python, tmp_path)
     first = next(iter(shipped_prompts()))
     (tmp_path / "config.yaml").write_text("mine")
     (tmp_path / "data/prompts" / first).write_text("mine")
     (tmp_path / "data/skills").rmdir()
-    done = init("--json", tmp_path)
+    done = init(python, tmp_path, "--json")
     assert json.loads(done.stdout) == {"made": [str(tmp_path / "data/skills")]}
     assert (tmp_path / "config.yaml").read_text() == "mine"
     assert (tmp_path / "data/prompts" / first).read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, python: Interpreter) -> None:
     """L-082."""
     (tmp_path / "file").touch()
-    done = init(tmp_path / "file" / "folder")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
+    done = init(python, tmp_path / "file" / "folder")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == (
         f"wintermute: cannot write {tmp_path}/file/folder: Not a directory: choose a folder of your"
         " own\n"
     )

@@ -15,11 +15,10 @@ from nio.rooms import MatrixRoom
 from vodozemac import Account as OlmAccount
 
 from tests.test_malformed_events import WRONG, answered, wrong
-from tests.world.bot import Bot, meet, write_settings
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver, Login
-from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.scene import NewBot, NewName, NewRoom
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.errors import ConfigurationError, HomeserverUnavailable
 from wintermute.matrix.client import open_client
@@ -402,33 +401,31 @@ def opened(folder: Path, session: Session) -> Any:
 
 async def test_garbage_device_keys_of_a_stranger_stop_nothing(
     homeserver: Homeserver,
-    fresh: Callable[[str], str],
-    model: ModelServer,
+    proxy: Proxy,
+    fresh: NewName,
+    bot: NewBot,
+    room: NewRoom,
     tmp_path: Path,
 ) -> None:
     """X-022, X-015: also after a restart, and whoever else is in the room can still read us."""
-    login, eve = homeserver.user(fresh("bot")), garbage_person(homeserver, fresh("eve"))
-    async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(Proxy(homeserver.url))
-        proxy.after = without(eve.user_id)
-        ann = MatrixUser(proxy.url, homeserver.user(fresh("ann")), tmp_path / "ann")
-        await stack.enter_async_context(ann)
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        bot = await stack.enter_async_context(Bot(config))
-        room = await meet(ann, login.user_id, encrypted=True)
-        await ann.send(room, "alone?")
-        await answered(ann, room, login.user_id, "alone?")
-        await ann.invite(room, eve.user_id)
-        homeserver.request("POST", f"{CLIENT}/rooms/{room}/join", {}, eve.access_token)
-        await ann.wait_joined(room, eve.user_id)
+    eve = garbage_person(homeserver, fresh("eve"))
+    proxy.after = without(eve.user_id)
+    async with MatrixUser(proxy.url, homeserver.user(fresh("ann")), tmp_path / "ann") as ann:
+        daemon = await bot(ann)
+        chat = await room(ann, daemon, encrypted=True)
+        await ann.send(chat, "alone?")
+        await answered(ann, chat, daemon.user_id, "alone?")
+        await ann.invite(chat, eve.user_id)
+        homeserver.request("POST", f"{CLIENT}/rooms/{chat}/join", {}, eve.access_token)
+        await ann.wait_joined(chat, eve.user_id)
         for question in ("still there?", "and after a restart?"):
-            pid = bot.pid
-            await ann.send(room, f"{login.user_id}: {question}")
-            await answered(ann, room, login.user_id, question)
-            assert (bot.running, bot.pid) == (True, pid)
-            await bot.restart()
-        assert all(message.encrypted for message in ann.messages(room, login.user_id))
-        [count] = bot.rows("SELECT value FROM counters WHERE name = 'malformed'")
+            pid = daemon.pid
+            await ann.send(chat, f"{daemon.user_id}: {question}")
+            await answered(ann, chat, daemon.user_id, question)
+            assert (daemon.running, daemon.pid) == (True, pid)
+            await daemon.restart()
+        assert all(message.encrypted for message in ann.messages(chat, daemon.user_id))
+        [count] = daemon.rows("SELECT value FROM counters WHERE name = 'malformed'")
         assert count["value"] >= 3  # her devices without a usable key, at least once
 
 

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from tests.world.bot import Bot, meet
+from tests.world.clock import WITHIN
 from tests.world.delegating import done, objective
 from tests.world.duties import (
     SYSTEM,
@@ -51,7 +52,6 @@ CLAIM, SETTLED = "INSERT INTO occurrences", "UPDATE occurrences SET state = 'don
 PARTS, SENT_MARK = "INSERT INTO outbox_parts", "UPDATE outbox_parts SET state"
 RUN_ENDS = "UPDATE occurrences SET state = ?, result"
 OPEN = "SELECT content FROM tasks WHERE status = 'active' AND next_due IS NOT NULL"
-WITHIN = 90.0
 ONCE = ("--schedule-type", "once")
 Steps = tuple[tuple[str, str], ...]
 Wanted = Callable[[Request], bool]
@@ -174,7 +174,7 @@ class World:
         if point.request is not None:
             self._arm(*point.request)
         try:
-            assert await self.bot.ended(WITHIN) == -signal.SIGKILL, point.name
+            assert await self.bot.ended() == -signal.SIGKILL, point.name
         except TimeoutError:
             raise AssertionError(f"it never came to this: {point.name}") from None
 
@@ -215,7 +215,7 @@ class World:
             open_ = {row["content"] for row in self.bot.rows(OPEN)}
             return kept(self.bot) and not open_ & {*names}
 
-        await self.bot.until(done_, WITHIN)
+        await self.bot.until(done_)
 
     async def shell(self, *words: str) -> str:
         """What a verb wrote that must not fail."""
@@ -319,7 +319,7 @@ async def test_a_series_goes_on_after_kills_and_no_moment_is_said_twice(world: W
     )
     await world.die(Point("next claim", DUE, None, ((BEFORE, CLAIM), (BEFORE, "COMMIT"))))
     await world.bot.start()
-    await world.bot.until(lambda: len(_series(world, name)) == 2 and kept(world.bot), WITHIN)
+    await world.bot.until(lambda: len(_series(world, name)) == 2 and kept(world.bot))
     assert await world.bot.stop() == 0
     world.bot.change("UPDATE tasks SET status = 'paused' WHERE content = ?", name)
     claimed = _series(world, name)
@@ -360,7 +360,7 @@ async def test_what_falls_due_without_a_homeserver_is_said_once_in_due_order(wor
     await matrix.down()
     matrix.after = pass_after
     waits = "SELECT 1 FROM outbox WHERE state = 'waiting'"
-    await world.bot.until(lambda: len(world.bot.rows(waits)) == len(names), WITHIN)
+    await world.bot.until(lambda: len(world.bot.rows(waits)) == len(names))
     await matrix.up()
     await world.keep(names)
     assert await world.bot.stop() == 0

@@ -15,25 +15,23 @@ from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Outage
 
 
-async def test_silence_in_the_middle_of_an_answer_is_an_outage() -> None:
+async def test_silence_in_the_middle_of_an_answer_is_an_outage(model: ModelServer) -> None:
     gate = asyncio.Semaphore(1)
-    server = ModelServer(default=lambda _: Drip("one two", gate))
-    async with server, aclosing(Endpoint("a", backend(server.url), new_id, 0.1)) as endpoint:
+    model.keyed(lambda _: Drip("one two", gate))
+    async with aclosing(Endpoint("a", backend(model.url), new_id, 0.1)) as endpoint:
         with pytest.raises(Outage, match=r"silent in the middle of one for 0\.1 s"):
             await endpoint.ask(HELLO)
 
 
-async def test_silence_before_an_answer_is_a_model_that_thinks() -> None:
+async def test_silence_before_an_answer_is_a_model_that_thinks(model: ModelServer) -> None:
     thought = {"choices": [{"delta": {"role": "assistant", "reasoning": "hm"}}]}
-    server = ModelServer(default=lambda _: Events((thought,), stay=True))
+    model.keyed(lambda _: Events((thought,), stay=True))
     loop = asyncio.get_running_loop()
-    async with server:
-        settings = backend(server.url, timeout_s=0.4)
-        async with aclosing(Endpoint("a", settings, new_id, 0.01)) as endpoint:
-            began = loop.time()
-            with pytest.raises(Outage):
-                await endpoint.ask(HELLO)
-            assert loop.time() - began >= 0.4
+    async with aclosing(Endpoint("a", backend(model.url, timeout_s=0.4), new_id, 0.01)) as endpoint:
+        began = loop.time()
+        with pytest.raises(Outage):
+            await endpoint.ask(HELLO)
+        assert loop.time() - began >= 0.4
 
 
 CHILD = """
@@ -45,7 +43,9 @@ print(asyncio.run(wintermute.llm.probe.probe("local", Backend(base_url=sys.argv[
 """
 
 
-async def test_openai_loads_late_and_takes_nothing_from_the_environment() -> None:
+async def test_openai_loads_late_and_takes_nothing_from_the_environment(
+    model: ModelServer,
+) -> None:
     """DESIGN A-8; a child process, for modules and environment are its own."""
     intruders = {
         "OPENAI_API_KEY": KEY,
@@ -56,14 +56,13 @@ async def test_openai_loads_late_and_takes_nothing_from_the_environment() -> Non
         "HTTP_PROXY": "http://127.0.0.1:9",
         "ALL_PROXY": "http://127.0.0.1:9",
     }
-    async with ModelServer() as server:
-        command = [sys.executable, "-W", "error", "-c", CHILD, server.url]
-        environment = {**os.environ, **intruders}  # noqa: TID251  handed on to the child
-        done = await asyncio.to_thread(
-            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.stdout.startswith("local answered in"), done.stderr
-        headers = server.requests[0].headers
-        assert headers["authorization"] == "Bearer none"
-        assert "intruder" not in repr(headers)
-        assert not [name for name in headers if name.startswith("openai")]
+    command = [sys.executable, "-W", "error", "-c", CHILD, model.url]
+    environment = {**os.environ, **intruders}  # noqa: TID251  handed on to the child
+    done = await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("local answered in"), done.stderr
+    headers = model.requests[0].headers
+    assert headers["authorization"] == "Bearer none"
+    assert "intruder" not in repr(headers)
+    assert not [name for name in headers if name.startswith("openai")]

@@ -46,6 +46,7 @@ async def test_max_seconds_end_a_gate_that_takes_too_long(
         assert await ending(house) == ("truncated", "max_seconds")
 
 
+@pytest.mark.alone
 async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-047: within a second; the queue behind it goes on."""
     model.script(Hang())
@@ -60,6 +61,7 @@ async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer
     assert [row["outcome"] for row in outcomes] == ["cancelled", "ok"]
 
 
+@pytest.mark.alone
 async def test_stop_ends_a_hanging_gate(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-017: the model is told later that the outcome is unknown."""
     begun = asyncio.Event()
@@ -125,6 +127,7 @@ async def test_a_stop_concerns_its_own_room_only(tmp_path: Path, model: ModelSer
         assert await house.said(1) == ["echo: go"]
 
 
+@pytest.mark.alone
 async def test_stop_ends_a_wait_for_the_model_between_retries(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -123,6 +123,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("markdown", HOSTILE, ids=lambda text: repr(text[:8]))
 def test_hostile_markdown_costs_little_time(markdown: str) -> None:
     """X-008."""

@@ -353,6 +353,7 @@ async def test_a_file_in_the_midst_of_being_saved_retires_nothing(
     assert await memory.flat.text(ANN) == "fact 1\n"
 
 
+@pytest.mark.alone
 async def test_ten_thousand_facts_cost_little_when_nothing_changed(memory: Memory) -> None:
     """The figure of the issue: the whole prompt in 20 ms; here with room for a busy machine."""
     memory.file.write_text("".join(f"fact number {n} about something\n" for n in range(10_000)))

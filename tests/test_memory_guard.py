@@ -112,6 +112,7 @@ def test_a_list_holds_each_memory_once(lines: list[str]) -> None:
     assert (again is None) is bool(found)
 
 
+@pytest.mark.alone
 def test_a_long_list_is_judged_in_a_moment() -> None:
     old = [(f"the person told us about thing {n} in town", True) for n in range(5_000)]
     text = "\n".join(f"told us of thing {n} in the town" for n in range(5_000))

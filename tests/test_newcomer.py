@@ -6,29 +6,41 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.world.bot import Bot, meet, write_settings
-from tests.world.homeserver import Homeserver, Login, free_port
+from tests.world.bot import Bot, write_settings
+from tests.world.homeserver import Login, free_port
 from tests.world.model import Fail, ModelServer
-from tests.world.user import MatrixUser
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.warm import Ended, Interpreter
 from wintermute.llm.failures import Refused, of_status
 
 NOBODY = Login("@bot:example.org", "", "", "correct horse")
+ENVIRONMENT = {"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def wintermute(*words: str | Path, largest_file: int | None = None) -> tuple[int, str]:
-    """The exit code and what was complained of. `largest_file` in KB stands for a full disk."""
-    limit = "" if largest_file is None else f"ulimit -f {largest_file}; "
+def wintermute(python: Interpreter, *words: str | Path, given: bytes = b"") -> Ended:
+    """What a command did."""
+    return python.run(*map(str, words), cwd=Path.cwd(), env=ENVIRONMENT, given=given)
+
+
+def complaint(python: Interpreter, *words: str | Path) -> tuple[int, str]:
+    """The exit code of a command, and what it complained of."""
+    done = wintermute(python, *words)
+    return done.returncode, done.stderr.decode()
+
+
+def on_a_full_disk(largest_kb: int, *words: str | Path) -> tuple[int, str]:
+    """The same in a real shell that lets no file get larger."""
+    shell = ("bash", "-c", f'ulimit -f {largest_kb}; exec "$@"', "-")
     done = subprocess.run(
-        ["bash", "-c", f'{limit}exec "$@"', "-", sys.executable, "-m", "wintermute", *words],
+        [*shell, sys.executable, "-m", "wintermute", *words],
         capture_output=True,
         check=False,
         text=True,
-        env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+        env=ENVIRONMENT,
     )
     return done.returncode, done.stderr
 
@@ -49,8 +61,8 @@ def settings(folder: Path, homeserver: str = "http://127.0.0.1:9", model: str = 
     )
 
 
-def test_a_missing_configuration_says_how_to_make_one(tmp_path: Path) -> None:
-    code, told = wintermute("run", "--config", tmp_path / "config.yaml")
+def test_a_missing_configuration_says_how_to_make_one(python: Interpreter, tmp_path: Path) -> None:
+    code, told = complaint(python, "run", "--config", tmp_path / "config.yaml")
     assert (code, told.count("\n")) == (2, 1)
     assert "wintermute init DIR" in told
 
@@ -65,24 +77,28 @@ def test_a_missing_configuration_says_how_to_make_one(tmp_path: Path) -> None:
         ("owner: @a:b\n", "needs quotes"),
     ],
 )
-def test_a_mistake_in_yaml_is_placed_and_explained(tmp_path: Path, text: str, advice: str) -> None:
+def test_a_mistake_in_yaml_is_placed_and_explained(
+    python: Interpreter, tmp_path: Path, text: str, advice: str
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(text)
-    code, told = wintermute("check", "--config", config)
+    code, told = complaint(python, "check", "--config", config)
     assert (code, told.count("\n")) == (2, 1)
     assert f"{config}:" in told
     assert advice in told
 
 
-def test_a_secret_that_is_not_set_says_how_to_set_it(tmp_path: Path) -> None:
-    assert wintermute("init", tmp_path)[0] == 0
-    code, told = wintermute("run", "--config", tmp_path / "config.yaml")
+def test_a_secret_that_is_not_set_says_how_to_set_it(python: Interpreter, tmp_path: Path) -> None:
+    assert complaint(python, "init", tmp_path)[0] == 0
+    code, told = complaint(python, "run", "--config", tmp_path / "config.yaml")
     assert (code, told.count("\n")) == (2, 1)
     assert "WINTERMUTE_PASSWORD is not set: export it" in told
 
 
 @pytest.mark.parametrize("mode", [None, 0o500], ids=["a file", "not ours"])
-def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path, mode: int | None) -> None:
+def test_a_data_folder_that_cannot_be_used_is_named(
+    python: Interpreter, tmp_path: Path, mode: int | None
+) -> None:
     config = settings(tmp_path)
     data = tmp_path / "data"
     if mode is None:
@@ -92,49 +108,45 @@ def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path, mode: int | 
         data.chmod(mode)
         if os.geteuid() == 0:
             pytest.skip("root may write everywhere")
-    code, told = wintermute("run", "--config", config)
+    code, told = complaint(python, "run", "--config", config)
     assert (code, told.count("\n")) == (2, 1)
     assert f"{data} cannot be used" in told
     assert "it must be writable" in told
 
 
 def test_init_on_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
-    code, told = wintermute("init", tmp_path / "new", largest_file=1)
+    code, told = on_a_full_disk(1, "init", tmp_path / "new")
     assert (code, told.count("\n")) == (1, 1)
     assert "make room" in told
     assert not (tmp_path / "new" / "config.yaml").exists()
 
 
-def test_a_full_disk_is_not_taken_for_a_damaged_database(tmp_path: Path) -> None:
+def test_a_full_disk_is_not_taken_for_a_damaged_database(
+    python: Interpreter, tmp_path: Path
+) -> None:
     config = settings(tmp_path / "bot")
     add = ("memory", "add", "Anna lives in Lyon", "--config", config)
-    code, told = wintermute(*add, largest_file=20)
+    code, told = on_a_full_disk(20, *add)
     assert (code, told.count("\n")) == (1, 1)
     assert "make room on its disk" in told
-    assert wintermute(*add) == (0, "")
+    assert complaint(python, *add) == (0, "")
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of a process that runs")
 async def test_a_daemon_whose_disk_is_full_ends_and_goes_on_with_room(
-    homeserver: Homeserver,
-    fresh: Callable[[str], str],
-    person: Callable[[str], MatrixUser],
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
     """One line and code 1, so that a supervisor tries again; what was said is answered then."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "b", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, bot=login.user_id)
-            resource.prlimit(bot.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-            await ann.send(room, "hello")
-            assert await bot.ended() == 1
-            assert "make room on its disk, then start again" in bot.log[-1]
-            assert "Traceback" not in "\n".join(bot.log)
-            await bot.start()
-            await ann.wait_for(room, lambda m: m.body == "echo: hello")
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    await ann.send(chat, "hello")
+    assert await daemon.ended() == 1
+    assert "make room on its disk, then start again" in daemon.log[-1]
+    assert "Traceback" not in "\n".join(daemon.log)
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
 
 
 @pytest.mark.parametrize(
@@ -146,15 +158,16 @@ async def test_a_daemon_whose_disk_is_full_ends_and_goes_on_with_room(
     ],
 )
 async def test_a_model_that_is_of_no_use_is_told_by_check_and_in_the_chat(
-    model: ModelServer, tmp_path: Path, status: int, said: str, told: str
+    model: ModelServer, python: Interpreter, tmp_path: Path, status: int, said: str, told: str
 ) -> None:
     model.keyed(lambda _: Fail(status, {"error": {"message": said}}))
-    bot = Bot(settings(tmp_path / "bot", model=model.url))
-    _, checked = await bot.command("check")
+    config = settings(tmp_path / "bot", model=model.url)
+    _, checked = await python.command("check", "--config", str(config))
     [line] = [line for line in checked.splitlines() if line.startswith("fail  model")]
     assert told in line
     assert said in line
-    _, chatted = await piped("hi", "chat", "--config", str(bot.config))
+    piped = await asyncio.to_thread(wintermute, python, "chat", "--config", config, given=b"hi")
+    chatted = (piped.stdout + piped.stderr).decode()
     assert chatted.count("\n") == 1
     assert told in chatted
 
@@ -173,43 +186,27 @@ def test_a_model_without_tools_is_known_by_what_other_servers_say(status: int, s
     assert "choose a model that does" in str(failure)
 
 
-async def piped(text: str, *words: str) -> tuple[int, str]:
-    """A command with something on its standard input."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "wintermute",
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate(text.encode())
-    return process.returncode or 0, output.decode()
-
-
-async def test_servers_that_are_away_are_told_with_what_to_do(tmp_path: Path) -> None:
+async def test_servers_that_are_away_are_told_with_what_to_do(
+    python: Interpreter, tmp_path: Path
+) -> None:
     away = f"http://127.0.0.1:{free_port()}"
-    bot = Bot(settings(tmp_path / "bot", away, f"{away}/v1"))
-    code, told = await bot.command("check")
+    daemon = Bot(settings(tmp_path / "bot", away, f"{away}/v1"), python)
+    code, told = await daemon.command("check")
     failed = [line for line in told.splitlines() if line.startswith("fail")]
     assert (code, len(failed)) == (1, 2)
     assert "see that it runs, and check base_url of local in config.yaml" in failed[0]
     assert "check matrix.homeserver and that the server runs" in failed[1]
-    await bot.start(ready=False)
+    await daemon.start(ready=False)
     try:
-        await bot.logged("login waits")
-        assert "check matrix.homeserver and that the server runs" in bot.log[-1]
+        await daemon.logged("login waits")
+        assert "check matrix.homeserver and that the server runs" in daemon.log[-1]
     finally:
-        await bot.kill()
+        await daemon.kill()
 
 
-async def test_a_wrong_password_is_one_line(
-    homeserver: Homeserver, fresh: Callable[[str], str], tmp_path: Path
-) -> None:
-    login = homeserver.user(fresh("bot"))
-    config = write_settings(tmp_path, homeserver.url, login, "http://127.0.0.1:9/v1", "@you:a.org")
-    (tmp_path / "password").write_text("open sesame")
-    code, told = await Bot(config).command("run")
+async def test_a_wrong_password_is_one_line(person: NewPerson, bot: NewBot) -> None:
+    daemon = await bot(await person("ann"), start=False)
+    (daemon.config.parent / "password").write_text("open sesame")
+    code, told = await daemon.command("run")
     assert (code, told.count("\n")) == (2, 1)
     assert "check matrix.user_id and matrix.password" in told

@@ -200,6 +200,7 @@ def test_at_the_start_broken_instructions_are_refused(
         Instructions(tmp_path)
 
 
+@pytest.mark.alone
 def test_a_long_line_is_read_in_no_time() -> None:
     """P-030: the prompt is parsed in the event loop, while others wait."""
     line = "section: " * 100_000

@@ -7,6 +7,7 @@ import pytest
 
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Login
+from tests.world.warm import Interpreter
 from wintermute.messages import Json
 
 NOWHERE = "http://127.0.0.1:9"
@@ -35,25 +36,25 @@ def _remove(name: str) -> Callable[[Path], None]:
     ],
 )
 async def test_a_prompt_file_that_cannot_be_used_ends_the_start(
-    tmp_path: Path, harm: Callable[[Path], None], told: str
+    tmp_path: Path, python: Interpreter, harm: Callable[[Path], None], told: str
 ) -> None:
     """P-030, P-059, P-066: exit 2, one line that names the file; `init` restores it."""
     config = _settings(tmp_path)
     harm(tmp_path / "bot" / "data" / "prompts")
-    code, said = await Bot(config).command("run")
+    code, said = await Bot(config, python).command("run")
     assert code == 2
     assert told in said
     assert said.count("\n") == 1
 
 
-async def test_init_restores_missing_prompt_files_only(tmp_path: Path) -> None:
+async def test_init_restores_missing_prompt_files_only(tmp_path: Path, python: Interpreter) -> None:
     """P-021, P-066: an edited file is never overwritten."""
     config = _settings(tmp_path)
     prompts = config.parent / "data" / "prompts"
     shipped = (prompts / "SEED_de.txt").read_text()
     (prompts / "SEED_de.txt").unlink()
     (prompts / "BASE_PROMPT.txt").write_text("Mine.\n")
-    code, _ = await Bot(config).command("init", str(config.parent))
+    code, _ = await Bot(config, python).command("init", str(config.parent))
     assert code == 0
     assert (prompts / "SEED_de.txt").read_text() == shipped
     assert (prompts / "BASE_PROMPT.txt").read_text() == "Mine.\n"
@@ -71,10 +72,10 @@ async def test_init_restores_missing_prompt_files_only(tmp_path: Path) -> None:
     ],
 )
 async def test_a_key_that_cannot_be_used_ends_the_start(
-    tmp_path: Path, section: Json, told: str
+    tmp_path: Path, python: Interpreter, section: Json, told: str
 ) -> None:
     """P-053, P-059, M-014: exit 2 naming the key."""
-    code, said = await Bot(_settings(tmp_path, **section)).command("run")
+    code, said = await Bot(_settings(tmp_path, **section), python).command("run")
     assert code == 2
     assert told in said
 

@@ -3,7 +3,7 @@
 Signs on a reminder say what becomes of it (T-063).
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,11 +23,9 @@ from tests.test_matrix_reading import (
     room_of,
     sign,
 )
-from tests.world.bot import Bot, meet, write_settings
 from tests.world.clock import NOON, FakeClock
-from tests.world.homeserver import Homeserver
 from tests.world.model import Hang, ModelServer, Text
-from tests.world.user import MatrixUser
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
@@ -37,8 +35,6 @@ from wintermute.matrix.relations import Mark, Reaction, meaning
 from wintermute.messages import Incoming
 
 Json = dict[str, Any]
-Person = Callable[[str], MatrixUser]
-NewName = Callable[[str], str]
 UP, DOWN, STOP = "\N{THUMBS UP SIGN}", "\N{THUMBS DOWN SIGN}", "\N{OCTAGONAL SIGN}"
 ROOM = "!room"
 MESSAGE = Incoming("$", ROOM, ANN, "Ann", "owner", "message", "text", NOON, direct=True)
@@ -249,93 +245,72 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("encryption", ["preferred", "required"])
 async def test_thumbs_in_an_encrypted_room_are_kept(
-    encryption: str,
-    homeserver: Homeserver,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    encryption: str, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-026: reactions are never encrypted; taking one back undoes nothing; strangers have none."""
-    login = homeserver.user(fresh("bot"))
-    bot_id = login.user_id
-    async with person("ann") as ann, person("eve") as eve:
-        matrix = {"encryption": encryption}
-        config = write_settings(
-            tmp_path / "bot", homeserver.url, login, model.url, ann.user_id, matrix=matrix
-        )
-        async with Bot(config) as bot:
-            room = await meet(ann, bot_id, eve, encrypted=True)
-            model.script(Text(LONG))
-            asked = await ann.send(room, f"{bot_id}: tell")
-            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM outbox")))
-            await bot.said_all()
-            parts = [
-                r["event_id"] for r in bot.rows("SELECT event_id FROM outbox_parts ORDER BY n")
-            ]
-            assert len(parts) > 2
-            up = await ann.react(room, parts[0], UP + "\ufe0f")
-            await ann.redact(room, up)
-            down = await ann.react(room, parts[-1], DOWN)
-            await eve.react(room, parts[0], DOWN)
-            await ann.react(room, asked, UP)
-            await ann.react(room, parts[1], "\N{HEAVY BLACK HEART}")
-            await bot.restart()
-            await ann.send(room, f"{bot_id}: end")
-            await ann.wait_for(room, lambda m: m.body.endswith("): end") and m.sender == bot_id)
-            [turn] = bot.rows("SELECT id FROM turns ORDER BY seq LIMIT 1")
-            assert bot.rows("SELECT turn_id, value, sender, event_id FROM rewards") == [
-                {"turn_id": turn["id"], "value": value, "sender": ann.user_id, "event_id": event}
-                for value, event in ((1, up), (-1, down))
-            ]
-            assert len(ann.messages(room, bot_id)) == len(parts) + 1
-            assert len(model.requests) == 2
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, matrix={"encryption": encryption})
+    chat = await room(ann, daemon, eve, encrypted=True)
+    model.script(Text(LONG))
+    asked = await ann.send(chat, f"{daemon.user_id}: tell")
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM outbox")))
+    await daemon.said_all()
+    rows = daemon.rows("SELECT event_id FROM outbox_parts ORDER BY n")
+    parts = [row["event_id"] for row in rows]
+    assert len(parts) > 2
+    up = await ann.react(chat, parts[0], UP + "\ufe0f")
+    await ann.redact(chat, up)
+    down = await ann.react(chat, parts[-1], DOWN)
+    await eve.react(chat, parts[0], DOWN)
+    await ann.react(chat, asked, UP)
+    await ann.react(chat, parts[1], "\N{HEAVY BLACK HEART}")
+    await daemon.restart()
+    await ann.send(chat, f"{daemon.user_id}: end")
+    await ann.wait_for(chat, lambda m: m.body.endswith("): end") and m.sender == daemon.user_id)
+    [turn] = daemon.rows("SELECT id FROM turns ORDER BY seq LIMIT 1")
+    assert daemon.rows("SELECT turn_id, value, sender, event_id FROM rewards") == [
+        {"turn_id": turn["id"], "value": value, "sender": ann.user_id, "event_id": event}
+        for value, event in ((1, up), (-1, down))
+    ]
+    assert len(ann.messages(chat, daemon.user_id)) == len(parts) + 1
+    assert len(model.requests) == 2
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("encryption", ["preferred", "required"])
 async def test_a_stop_sign_ends_the_answer_at_once(
-    encryption: str,
-    homeserver: Homeserver,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    encryption: str, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-026, L-023: on the question or on anything we said, within a second, told once."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        matrix = {"encryption": encryption}
-        config = write_settings(
-            tmp_path / "bot", homeserver.url, login, model.url, ann.user_id, matrix=matrix
-        )
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id, encrypted=True)
-            model.script(Hang(), Hang())
-            first = await ann.send(room, "one")
-            await model.request_arrived(1)
-            signs = [await ann.react(room, first, STOP)]
-            [told] = await ann.wait_for_count(room, login.user_id, 1)
-            assert told.body == "Stopped."
-            await bot.said_all()
+    ann = await person("ann")
+    daemon = await bot(ann, matrix={"encryption": encryption})
+    chat = await room(ann, daemon, encrypted=True)
+    model.script(Hang(), Hang())
+    first = await ann.send(chat, "one")
+    await model.request_arrived(1)
+    signs = [await ann.react(chat, first, STOP)]
+    [told] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    assert told.body == "Stopped."
+    await daemon.said_all()
 
-            await ann.send(room, "two")
-            await model.request_arrived(2)
-            await ann.react(room, first, STOP + "\ufe0f")  # answered: no longer at work
-            signs.append(await ann.react(room, told.event_id, STOP))
-            await ann.wait_for_count(room, login.user_id, 2)
-            await ann.send(room, "three")
-            await ann.wait_for(room, lambda m: m.body == "echo: three")
+    await ann.send(chat, "two")
+    await model.request_arrived(2)
+    await ann.react(chat, first, STOP + "\ufe0f")  # answered: no longer at work
+    signs.append(await ann.react(chat, told.event_id, STOP))
+    await ann.wait_for_count(chat, daemon.user_id, 2)
+    await ann.send(chat, "three")
+    await ann.wait_for(chat, lambda m: m.body == "echo: three")
 
-            bodies = [m.body for m in ann.messages(room, login.user_id)]
-            assert bodies == ["Stopped.", "Stopped.", "echo: three"]
-            stops = bot.rows("SELECT * FROM inbox WHERE kind = 'command' ORDER BY seq")
-            assert [(row["event_id"], row["body"]) for row in stops] == [
-                (event_id, "/stop") for event_id in signs
-            ]
-            ended = bot.rows("SELECT ended_at FROM casts WHERE reason = 'stopped' ORDER BY seq")
-            for cast, row in zip(ended, stops, strict=True):
-                took = moment(cast["ended_at"]) - moment(row["received_at"])
-                assert 0 <= took.total_seconds() < 1
+    bodies = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert bodies == ["Stopped.", "Stopped.", "echo: three"]
+    stops = daemon.rows("SELECT * FROM inbox WHERE kind = 'command' ORDER BY seq")
+    assert [(row["event_id"], row["body"]) for row in stops] == [
+        (event_id, "/stop") for event_id in signs
+    ]
+    ended = daemon.rows("SELECT ended_at FROM casts WHERE reason = 'stopped' ORDER BY seq")
+    for cast, row in zip(ended, stops, strict=True):
+        took = moment(cast["ended_at"]) - moment(row["received_at"])
+        assert 0 <= took.total_seconds() < 1
 
 
 def moment(stamp: str) -> datetime:

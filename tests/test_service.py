@@ -12,34 +12,34 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pytest
 import yaml
 
-from tests.world.bot import Bot, meet, write_settings
+from tests.world.bot import Bot
 from tests.world.clock import FakeClock
-from tests.world.homeserver import Homeserver
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_before
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser
+from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS
 from wintermute.daemon import DRAIN_SECONDS
 from wintermute.health.notify import Attempts, Supervisor
 
-Person = Callable[[str], MatrixUser]
-NewName = Callable[[str], str]
 ROOT = Path(__file__).parent.parent
 SYSTEM_UNIT = "systemd/wintermute.service"
 USER_UNIT = "systemd/user/wintermute.service"
 SHELL = "systemd/shell.conf"
 READY, RELOADING, STOPPING, ALIVE = "READY=1", "RELOADING=1", "STOPPING=1", "WATCHDOG=1"
 WITHIN = 30.0
-WATCHDOG_SECONDS = 1.0
+WATCHDOG_SECONDS = 0.2
 LONGEST = 65536
 LONGEST_ROUND = 65  # seconds of a sync that ends in a time-out, and the pause after it
 
@@ -112,62 +112,70 @@ async def expects_an_answer(person: MatrixUser, room: str, text: str) -> None:
 
 
 @pytest.fixture
-async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
-    async with Proxy(homeserver.url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
     with Systemd(tmp_path / "notify") as listening:
         yield listening
 
 
+class NewService(Protocol):
+    """`service`: a daemon as systemd starts it, killed when the test ends."""
+
+    async def __call__(
+        self, owner: MatrixUser, *, via: str = "", start: bool = True, **environment: str
+    ) -> Bot: ...
+
+
+@pytest.fixture
+async def service(bot: NewBot, systemd: Systemd, tmp_path: Path) -> AsyncIterator[NewService]:
+    """A process that begins with nothing but its environment, so none that was forked."""
+    async with AsyncExitStack() as stack:
+
+        async def new(
+            owner: MatrixUser, *, via: str = "", start: bool = True, **environment: str
+        ) -> Bot:
+            config = (await bot(owner, via=via, start=False)).config
+            environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+            daemon = Bot(config, python_of_a_service(tmp_path, **environment))
+            stack.push_async_exit(daemon)
+            if start:
+                await daemon.start()
+            return daemon
+
+        yield new
+
+
 async def test_ready_is_told_after_the_first_sync_and_stopping_at_its_end(
-    homeserver: Homeserver, proxy: Proxy, systemd: Systemd, fresh: NewName, tmp_path: Path
+    proxy: Proxy, systemd: Systemd, person: NewPerson, service: NewService, tmp_path: Path
 ) -> None:
     """Issue 4: READY after migration and first sync; the password comes as a credential."""
-    login = homeserver.user(fresh("bot"))
-    config = write_settings(tmp_path / "bot", proxy.url, login, "http://127.0.0.1:9/v1", "@a:b")
-    (tmp_path / "credentials").mkdir()
-    (config.parent / "password").rename(tmp_path / "credentials" / "password")
-    python = python_of_a_service(
-        tmp_path,
-        NOTIFY_SOCKET=str(tmp_path / "notify"),
-        CREDENTIALS_DIRECTORY=str(tmp_path / "credentials"),
+    credentials = tmp_path / "credentials"
+    daemon = await service(
+        await person("ann"), via=proxy.url, start=False, CREDENTIALS_DIRECTORY=str(credentials)
     )
+    credentials.mkdir()
+    (daemon.config.parent / "password").rename(credentials / "password")
     proxy.before = lambda request: Answer(503) if request.path.endswith("/sync") else None
-    bot = Bot(config, python)
-    await bot.start(ready=False)
-    try:
-        await systemd.hears("STATUS=waits for the first sync")
-        await bot.logged("sync failed")
-        assert READY not in systemd.waiting()
-        assert bot.rows("PRAGMA user_version")[0]["user_version"] > 0
+    await daemon.start(ready=False)
+    await systemd.hears("STATUS=waits for the first sync")
+    await daemon.logged("sync failed")
+    assert READY not in systemd.waiting()
+    assert daemon.rows("PRAGMA user_version")[0]["user_version"] > 0
 
-        proxy.before = pass_before
-        await systemd.hears(READY)
-        assert await bot.stop() == 0
-        assert STOPPING in systemd.waiting()
-        assert [line for line in systemd.lines if line in (READY, STOPPING, ALIVE)] == [
-            READY,
-            STOPPING,
-        ]
-    finally:
-        await bot.kill()
+    proxy.before = pass_before
+    await systemd.hears(READY)
+    assert await daemon.stop() == 0
+    assert STOPPING in systemd.waiting()
+    assert [line for line in systemd.lines if line in (READY, STOPPING, ALIVE)] == [
+        READY,
+        STOPPING,
+    ]
 
 
 async def test_the_watchdog_hears_of_every_sync_and_bites_when_the_loop_hangs(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    systemd: Systemd,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    proxy: Proxy, systemd: Systemd, person: NewPerson, service: NewService, room: NewRoom
 ) -> None:
     """Issue 4: signs of life are real progress; a homeserver that is away is no reason to die."""
-    login, hung = homeserver.user(fresh("bot")), asyncio.Event()
+    hung = asyncio.Event()
 
     def hang(request: Request) -> Action:
         if not request.path.endswith("/sync"):
@@ -175,76 +183,64 @@ async def test_the_watchdog_hears_of_every_sync_and_bites_when_the_loop_hangs(
         hung.set()
         return Hang()
 
+    ann = await person("ann")
     usec = str(int(WATCHDOG_SECONDS * 1_000_000))
-    python = python_of_a_service(
-        tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC=usec
-    )
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        async with Bot(config, python) as bot:
-            room = await meet(ann, login.user_id)
-            for n in itertools.count():
-                await expects_an_answer(ann, room, f"{n}")
-                if systemd.waiting().count(ALIVE) >= 3:
-                    break
+    daemon = await service(ann, via=proxy.url, WATCHDOG_USEC=usec)
+    chat = await room(ann, daemon)
+    for n in itertools.count():
+        await expects_an_answer(ann, chat, f"{n}")
+        if systemd.waiting().count(ALIVE) >= 3:
+            break
 
-            proxy.before = hang
-            await ann.send(room, "last")  # ends the sync that is under way
-            await hung.wait()
-            systemd.waiting()
-            await ann.send(room, "unheard")
-            assert await systemd.hears_nothing(3 * WATCHDOG_SECONDS)
+    proxy.before = hang
+    await ann.send(chat, "last")  # ends the sync that is under way
+    await hung.wait()
+    systemd.waiting()
+    await ann.send(chat, "unheard")
+    assert await systemd.hears_nothing(3 * WATCHDOG_SECONDS)
 
-            await proxy.down()
-            known = systemd.lines.count(ALIVE)
-            await systemd.hears(ALIVE, known + 3)
-            proxy.before = pass_before
-            await proxy.up()
-            await ann.wait_for(room, lambda m: m.body == "echo: unheard")
-            assert await bot.stop() == 0
+    await proxy.down()
+    known = systemd.lines.count(ALIVE)
+    await systemd.hears(ALIVE, known + 3)
+    proxy.before = pass_before
+    await proxy.up()
+    await ann.wait_for(chat, lambda m: m.body == "echo: unheard")
+    assert await daemon.stop() == 0
 
 
 async def test_a_configuration_that_is_wrong_changes_nothing(
-    homeserver: Homeserver,
-    systemd: Systemd,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    systemd: Systemd, person: NewPerson, service: NewService, room: NewRoom
 ) -> None:
     """Issue 4: SIGHUP keeps the old configuration and says why, whenever the mistake shows."""
-    login, other = homeserver.user(fresh("bot")), homeserver.user(fresh("bot"))
-    python = python_of_a_service(tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        right = config.read_text()
-        (config.parent / "wrong").write_text("open sesame")
-        wrong: list[tuple[dict[str, Any], list[str]]] = [
-            ({"log": {"level": "loud", "colour": "red"}}, ["log.level", "log.colour"]),
-            ({"data_dir": "elsewhere"}, ["data_dir: another folder needs a restart"]),
-            (
-                {"matrix": {"user_id": other.user_id, "password": {"file": "wrong"}}},
-                ["matrix: another account or device needs a restart"],
-            ),
-            ({"tools": {"files": {"roots": ["data/skills"]}}}, ["lies in the data folder"]),
-        ]
-        async with Bot(config, python) as bot:
-            room = await meet(ann, login.user_id)
-            for n, (mistake, told) in enumerate(wrong, 1):
-                config.write_text(json.dumps(merged(json.loads(right), mistake)))
-                began = len(bot.log)
-                os.kill(bot.pid, signal.SIGHUP)
-                begun = await systemd.hears(RELOADING, n)
-                assert any(re.fullmatch(r"MONOTONIC_USEC=\d+", line) for line in begun)
-                status = "\n".join(await systemd.hears(READY, n + 1))
-                for text in told:
-                    assert text in status
-                    await bot.logged(text)
-                refusals = [line for line in bot.log[began:] if "the old one stays" in line]
-                assert len(refusals) == len(told)
-                await expects_an_answer(ann, room, f"{n}")
-            assert not any("Traceback" in line for line in bot.log)
-            assert await bot.stop() == 0
+    ann, other = await person("ann"), await person("other")
+    daemon = await service(ann)
+    right = daemon.config.read_text()
+    (daemon.config.parent / "wrong").write_text("open sesame")
+    wrong: list[tuple[dict[str, Any], list[str]]] = [
+        ({"log": {"level": "loud", "colour": "red"}}, ["log.level", "log.colour"]),
+        ({"data_dir": "elsewhere"}, ["data_dir: another folder needs a restart"]),
+        (
+            {"matrix": {"user_id": other.user_id, "password": {"file": "wrong"}}},
+            ["matrix: another account or device needs a restart"],
+        ),
+        ({"tools": {"files": {"roots": ["data/skills"]}}}, ["lies in the data folder"]),
+    ]
+    chat = await room(ann, daemon)
+    for n, (mistake, told) in enumerate(wrong, 1):
+        daemon.config.write_text(json.dumps(merged(json.loads(right), mistake)))
+        began = len(daemon.log)
+        os.kill(daemon.pid, signal.SIGHUP)
+        begun = await systemd.hears(RELOADING, n)
+        assert any(re.fullmatch(r"MONOTONIC_USEC=\d+", line) for line in begun)
+        status = "\n".join(await systemd.hears(READY, n + 1))
+        for text in told:
+            assert text in status
+            await daemon.logged(text)
+        refusals = [line for line in daemon.log[began:] if "the old one stays" in line]
+        assert len(refusals) == len(told)
+        await expects_an_answer(ann, chat, f"{n}")
+    assert not any("Traceback" in line for line in daemon.log)
+    assert await daemon.stop() == 0
 
 
 def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -255,42 +251,40 @@ def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_new_configuration_is_taken_up_without_losing_or_doubling_a_message(
-    homeserver: Homeserver,
     systemd: Systemd,
-    person: Person,
-    fresh: NewName,
+    person: NewPerson,
+    service: NewService,
+    room: NewRoom,
     model: ModelServer,
-    tmp_path: Path,
+    python: Interpreter,
 ) -> None:
     """Issue 4: SIGHUP while a model answers, and in a burst; one process holds the folder."""
-    login = homeserver.user(fresh("bot"))
-    python = python_of_a_service(tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"))
-    async with person("ann") as ann, person("bob") as bob:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config, python) as bot:
-            room = await meet(ann, login.user_id, encrypted=True)
-            model.script(Silence())
-            await ann.send(room, "before")
-            await model.request_arrived(1)
-            changes = {"matrix": {"allowed_users": [bob.user_id]}, "log": {"level": "info"}}
-            config.write_text(json.dumps(merged(json.loads(config.read_text()), changes)))
-            os.kill(bot.pid, signal.SIGHUP)
-            await ann.send(room, "during")
-            await systemd.hears(READY, 2)
-            await expects_an_answer(bob, await meet(bob, login.user_id), "may I?")
+    ann, bob = await person("ann"), await person("bob")
+    daemon = await service(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    model.script(Silence())
+    await ann.send(chat, "before")
+    await model.request_arrived(1)
+    changes = {"matrix": {"allowed_users": [bob.user_id]}, "log": {"level": "info"}}
+    changed = merged(json.loads(daemon.config.read_text()), changes)
+    daemon.config.write_text(json.dumps(changed))
+    os.kill(daemon.pid, signal.SIGHUP)
+    await ann.send(chat, "during")
+    await systemd.hears(READY, 2)
+    await expects_an_answer(bob, await room(bob, daemon), "may I?")
 
-            for n in range(12):
-                await ann.send(room, f"{n}")
-                if n % 4 == 1:
-                    os.kill(bot.pid, signal.SIGHUP)
-            await expects_an_answer(ann, room, "after")
-            wanted = ["before", "during", *(str(n) for n in range(12)), "after"]
-            answers = [message.body for message in ann.messages(room, login.user_id)]
-            assert answers == [f"echo: {text}" for text in wanted]
-            assert not any(" DEBUG " in line for line in bot.log)
-            code, told = await bot.command("run")
-            assert (code, str(bot.pid) in told) == (1, True)
-            assert await bot.stop() == 0
+    for n in range(12):
+        await ann.send(chat, f"{n}")
+        if n % 4 == 1:
+            os.kill(daemon.pid, signal.SIGHUP)
+    await expects_an_answer(ann, chat, "after")
+    wanted = ["before", "during", *(str(n) for n in range(12)), "after"]
+    answers = [message.body for message in ann.messages(chat, daemon.user_id)]
+    assert answers == [f"echo: {text}" for text in wanted]
+    assert not any(" DEBUG " in line for line in daemon.log)
+    code, told = await python.command("--config", str(daemon.config), "run")
+    assert (code, str(daemon.pid) in told) == (1, True)
+    assert await daemon.stop() == 0
 
 
 @pytest.mark.parametrize("where", ["a file", "an abstract name"])

@@ -5,7 +5,7 @@ import os
 import pty
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,11 +15,14 @@ from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Login
 from tests.world.house import ANN, open_house
 from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Text, Use
-from wintermute.config.lock import hold
+from tests.world.warm import Interpreter
+from wintermute.config.lock import hold, holder
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.messages import Json
 from wintermute.terminal.screen import TerminalSpeaker
 
+Piped = Callable[[Path, bytes], Awaitable[tuple[int, str, str]]]
+"""`printf … | wintermute chat`: its exit code, output and errors."""
 NOWHERE = "http://127.0.0.1:9"
 WITHIN = 20.0
 
@@ -29,19 +32,26 @@ def settings(folder: Path, model: str, **sections: Json) -> Path:
     return write_settings(folder / "bot", NOWHERE, login, model, ANN, **sections)
 
 
-async def piped(config: Path, text: str) -> tuple[int, str, str]:
-    """`… | wintermute chat`: exit code, output, errors."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "wintermute", "--config", str(config), "chat"),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-    )
-    async with asyncio.timeout(WITHIN):
-        output, errors = await process.communicate(text.encode())
-    assert process.returncode is not None
-    return process.returncode, output.decode(), errors.decode()
+@pytest.fixture
+def piped(python: Interpreter) -> Piped:
+    async def run(config: Path, given: bytes) -> tuple[int, str, str]:
+        words = "--config", str(config), "chat"
+        try:
+            async with asyncio.timeout(WITHIN):
+                done = await asyncio.to_thread(
+                    python.run,
+                    *words,
+                    cwd=config.parent,
+                    env={"PATH": os.defpath},
+                    given=given,
+                )
+        except TimeoutError:
+            if pid := holder(config.parent / "data"):
+                os.kill(pid, signal.SIGKILL)  # else its thread would wait for ever
+            raise
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    return run
 
 
 class Terminal:
@@ -101,19 +111,21 @@ async def at_terminal(config: Path) -> AsyncIterator[Terminal]:
         os.close(master)
 
 
-async def test_each_line_of_a_pipe_is_answered(tmp_path: Path, model: ModelServer) -> None:
+async def test_each_line_of_a_pipe_is_answered(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
     """L-083: messages and commands, in order, and one conversation over several runs."""
     config = settings(tmp_path, model.url)
-    code, said, errors = await piped(config, "hi\n\n/tasks\nbye")
+    code, said, errors = await piped(config, b"hi\n\n/tasks\nbye")
     assert (code, errors) == (0, "")
     assert said.splitlines() == ["echo: hi", "There is nothing to be done here.", "echo: bye"]
-    assert (await piped(config, "again\n"))[1] == "echo: again\n"
+    assert (await piped(config, b"again\n"))[1] == "echo: again\n"
     asked = [m["content"] for m in model.requests[-1].messages if m["role"] == "user"]
     assert asked == ["hi", "bye", "again"]
 
 
 async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
     """L-083: the same as in the owner's direct chats."""
     config = settings(tmp_path, model.url, seed={"enabled": True})
@@ -122,32 +134,32 @@ async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
         Calls((Use("append_memory", {"entry": "Ann likes tea."}),)),
         Text("I keep that."),
     )
-    code, said, _ = await piped(config, "I like tea\n/memory\n")
+    code, said, _ = await piped(config, b"I like tea\n/memory\n")
     assert code == 0
     assert said.startswith("Hello!\nI keep that.\n- Ann likes tea. (`fact_")
     assert (config.parent / "data" / "MEMORIES.txt").read_text() == "Ann likes tea.\n"
 
 
 async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
     """L-034: said at once, exit 1, and nothing is left to be answered some day."""
-    config = settings(tmp_path, model.url)
+    config = settings(tmp_path, model.url, llm={"max_retries": 0})
     model.keyed(lambda seen: Fail(503))
-    code, said, _ = await piped(config, "hi\nmore\n")
+    code, said, _ = await piped(config, b"hi\nmore\n")
     assert code == 1
     assert said.startswith("The model does not answer: scripted answered 503")
     model.keyed(lambda seen: None)
-    assert (await piped(config, "back?\n"))[1] == "echo: back?\n"
+    assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
 
 
 async def test_the_data_folder_of_a_running_daemon_is_refused(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
     """DESIGN §4, L-082."""
     config = settings(tmp_path, model.url)
     with hold(config.parent / "data"):
-        code, said = await Bot(config).command("chat")
+        code, said = await Bot(config, python).command("chat")
     assert code == 1
     assert f"process {os.getpid()}" in said
     assert said.count("\n") == 1
@@ -210,34 +222,35 @@ async def test_several_lines_and_earlier_lines_can_be_sent(
 
 
 async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
-    """L-082."""
+    """L-082; what a shell does to a process is done to real ones."""
     config = settings(tmp_path, model.url)
+    code, _, said = await piped(config, b"caf\351\n")
+    assert (code, said) == (0, "")
+    assert "caf\ufffd" in model.requests[0].last_user
     program = f"{sys.executable} -m wintermute --config {config} chat"
-    for line, code in (
-        (f"printf 'caf\\351\\n' | {program}", 0),
-        (f"printf '1\\n2\\n3\\n' | {program} | head -1", 0),
-        (f"{program} <&-", 0),
-        (f"printf '1\\n' | {program} >&-", 0),
+    for line in (
+        f"printf '1\\n2\\n3\\n' | {program} | head -1",
+        f"{program} <&-",
+        f"printf '1\\n' | {program} >&-",
     ):
         done = await asyncio.create_subprocess_shell(
             line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         async with asyncio.timeout(WITHIN):
             _, errors = await done.communicate()
-        assert (done.returncode, errors) == (code, b""), line
-    assert "caf\ufffd" in model.requests[0].last_user
+        assert (done.returncode, errors) == (0, b""), line
 
 
 async def test_the_terminal_leaves_the_rooms_of_matrix_to_the_daemon(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
     """A message that waits there is not answered here, and the other way round."""
     config = settings(tmp_path, model.url)
     async with open_house(config.parent / "data", model.url) as house:
         await house.incoming("from the room", room="!room:test")
-    assert (await piped(config, "hi\n"))[1] == "echo: hi\n"
+    assert (await piped(config, b"hi\n"))[1] == "echo: hi\n"
     assert [seen.last_user for seen in model.requests] == ["hi"]
     assert TerminalSpeaker(Paper(live=True)).serves("!room:test") is False
     assert MatrixSpeaker.serves(None, "terminal") is False  # type: ignore[arg-type]  # needs no self

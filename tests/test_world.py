@@ -1,7 +1,7 @@
 """The world that other tests stand on does what they take for granted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -9,16 +9,10 @@ import pytest
 
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Cut, Hang, Proxy, Request, pass_before
+from tests.world.scene import NewName, NewPerson
 from tests.world.user import MatrixUser
 
-Person = Callable[[str], MatrixUser]
 VERSIONS = "/_matrix/client/versions"
-
-
-@pytest.fixture
-async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
-    async with Proxy(homeserver.url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -28,43 +22,43 @@ async def web() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-async def test_what_one_user_says_another_reads(person: Person, encrypted: bool) -> None:
-    async with person("ann") as ann, person("bob") as bob:
-        room = await ann.create_room([bob.user_id], encrypted=encrypted)
-        await bob.join(room)
-        await ann.wait_joined(room, bob.user_id)
+async def test_what_one_user_says_another_reads(person: NewPerson, encrypted: bool) -> None:
+    ann, bob = await person("ann"), await person("bob")
+    room = await ann.create_room([bob.user_id], encrypted=encrypted)
+    await bob.join(room)
+    await ann.wait_joined(room, bob.user_id)
 
-        sent = await ann.send(room, "good morning")
-        got = await bob.wait_for(room, lambda message: message.sender == ann.user_id)
-        assert (got.event_id, got.body, got.encrypted) == (sent, "good morning", encrypted)
+    sent = await ann.send(room, "good morning")
+    got = await bob.wait_for(room, lambda message: message.sender == ann.user_id)
+    assert (got.event_id, got.body, got.encrypted) == (sent, "good morning", encrypted)
 
-        await bob.send(room, "to you too")
-        assert [m.body for m in await ann.wait_for_count(room, bob.user_id, 1)] == ["to you too"]
-        assert [m.body for m in await bob.history(room)] == ["good morning", "to you too"]
-
-
-async def test_a_user_sees_typing_receipts_and_reactions(person: Person) -> None:
-    async with person("ann") as ann, person("bob") as bob:
-        room = await ann.create_room([bob.user_id])
-        await bob.join(room)
-        sent = await ann.send(room, "look")
-        user = f"/_matrix/client/v3/rooms/{room}"
-
-        await bob.api("PUT", f"{user}/typing/{bob.user_id}", {"typing": True, "timeout": 9000})
-        await ann.until(lambda: bob.user_id in ann.typing(room))
-        await bob.api("PUT", f"{user}/typing/{bob.user_id}", {"typing": False})
-        await ann.until(lambda: not ann.typing(room))
-        assert frozenset({bob.user_id}) in ann.typing_seen(room)
-
-        await bob.api("POST", f"{user}/receipt/m.read/{sent}", {})
-        await ann.until(lambda: ann.receipts(room).get(bob.user_id) == sent)
-
-        reaction = await bob.react(room, sent, "👍")
-        await ann.until(lambda: reaction in [event.event_id for event in ann.events(room)])
+    await bob.send(room, "to you too")
+    assert [m.body for m in await ann.wait_for_count(room, bob.user_id, 1)] == ["to you too"]
+    assert [m.body for m in await bob.history(room)] == ["good morning", "to you too"]
 
 
-async def test_a_restarted_homeserver_knows_its_users(tmp_path: Path) -> None:
-    with Homeserver(tmp_path / "synapse") as server:
+async def test_a_user_sees_typing_receipts_and_reactions(person: NewPerson) -> None:
+    ann, bob = await person("ann"), await person("bob")
+    room = await ann.create_room([bob.user_id])
+    await bob.join(room)
+    sent = await ann.send(room, "look")
+    user = f"/_matrix/client/v3/rooms/{room}"
+
+    await bob.api("PUT", f"{user}/typing/{bob.user_id}", {"typing": True, "timeout": 9000})
+    await ann.until(lambda: bob.user_id in ann.typing(room))
+    await bob.api("PUT", f"{user}/typing/{bob.user_id}", {"typing": False})
+    await ann.until(lambda: not ann.typing(room))
+    assert frozenset({bob.user_id}) in ann.typing_seen(room)
+
+    await bob.api("POST", f"{user}/receipt/m.read/{sent}", {})
+    await ann.until(lambda: ann.receipts(room).get(bob.user_id) == sent)
+
+    reaction = await bob.react(room, sent, "👍")
+    await ann.until(lambda: reaction in [event.event_id for event in ann.events(room)])
+
+
+async def test_a_restarted_homeserver_knows_its_users(tmp_path: Path, blank: Path) -> None:
+    with Homeserver(tmp_path / "synapse", database=blank) as server:
         login = server.user("ann")
         async with MatrixUser(server.url, login, tmp_path / "ann") as ann:
             room = await ann.create_room()
@@ -75,14 +69,11 @@ async def test_a_restarted_homeserver_knows_its_users(tmp_path: Path) -> None:
 
 
 async def test_the_proxy_carries_a_whole_client_and_notes_its_requests(
-    homeserver: Homeserver,
-    person: Person,
-    proxy: Proxy,
-    tmp_path: Path,
-    fresh: Callable[[str], str],
+    homeserver: Homeserver, person: NewPerson, proxy: Proxy, tmp_path: Path, fresh: NewName
 ) -> None:
+    ann = await person("ann")
     login = homeserver.user(fresh("bob"))
-    async with person("ann") as ann, MatrixUser(proxy.url, login, tmp_path / "bob") as bob:
+    async with MatrixUser(proxy.url, login, tmp_path / "bob") as bob:
         room = await ann.create_room([bob.user_id], encrypted=True)
         await bob.join(room)
         await ann.wait_joined(room, bob.user_id)

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.world.clock import WITHIN
 from tests.world.homeserver import Login
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter, Process
 from wintermute.templates import shipped_prompts
 
 Json = dict[str, Any]
-STARTING = 30.0
 
 
 def write_settings(
@@ -135,7 +135,7 @@ class Bot:
         async with self._line:
             self._line.notify_all()
 
-    async def until(self, true: Callable[[], bool], within: float = STARTING) -> None:
+    async def until(self, true: Callable[[], bool], within: float = WITHIN) -> None:
         """Wait until the log, or the end of the process, makes something true."""
         async with asyncio.timeout(within), self._line:
             while not true():
@@ -143,7 +143,7 @@ class Bot:
                     raise AssertionError("the daemon ended:\n" + "\n".join(self.log[-40:]))
                 await self._line.wait()
 
-    async def logged(self, text: str, within: float = STARTING) -> None:
+    async def logged(self, text: str, within: float = WITHIN) -> None:
         """Wait for a log line with this text."""
         await self.until(lambda: any(text in line for line in self.log), within)
 
@@ -151,7 +151,7 @@ class Bot:
         """Wait until everything that is to be said is recorded as sent."""
         await self.until(lambda: not self.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"))
 
-    async def ended(self, within: float = STARTING) -> int:
+    async def ended(self, within: float = WITHIN) -> int:
         """Wait for the end of the process; its exit code, negative for a signal."""
         assert self._process is not None
         assert self._reader is not None

@@ -28,6 +28,9 @@ from typing import Any, Self
 SERVER_NAME = "wintermute.test"
 PATIENCE = 1800
 """How often a start looks for an answer, 50 ms apart: a busy machine may take long."""
+PORTS = range(10_000, 30_000)
+"""Below those that Linux gives to outgoing connections (ip_local_port_range, from 32,768)."""
+TRIES = 200
 BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
 
 
@@ -264,12 +267,17 @@ def password_of(name: str) -> str:
     return f"open sesame {name}"
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(among: range = PORTS) -> int:
+    """A loopback port that nobody listens on, and that no outgoing connection is given meanwhile."""
+    for _ in range(TRIES):
+        port = secrets.choice(among)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no free port on loopback from {among[0]} to {among[-1]}: end what listens")
 
 
 def die_with_the_pipe() -> None:
@@ -282,5 +290,16 @@ def die_with_the_pipe() -> None:
 
 
 if __name__ == "__main__":
+    from synapse.storage.database import LoggingDatabaseConnection
+    from synapse.storage.engines.sqlite import Sqlite3Engine
+
+    connect = Sqlite3Engine.on_new_connection
+
+    def on_new_connection(self: Sqlite3Engine, db_conn: LoggingDatabaseConnection) -> None:
+        """Without a wait for the disk, thirty times a message: it is killed, but no power is cut."""
+        connect(self, db_conn)
+        db_conn.execute("PRAGMA synchronous = OFF")
+
+    Sqlite3Engine.on_new_connection = on_new_connection  # type: ignore[method-assign]  # no setting
     threading.Thread(target=die_with_the_pipe, daemon=True).start()
     runpy.run_module("synapse.app.homeserver", run_name="__main__")

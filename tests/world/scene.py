@@ -25,7 +25,7 @@ NewScene = Callable[[Path, str], "Scene"]
 class NewPerson(Protocol):
     """`person`: a new user at a client that syncs until the test ends."""
 
-    async def __call__(self, name: str) -> MatrixUser: ...
+    async def __call__(self, name: str, *, via: str = "") -> MatrixUser: ...
 
 
 class NewBot(Protocol):
@@ -78,10 +78,10 @@ class Scene:
     ) -> None:
         await self._stack.aclose()
 
-    async def person(self, name: str) -> MatrixUser:
-        """A new user at a client that syncs."""
+    async def person(self, name: str, *, via: str = "") -> MatrixUser:
+        """A new user at a client that syncs; `via` is another way to the homeserver."""
         login = self._homeserver.user(self._fresh(name))
-        client = MatrixUser(self._homeserver.url, login, self._folder / login.device_id)
+        client = MatrixUser(via or self._homeserver.url, login, self._folder / login.device_id)
         return await self._stack.enter_async_context(client)
 
     async def bot(

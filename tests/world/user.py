@@ -21,6 +21,7 @@ from nio import (
     TypingNoticeEvent,
 )
 
+from tests.world.clock import WITHIN
 from tests.world.homeserver import Login
 
 Json = dict[str, Any]
@@ -139,7 +140,7 @@ class MatrixUser:
 
     # Waiting -----------------------------------------------------------------------------
 
-    async def until(self, true: Callable[[], bool], within: float = 30, what: str = "") -> None:
+    async def until(self, true: Callable[[], bool], within: float = WITHIN, what: str = "") -> None:
         """Wait until a condition over what was seen holds."""
         try:
             async with asyncio.timeout(within), self._news:
@@ -150,14 +151,14 @@ class MatrixUser:
             raise AssertionError(f"waited {within} s for {what or true}; seen:\n{lines}") from None
 
     async def wait_for(
-        self, room: str, wanted: Callable[[Message], bool], within: float = 30
+        self, room: str, wanted: Callable[[Message], bool], within: float = WITHIN
     ) -> Message:
         """The first message in a room that is wanted."""
         await self.until(lambda: any(map(wanted, self.messages(room))), within, "a message")
         return next(filter(wanted, self.messages(room)))
 
     async def wait_for_count(
-        self, room: str, sender: str, count: int, within: float = 30
+        self, room: str, sender: str, count: int, within: float = WITHIN
     ) -> list[Message]:
         """All messages of a sender once there are at least so many."""
         await self.until(
@@ -167,7 +168,7 @@ class MatrixUser:
         )
         return self.messages(room, sender)
 
-    async def wait_joined(self, room: str, user: str, within: float = 30) -> None:
+    async def wait_joined(self, room: str, user: str, within: float = WITHIN) -> None:
         """Until a user is a member of a room."""
         await self.until(lambda: user in self.members(room), within, f"{user} to join")
 
