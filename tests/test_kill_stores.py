@@ -52,10 +52,8 @@ class World:
     async def cut_off(self, steps: Steps, *words: str) -> int:
         """Run a verb that dies at the steps; its exit code."""
         trigger = {"logger": "aiosqlite", "steps": steps}
-        code, _ = await self.python.command(
-            "--config", str(self.bot.config), *words, trigger=trigger
-        )
-        return code
+        words = ("--config", str(self.bot.config), *words)
+        return (await self.python.command(*words, trigger=trigger)).returncode
 
     async def told(self, *words: str) -> None:
         """Run a verb that must not fail."""

@@ -1,6 +1,5 @@
 """What goes wrong on the first day is told in one line that says what to do (issue 4, 5)."""
 
-import asyncio
 import json
 import os
 import resource
@@ -21,9 +20,9 @@ NOBODY = Login("@bot:example.org", "", "", "correct horse")
 ENVIRONMENT = {"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def wintermute(python: Interpreter, *words: str | Path, given: bytes = b"") -> Ended:
+def wintermute(python: Interpreter, *words: str | Path) -> Ended:
     """What a command did."""
-    return python.run(*map(str, words), cwd=Path.cwd(), env=ENVIRONMENT, given=given)
+    return python.run(*map(str, words), env=ENVIRONMENT)
 
 
 def complaint(python: Interpreter, *words: str | Path) -> tuple[int, str]:
@@ -162,11 +161,11 @@ async def test_a_model_that_is_of_no_use_is_told_by_check_and_in_the_chat(
 ) -> None:
     model.keyed(lambda _: Fail(status, {"error": {"message": said}}))
     config = settings(tmp_path / "bot", model=model.url)
-    _, checked = await python.command("check", "--config", str(config))
+    checked = (await python.command("check", "--config", str(config))).stdout.decode()
     [line] = [line for line in checked.splitlines() if line.startswith("fail  model")]
     assert told in line
     assert said in line
-    piped = await asyncio.to_thread(wintermute, python, "chat", "--config", config, given=b"hi")
+    piped = await python.command("chat", "--config", str(config), env=ENVIRONMENT, given=b"hi")
     chatted = (piped.stdout + piped.stderr).decode()
     assert chatted.count("\n") == 1
     assert told in chatted

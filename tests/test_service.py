@@ -282,8 +282,8 @@ async def test_a_new_configuration_is_taken_up_without_losing_or_doubling_a_mess
     answers = [message.body for message in ann.messages(chat, daemon.user_id)]
     assert answers == [f"echo: {text}" for text in wanted]
     assert not any(" DEBUG " in line for line in daemon.log)
-    code, told = await python.command("--config", str(daemon.config), "run")
-    assert (code, str(daemon.pid) in told) == (1, True)
+    second = await python.command("--config", str(daemon.config), "run")
+    assert (second.returncode, str(daemon.pid) in second.stderr.decode()) == (1, True)
     assert await daemon.stop() == 0
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, write_settings
+from tests.world.clock import WITHIN
 from tests.world.homeserver import Login
 from tests.world.house import ANN, open_house
 from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Text, Use
 from tests.world.warm import Interpreter
-from wintermute.config.lock import hold, holder
+from wintermute.config.lock import hold
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.messages import Json
 from wintermute.terminal.screen import TerminalSpeaker
@@ -24,7 +25,6 @@ from wintermute.terminal.screen import TerminalSpeaker
 Piped = Callable[[Path, bytes], Awaitable[tuple[int, str, str]]]
 """`printf … | wintermute chat`: its exit code, output and errors."""
 NOWHERE = "http://127.0.0.1:9"
-WITHIN = 20.0
 
 
 def settings(folder: Path, model: str, **sections: Json) -> Path:
@@ -36,19 +36,8 @@ def settings(folder: Path, model: str, **sections: Json) -> Path:
 def piped(python: Interpreter) -> Piped:
     async def run(config: Path, given: bytes) -> tuple[int, str, str]:
         words = "--config", str(config), "chat"
-        try:
-            async with asyncio.timeout(WITHIN):
-                done = await asyncio.to_thread(
-                    python.run,
-                    *words,
-                    cwd=config.parent,
-                    env={"PATH": os.defpath},
-                    given=given,
-                )
-        except TimeoutError:
-            if pid := holder(config.parent / "data"):
-                os.kill(pid, signal.SIGKILL)  # else its thread would wait for ever
-            raise
+        env = {"PATH": os.defpath}
+        done = await python.command(*words, cwd=config.parent, env=env, given=given)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     return run

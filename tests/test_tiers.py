@@ -191,7 +191,7 @@ def left_in(suite: Suite) -> list[str]:
 def test_one_core_has_no_workers(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     ended = Suite(tmp_path, TESTS).run(cores={core})
-    assert (ended.returncode, "gw0" in ended.stdout, "created" in ended.stdout) == (0, False, False)
+    assert (ended.returncode, " workers" in ended.stdout) == (0, False)
     assert "2 slow tests were left out" in ended.stdout
 
 

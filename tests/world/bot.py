@@ -206,7 +206,8 @@ class Bot:
         """Run another verb on the same configuration: its exit code, and what it wrote."""
         words = ("--config", str(self.config), *words)
         if isinstance(self._python, Interpreter):
-            return await self._python.command(*words)
+            done = await self._python.command(*words)
+            return done.returncode, (done.stdout + done.stderr).decode()
         process = await asyncio.create_subprocess_exec(
             self._python,
             *("-m", "wintermute", *words),

@@ -58,9 +58,9 @@ def arm(logger: str, steps: list[tuple[str, str]]) -> None:
     source.addHandler(Killer(steps))
 
 
-def begin(trigger: dict[str, Any] | None) -> None:
-    """Run the command line of this process; None: without a lifeline."""
-    if trigger is not None:
+def begin(trigger: dict[str, Any] | None, *, lifeline: bool) -> None:
+    """Run the command line of this process; on a lifeline it ends with its standard input."""
+    if lifeline:
         threading.Thread(target=die_with_the_pipe, daemon=True).start()
     if trigger:
         arm(trigger["logger"], [tuple(step) for step in trigger["steps"]])
@@ -68,4 +68,4 @@ def begin(trigger: dict[str, Any] | None) -> None:
 
 
 if __name__ == "__main__":
-    begin(json.loads(sys.argv.pop(1)))
+    begin(json.loads(sys.argv.pop(1)), lifeline=True)

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import IO, Any, NoReturn, Self
 
 import wintermute
+from tests.world.clock import WITHIN
 from tests.world.launch import begin
 
 Json = dict[str, Any]
@@ -53,12 +54,16 @@ class Process:
     """One forked process, with what Bot asks of asyncio's."""
 
     def __init__(
-        self, pid: int, status: int, stdin: int, errors: asyncio.StreamReader | None
+        self,
+        pid: int,
+        status: int,
+        stdin: IO[bytes] | None = None,
+        stderr: asyncio.StreamReader | None = None,
     ) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self.stdin = os.fdopen(stdin, "wb")
-        self.stderr = errors
+        self.stdin = stdin
+        self.stderr = stderr
         self._status = status
         self._ended = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_reader(status, self._read)
@@ -113,46 +118,36 @@ class Interpreter:
         """Start the program on a lifeline, to die at `trigger` if one is given."""
         stdin, lifeline = os.pipe()
         reading, stderr = os.pipe()
-        pid, status = self._fork(words, (stdin, stderr, stderr), trigger=trigger or {})
+        files = stdin, stderr, stderr
+        pid, status = self._fork(words, files, trigger=trigger, lifeline=True)
         os.close(stdin)
         os.close(stderr)
         errors = asyncio.StreamReader(limit=2**24)
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(errors), os.fdopen(reading, "rb")
         )
-        return Process(pid, status, lifeline, errors)
+        return Process(pid, status, os.fdopen(lifeline, "wb"), errors)
 
-    async def command(self, *words: str, trigger: Json | None = None) -> tuple[int, str]:
-        """Run a command while the loop goes on: its exit code, and all that it wrote."""
-        stdin, lifeline = os.pipe()
-        with tempfile.TemporaryFile() as written:
-            files = stdin, written.fileno(), written.fileno()
-            pid, status = self._fork(words, files, trigger=trigger)
-            os.close(stdin)
-            process = Process(pid, status, lifeline, None)
-            if trigger is None:
-                process.stdin.close()
-            code = await process.wait()
-            process.stdin.close()
-            written.seek(0)
-            return code, written.read().decode()
+    async def command(self, *words: str, given: bytes = b"", **more: Any) -> Ended:
+        """Run a command to its end while the loop goes on; `more` as for `run`."""
+        with opened(given) as files:
+            process = Process(*self._fork(words, files.numbers, **more))
+            try:
+                async with asyncio.timeout(WITHIN):
+                    code = await process.wait()
+            finally:
+                process.kill()
+            return files.ended(code)
 
-    def run(self, *words: str, cwd: Path, env: Mapping[str, str], given: bytes = b"") -> Ended:
-        """Run a command to its end."""
-        with (
-            tempfile.TemporaryFile() as stdin,
-            tempfile.TemporaryFile() as stdout,
-            tempfile.TemporaryFile() as stderr,
-        ):
-            stdin.write(given)
-            stdin.seek(0)
-            files = stdin.fileno(), stdout.fileno(), stderr.fileno()
-            _, status = self._fork(words, files, cwd=cwd, env=env)
+    def run(self, *words: str, given: bytes = b"", **more: Any) -> Ended:
+        """Run a command to its end, in this folder and environment unless `cwd` and `env` say else."""
+        with opened(given) as files:
+            pid, status = self._fork(words, files.numbers, **more)
+            if not select.select([status], [], [], WITHIN)[0]:
+                os.kill(pid, signal.SIGKILL)
             code = number(status)
             os.close(status)
-            stdout.seek(0)
-            stderr.seek(0)
-            return Ended(code, stdout.read(), stderr.read())
+            return files.ended(code)
 
     def _fork(
         self,
@@ -162,6 +157,7 @@ class Interpreter:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         trigger: Json | None = None,
+        lifeline: bool = False,
     ) -> tuple[int, int]:
         """The pid, and where the exit code will come; `files` are its first three."""
         status, theirs = os.pipe()
@@ -170,10 +166,41 @@ class Interpreter:
             "cwd": str(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),  # noqa: TID251  as a child has it
             "trigger": trigger,
+            "lifeline": lifeline,
         }
         socket.send_fds(self._control, [json.dumps(order).encode() + b"\n"], [*files, theirs])
         os.close(theirs)
         return number(status), status
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a command reads and writes."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Their descriptors."""
+        return self.stdin.fileno(), self.stdout.fileno(), self.stderr.fileno()
+
+    def ended(self, code: int) -> Ended:
+        """What was written, for a command that ended so."""
+        self.stdout.seek(0)
+        self.stderr.seek(0)
+        return Ended(code, self.stdout.read(), self.stderr.read())
+
+
+@contextmanager
+def opened(given: bytes) -> Iterator[Files]:
+    """Files for a command that reads this."""
+    file = tempfile.TemporaryFile
+    with file() as stdin, file() as stdout, file() as stderr:
+        stdin.write(given)
+        stdin.seek(0)
+        yield Files(stdin, stdout, stderr)
 
 
 def number(pipe: int) -> int:
@@ -279,7 +306,7 @@ def live(order: Json) -> NoReturn:
     sys.argv[1:] = order["words"]
     code: object = 0
     try:
-        begin(order["trigger"])
+        begin(order["trigger"], lifeline=order["lifeline"])
     except SystemExit as end:
         code = end.code or 0
     threading._shutdown()  # type: ignore[attr-defined]  # what sys.exit does: threads may end
