@@ -39,6 +39,21 @@ async def test_only_invitations_of_allowed_people_are_accepted(
     await ann.wait_for(while_down[0], lambda m: m.body == "echo: again")
 
 
+async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot: NewBot) -> None:
+    """X-001: `matrix.allowed_rooms`, for the owner too."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False)
+    named, other = [await ann.create_room([daemon.user_id]) for _ in range(2)]
+    config = json.loads(daemon.config.read_text())
+    config["matrix"]["allowed_rooms"] = [named]
+    daemon.config.write_text(json.dumps(config))
+    await daemon.start()
+    await ann.wait_joined(named, daemon.user_id)
+    await left(ann, other, daemon.user_id)
+    await ann.send(named, "here?")
+    await ann.wait_for(named, lambda m: m.body == "echo: here?")
+
+
 async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
     proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
