@@ -1,0 +1,361 @@
+"""Promises, greetings and limits as people meet them: asked for in a room, kept in a room.
+
+No row is written and no time is set here: what is due was asked for by a person, and is waited for.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+
+from tests.world.bot import Bot
+from tests.world.clock import WITHIN
+from tests.world.delegating import done, objective
+from tests.world.duties import in_, signs
+from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.user import MatrixUser, Message
+from wintermute.messages import Usage
+from wintermute.schedule.words import REMINDER
+from wintermute.tasks.records import SIGNS
+
+CLAIM = [["executing", "INSERT INTO occurrences"], ["executing", "COMMIT"]]
+SAID = f"{REMINDER}water"
+NOTIFY = {"execution_mode": "autonomous_notify", "ai_prompt": "Look at the prices"}
+SOON = 15.0
+"""Seconds: the tables are looked at every two (T-040); a sync wakes us twice a minute."""
+Model = Callable[[Seen], Step | None]
+
+
+def planning(seconds: float, result: Step | None = None, **mode: str) -> Model:
+    """A model that hears `plan oolong` and makes `oolong` a task that falls due so soon.
+
+    `result` is what each run of a task comes to.
+    """
+
+    def choose(seen: Seen) -> Step | None:
+        if objective(seen):
+            return result
+        if seen.messages[-1]["role"] == "tool":
+            return Text(f"it gave: {seen.messages[-1]['content']}")
+        wanted = re.search(r"plan (\w+)$", seen.last_user)
+        when = {"schedule_type": "once", "at": in_(seconds), **mode}
+        task = {"action": "add", "content": wanted[1], **when} if wanted else {}
+        return Calls((Use("task", task),)) if wanted else None
+
+    return choose
+
+
+async def say(person: MatrixUser, chat: str, daemon: Bot, text: str) -> str:
+    """Say something to the bot, in whatever chat; the id of that."""
+    return await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
+
+
+async def told(
+    person: MatrixUser, chat: str, daemon: Bot, start: str, within: float = WITHIN
+) -> Message:
+    """The first message of the bot in a chat that begins so."""
+
+    def wanted(message: Message) -> bool:
+        return message.sender == daemon.user_id and message.body.startswith(start)
+
+    return await person.wait_for(chat, wanted, within)
+
+
+async def heard(person: MatrixUser, chat: str, daemon: Bot, start: str) -> str:
+    """What the bot says in a chat that begins so."""
+    return (await told(person, chat, daemon, start)).body
+
+
+def said(person: MatrixUser, chat: str, daemon: Bot) -> list[str]:
+    """All that the bot has said in a chat."""
+    return [message.body for message in person.messages(chat, daemon.user_id)]
+
+
+def is_signed(person: MatrixUser, chat: str, event_id: str) -> bool:
+    """Whether a reminder has all the signs to answer with."""
+    return len(signs(person, chat).get(event_id, {})) == len(SIGNS)
+
+
+def asked(model: ModelServer) -> str:
+    """The last request, as text."""
+    return json.dumps(model.requests[-1].body, ensure_ascii=False)
+
+
+async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-013, T-046, T-052, T-063: there alone, and the next message there tells the model of it."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, club = await room(ann, daemon, encrypted=True), await room(ann, daemon, ben)
+    model.keyed(planning(2))
+    for chat, what in ((mine, "oolong"), (club, "borscht")):
+        await say(ann, chat, daemon, f"plan {what}")
+    for who, chat, what, other in (
+        (ann, mine, "oolong", "borscht"),
+        (ben, club, "borscht", "oolong"),
+    ):
+        reminder = await told(who, chat, daemon, f"{REMINDER}{what}")
+        await who.until(partial(is_signed, who, chat, reminder.event_id))
+        await say(ann, chat, daemon, "hello")
+        await heard(ann, chat, daemon, "echo: ")
+        assert ('<event kind=\\"scheduled_task\\"' in asked(model), other in asked(model)) == (
+            True,
+            False,
+        )
+        await who.react(chat, reminder.event_id, "\N{WHITE HEAVY CHECK MARK}")
+        await heard(ann, chat, daemon, f"Done: {what}")
+        assert not [text for text in said(ann, chat, daemon) if other in text]
+
+
+async def test_a_command_promises_without_a_model_and_only_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-062, T-040, L-072, L-034: also while a message waits; that is answered after a restart."""
+    ann = await person("ann")
+    daemon = await bot(ann, llm={"max_retries": 0})
+    chat = await room(ann, daemon)
+    model.script(Fail(503))
+    await ann.send(chat, "hello")
+    await model.request_arrived(1)
+    await ann.send(chat, "/remind daily 09:00 water")
+    promised = await heard(ann, chat, daemon, "I will remind you on ")
+    assert re.search(r"on \w+, [0-9-]{10} 09:00 CES?T: water .*, daily at 09:00", promised)
+    assert len(model.requests) == 1
+    await daemon.restart()
+    await heard(ann, chat, daemon, "echo: hello")
+    await ann.send(chat, "/tasks")
+    await ann.wait_for_count(chat, daemon.user_id, 3)
+    assert said(ann, chat, daemon)[2].count("water") == 1
+
+
+async def test_what_fell_due_while_it_was_killed_is_said_late_and_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-036, T-037, T-042: it dies in the second in which it would have promised to say it."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(planning(3))
+    await ann.send(chat, "plan water")
+    await heard(ann, chat, daemon, "it gave: ")
+    assert await daemon.stop() == 0
+    await daemon.start({"logger": "aiosqlite", "steps": CLAIM}, ready=False)
+    assert await daemon.ended() < 0
+    assert len(said(ann, chat, daemon)) == 1
+    await daemon.start()
+    assert "(was due " in await heard(ann, chat, daemon, SAID)
+    await daemon.restart()
+    await ann.send(chat, "hello")
+    await heard(ann, chat, daemon, "echo: ")
+    assert len(said(ann, chat, daemon)) == 3
+
+
+async def test_what_the_shell_promises_is_said_in_the_room_it_is_for(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """T-011, T-013, T-040: beside the daemon; what was paused in the chat meanwhile is not said."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann)
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    add = ("task", "add", "--schedule-type", "once", "--at")
+    _, held = await daemon.command(*add, in_(3), "not this")
+    await ann.send(mine, f"/tasks pause {re.findall('task_[0-9a-f]+', held)[0]}")
+    await heard(ann, mine, daemon, "Paused")
+    group = ("--scope", f"room:{club}")
+    assert (await daemon.command(*add, in_(3), "water", *group))[0] == 0
+    assert (await daemon.command(*add, in_(3), "plants"))[0] == 0
+    await told(ann, club, daemon, SAID, SOON)
+    await told(ann, mine, daemon, f"{REMINDER}plants", SOON)
+    assert (len(said(ann, mine, daemon)), len(said(ann, club, daemon))) == (2, 1)
+
+
+async def test_a_reminder_finds_another_chat_with_its_person_alone(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-013, X-030, F-002: a stranger came in, who says nothing; or its person has left."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    left, shared, other = [await room(ann, daemon) for _ in range(3)]
+    model.keyed(planning(3))
+    for chat, what in ((left, "oolong"), (shared, "borscht")):
+        await ann.send(chat, f"plan {what}")
+    for chat in (left, shared):
+        await heard(ann, chat, daemon, "it gave: ")
+    await ann.leave(left)
+    await ann.invite(shared, eve.user_id)
+    await eve.join(shared)
+    for what in ("oolong", "borscht"):
+        await heard(ann, other, daemon, f"{REMINDER}{what}")
+    assert [len(said(ann, chat, daemon)) for chat in (left, shared)] == [1, 1]
+
+
+async def test_a_run_posts_its_result_where_it_was_asked_for(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-047, T-049, M-010: with the memories of that chat, and nothing of what was said in it."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann)
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    (daemon.data / "MEMORIES.txt").write_text("Ann earns 4711 a month\n")
+    model.keyed(planning(2, done("they rise"), **NOTIFY))
+    for chat, what in ((mine, "oolong"), (club, "borscht")):
+        await say(ann, chat, daemon, f"plan {what}")
+    for chat in (mine, club):
+        assert await heard(ann, chat, daemon, "they rise") == "they rise"
+    runs = {
+        " oolong\n" in objective(seen): str(seen.body) for seen in model.requests if objective(seen)
+    }
+    assert ("earns 4711" in runs[True], "earns 4711" in runs[False]) == (True, False)
+    assert all("Look at the prices" in run and "plan " not in run for run in runs.values())
+
+
+async def test_the_result_of_a_private_run_is_kept_from_who_came_in_without_a_word(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-010, T-047, F-002: the room hears that there is one, and the shell has it."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    daemon = await bot(ann)
+    chat, side = [await room(ann, daemon) for _ in range(2)]
+    model.keyed(planning(2, Slow(release, done("they rise")), **NOTIFY))
+    await ann.send(chat, "plan water")
+    await model.request_arrived(3)
+    await ann.invite(chat, eve.user_id)
+    await eve.join(chat)
+    await ann.send(side, "/help")
+    await heard(ann, side, daemon, "- `/new`")  # it has read all that was before
+    release.set()
+    kept = await heard(ann, chat, daemon, "A task of one of you has run here.")
+    [task] = re.findall("task_[0-9a-f]+", kept)
+    assert "they rise" in (await daemon.command("task", "show", task))[1]
+    assert not [text for text in said(ann, chat, daemon) if "they rise" in text]
+
+
+async def test_another_zone_of_the_configuration_keeps_the_time_of_day(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """T-033, T-020: from the next start on, in the chat as at the command line."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await ann.send(chat, "/remind daily 09:00 water")
+    promised = await heard(ann, chat, daemon, "I will remind")
+    config = json.loads(daemon.config.read_text())
+    daemon.config.write_text(json.dumps(config | {"timezone": "Asia/Tokyo"}))
+    await daemon.restart()
+    await ann.send(chat, "/tasks")
+    assert " 09:00 water (" in await heard(ann, chat, daemon, "**")
+    [task] = re.findall("task_[0-9a-f]+", promised)
+    code, due = await daemon.command("task", "next", task)
+    assert (code, due.count(" 09:00 JST")) == (0, 3)
+
+
+async def test_a_chat_is_greeted_once_before_its_first_answer(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """P-055, P-056, P-060: also after a restart; a group when it is first spoken to; /new again."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, seed={"enabled": True})
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    model.keyed(lambda seen: Text("I am new here") if "_seed" in seen.last_user else None)
+    await ann.send(club, "not for the bot")
+    for chat in (mine, club):
+        await say(ann, chat, daemon, "hello")
+        await ann.wait_for_count(chat, daemon.user_id, 2)
+        first, second = said(ann, chat, daemon)
+        assert (first, second.endswith("hello")) == ("I am new here", True)
+    await daemon.restart()
+    await say(ann, mine, daemon, "again")
+    await say(ann, mine, daemon, "/new")
+    await ann.wait_for_count(mine, daemon.user_id, 5)
+    assert said(ann, mine, daemon)[2:4] == ["echo: again", FRESH]
+    assert said(ann, mine, daemon)[4:] == ["I am new here"]
+
+
+FRESH = "A fresh start: I no longer look at what was said before."
+
+
+async def test_a_fresh_start_in_a_group_hides_all_that_was_said_before(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """L-074, L-002, X-002: what was asked, and what others said among themselves."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann)
+    club = await room(ann, daemon, ben)
+    await say(ann, club, daemon, "the code is jackdaw")
+    await heard(ann, club, daemon, "echo: ")
+    await ben.send(club, "Ann has the code")
+    await ann.wait_for(club, lambda message: message.sender == ben.user_id)
+    await say(ann, club, daemon, "what is it?")
+    await ann.wait_for_count(club, daemon.user_id, 2)
+    assert ("jackdaw" in asked(model), "has the code" in asked(model)) == (True, True)
+    await ben.send(club, "and Ben has it too")
+    await say(ann, club, daemon, "/new")
+    await heard(ann, club, daemon, FRESH)
+    await say(ann, club, daemon, "what was it?")
+    await ann.wait_for_count(club, daemon.user_id, 4)
+    assert not [text for text in ("jackdaw", "the code", "has it too") if text in asked(model)]
+
+
+async def test_a_summary_is_made_of_one_room_and_stays_there(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """L-044, P-017, M-010: asked for with /compact."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, context={"keep_recent": 2})
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    model.keyed(lambda seen: Text("In short: paper") if "<history>" in seen.last_user else None)
+    for chat, text in ((mine, "my own secrets"), (club, "our garden"), (mine, "so?")):
+        await say(ann, chat, daemon, text * 40)
+        await heard(ann, chat, daemon, "echo: ")
+    await say(ann, mine, daemon, "/compact")
+    await heard(ann, mine, daemon, "Folded: ")
+    assert ("own secrets" in asked(model), "our garden" in asked(model)) == (True, False)
+    for chat, count in ((mine, 4), (club, 2)):
+        await say(ann, chat, daemon, "hello")
+        await ann.wait_for_count(chat, daemon.user_id, count)
+        assert ("In short: paper" in asked(model)) == (chat == mine)
+
+
+async def test_memories_that_are_too_long_are_told_of_in_their_own_chat(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """P-048, P-049, P-051, M-013: by the name of its own file, and once."""
+    ann, ben = await person("ann"), await person("ben")
+    limits = {"component_size_limits": {"memories": 10}}
+    daemon = await bot(ann, context=limits, matrix={"allowed_users": [ben.user_id]})
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    (daemon.data / "MEMORIES.txt").write_text("Ann likes lines that are long\n")
+    model.keyed(lambda seen: Text("I shall") if "component_oversize" in seen.last_user else None)
+    for n, (chat, count) in enumerate(((club, 1), (mine, 2), (mine, 3))):
+        await say(ann, chat, daemon, f"hello {n}")
+        await ann.wait_for_count(chat, daemon.user_id, count)
+    notices = [seen.last_user for seen in model.requests if "_oversize" in seen.last_user]
+    assert len(notices) == 1
+    assert "data/MEMORIES.txt" in notices[0]
+    assert [text[:7] for text in said(ann, mine, daemon)] == ["echo: h", "I shall", "echo: h"]
+
+
+async def test_a_spent_budget_is_told_once_in_each_room_and_promises_go_on(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """L-085, L-086: nothing is asked any more; commands and reminders need no model."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, llm={"budget": {"tokens_per_day": 30_000}})
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    model.script(Text("a long answer", usage=Usage(6_000, 20_000, 0)))
+    await say(ann, mine, daemon, "hello")
+    await heard(ann, mine, daemon, "a long answer")
+    for chat in (mine, club):
+        await say(ann, chat, daemon, "hello again")
+        assert "I keep your messages" in await heard(ann, chat, daemon, "scripted is not asked")
+        await say(ann, chat, daemon, "and again")
+        await say(ann, chat, daemon, "/memory")
+        await heard(ann, chat, daemon, "I remember nothing here yet.")
+    at = ("--schedule-type", "once", "--at", in_(2))
+    assert (await daemon.command("task", "add", "water", *at))[0] == 0
+    await heard(ann, mine, daemon, SAID)
+    assert [len(said(ann, chat, daemon)) for chat in (mine, club)] == [4, 2]
+    assert len(model.requests) == 1

@@ -1,0 +1,321 @@
+"""Whose memory, tasks and files a chat has is decided by who is in its room, and by nothing else.
+
+No scope is set here: people make rooms, come in, speak and leave. What is known is seen in what
+the model is asked, in what the room hears and at the command line.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from itertools import dropwhile
+
+from tests.world.bot import Bot
+from tests.world.delegating import done, objective, spawn
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.user import MatrixUser
+from wintermute.conversation import words
+
+FACT = "Ann earns 4711 a month"
+REMEMBER = Use("append_memory", {"entry": FACT})
+PLAN = "Fix the leaking tap"
+Model = Callable[[Seen], Step | None]
+
+
+def acting(**uses: Use) -> Model:
+    """A model that calls a tool at a word of the message, then says what came of it."""
+
+    def choose(seen: Seen) -> Step | None:
+        last = seen.messages[-1]
+        if last["role"] == "tool":
+            return Text(f"it gave: {last['content']}")
+        return next((Calls((use,)) for word, use in uses.items() if word in seen.last_user), None)
+
+    return choose
+
+
+async def ask(person: MatrixUser, chat: str, daemon: Bot, text: str) -> str:
+    """What the bot says in a chat after it was told this."""
+    sent = await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
+
+    def since() -> list[str]:
+        events = dropwhile(lambda event: event.event_id != sent, person.events(chat))
+        said = (event for event in events if event.type == "m.room.message")
+        return [event.body for event in said if event.sender == daemon.user_id]
+
+    await person.until(lambda: bool(since()), what=f"an answer to {text!r}")
+    return since()[0]
+
+
+def asked(model: ModelServer) -> str:
+    """The last request, as text."""
+    return json.dumps(model.requests[-1].body, ensure_ascii=False)
+
+
+async def come_in(guest: MatrixUser, host: MatrixUser, chat: str) -> None:
+    """Come into a chat and say something there."""
+    await host.invite(chat, guest.user_id)
+    await guest.join(chat)
+    await guest.send(chat, "Good evening")
+
+
+async def test_a_private_fact_is_known_in_chats_with_its_person_alone(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-010, M-012, L-081: in every chat of two with her; in no group, and with nobody else."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    first, second = [await room(ann, daemon, encrypted=secret) for secret in (True, False)]
+    club, bens = await room(ann, daemon, ben, encrypted=True), await room(ben, daemon)
+    model.keyed(acting(remember=REMEMBER))
+    assert FACT in await ask(ann, first, daemon, "remember it")
+    for who, chat in ((ann, second), (ann, club), (ben, club), (ben, bens)):
+        await ask(who, chat, daemon, "hello")
+        listed = await ask(who, chat, daemon, "/memory")
+        assert (FACT in asked(model), FACT in listed) == (chat == second, chat == second)
+
+
+async def test_what_a_group_is_told_stays_in_that_group(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-010: not even the owner has it elsewhere; the shell names the room it belongs to."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, team, mine = [await room(ann, daemon, *guests) for guests in ((ben,), (ben,), ())]
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ben, club, daemon, "remember it")
+    await ask(ben, club, daemon, "/new")
+    for chat in (club, team, mine):
+        await ask(ann, chat, daemon, "hello")
+        assert (FACT in asked(model)) == (chat == club)
+    assert FACT not in (await daemon.command("memory", "list"))[1]
+    assert FACT in (await daemon.command("memory", "list", "--scope", f"room:{club}"))[1]
+
+
+async def test_the_owners_files_are_read_with_the_owner_alone(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-011, M-013, M-015, M-053, P-009: core and memories, in the prompt and by the tool."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    (daemon.data / "core.md").write_text("# SOUL\n# TOOLS\n# RULE\n# USER\n- Ann is a spy\n")
+    (daemon.data / "MEMORIES.txt").write_text(f"{FACT}\n")
+    model.keyed(acting(read=Use("read_file", {"path": "data/MEMORIES.txt"})))
+    seen = []
+    for who, guests in ((ann, ()), (ann, (ben,)), (ben, ())):
+        chat = await room(who, daemon, *guests)
+        given = await ask(who, chat, daemon, "read it")
+        seen.append((FACT in given, "it gave: error: " in given, "is a spy" in asked(model)))
+        assert (FACT in asked(model)) == (FACT in given)
+    assert seen == [(True, False, True), (False, True, False), (False, True, False)]
+
+
+async def test_a_task_is_seen_and_changed_where_it_belongs(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-013, T-015, P-020: elsewhere its id is as good as any that does not exist."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, again = [await room(ann, daemon) for _ in range(2)]
+    club, bens = await room(ann, daemon, ben), await room(ben, daemon)
+    [task] = re.findall(
+        "task_[0-9a-f]+", await ask(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
+    )
+    assert "I will remind you" in (await ask(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
+    for who, chat in ((ann, club), (ben, club), (ben, bens)):
+        refused = [await ask(who, chat, daemon, f"/tasks cancel {id_}") for id_ in (task, "task_0")]
+        assert refused == [f"no task {task}", "no task task_0"]
+        assert await ask(who, chat, daemon, "/tasks") == "There is nothing to be done here."
+        await ask(who, chat, daemon, "hello")
+        assert PLAN not in asked(model)
+    assert PLAN in await ask(ann, again, daemon, f"/tasks cancel {task}")
+    await ask(ann, mine, daemon, "hello")
+    assert (task in asked(model), PLAN in asked(model)) == (False, True)
+
+
+async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-013, T-062, M-010: who may talk to us there may change it, a stranger may not."""
+    ann, ben, eve = await person("ann"), await person("ben"), await person("eve")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, mine = await room(ann, daemon, ben, eve), await room(ann, daemon)
+    made = await ask(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
+    assert "I will remind this room" in made
+    [task] = re.findall("task_[0-9a-f]+", made)
+    assert await ask(ann, mine, daemon, "/tasks") == "There is nothing to be done here."
+    await eve.send(club, f"/tasks cancel {task}")
+    assert PLAN in await ask(ben, club, daemon, "/tasks")
+    assert "Cancelled" in await ask(ben, club, daemon, f"/tasks cancel {task}")
+    assert not model.requests
+
+
+async def test_a_task_for_all_rooms_is_made_by_the_owner_alone(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-014: it stands in every chat then."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, bens = await room(ann, daemon, ben), await room(ben, daemon)
+    model.keyed(acting(plan=Use("task", {"action": "add", "content": PLAN, "scope": "global"})))
+    assert "only the owner" in await ask(ben, bens, daemon, "plan it")
+    assert "only the owner" in await ask(ben, club, daemon, "plan it")
+    await ask(ben, bens, daemon, "/new")
+    assert "only the owner" not in await ask(ann, club, daemon, "plan it")
+    await ask(ben, bens, daemon, "hello")
+    assert PLAN in asked(model)
+
+
+async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """L-081, M-065: what was done in private is out of a group's reach."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ann, mine, daemon, "remember it")
+    assert await ask(ann, club, daemon, "/undo") == "There is nothing to undo here."
+    assert FACT in await ask(ann, mine, daemon, "/memory")
+    assert FACT in await ask(ann, mine, daemon, "/undo")
+    assert await ask(ann, mine, daemon, "/memory") == "I remember nothing here yet."
+
+
+async def test_status_names_details_to_the_owner_alone(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """L-081, X-003: by whom the message is signed, in whatever room."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, bens = await room(ann, daemon, ben), await room(ben, daemon)
+    told = [await ask(who, club, daemon, "/status") for who in (ann, ben)]
+    told.append(await ask(ben, bens, daemon, "/status"))
+    assert ["to be sent" in each for each in told] == [True, False, False]
+    assert all("outbox" in each for each in told)
+
+
+async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-031, M-010: a direct chat becomes a group and a direct chat again."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await room(ann, daemon)
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ann, chat, daemon, "remember it")
+    await come_in(ben, ann, chat)
+    await ask(ann, chat, daemon, "what do we all know?")
+    assert (FACT in asked(model), "remember it" in asked(model)) == (False, False)
+    assert await ask(ben, chat, daemon, "/memory") == "I remember nothing here yet."
+    await ben.leave(chat)
+    await ann.until(lambda: ben.user_id not in ann.members(chat))
+    await ask(ann, chat, daemon, "and I alone?")
+    assert (FACT in asked(model), "we all know" in asked(model)) == (True, False)
+
+
+async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-031, M-010: who is heard while it is made is not told what it was made of."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    model.script(Slow(release, Text(FACT)))
+    await ann.send(chat, "what do I earn?")
+    await model.request_arrived(1)
+    await come_in(eve, ann, chat)
+    await ask(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
+    release.set()
+    await ann.wait_for(chat, lambda message: message.body == words.JOINED)
+    await ask(ann, chat, daemon, "and now?")
+    assert "what do I earn" not in asked(model)
+    assert not [event for event in eve.messages(chat) if FACT in event.body]
+
+
+async def test_an_answer_that_a_crash_interrupted_is_kept_back_from_who_came_in_since(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-010, L-051, X-031: somebody came and spoke while we were down."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(lambda seen: Slow(release, Text(FACT)))
+    await ann.send(chat, "what do I earn?")
+    await model.request_arrived(1)
+    await daemon.kill()
+    await come_in(eve, ann, chat)
+    await daemon.start()
+    release.set()
+    await ann.wait_for(chat, lambda message: message.body == words.JOINED)
+    assert not [event for event in ann.messages(chat) if FACT in event.body]
+
+
+def handing_out(release: asyncio.Event) -> Model:
+    """A model that hands out what it is asked to, and says what came back."""
+
+    def choose(seen: Seen) -> Step | None:
+        if objective(seen):
+            return Slow(release, done(f"did {objective(seen)}"))
+        if "<event" in seen.last_user:
+            return Text(f"told: {seen.last_user}")
+        if seen.messages[-1]["role"] == "tool":
+            return Text("under way")
+        wanted = re.search("hand out (.*)", seen.last_user)
+        return Calls((spawn(wanted[1]),)) if wanted else None
+
+    return choose
+
+
+async def test_a_result_comes_back_to_the_chat_that_asked_for_it(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """L-058, L-067, L-072, M-010: each to its own, and both stay usable meanwhile."""
+    ann, ben, release = await person("ann"), await person("ben"), asyncio.Event()
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    model.keyed(handing_out(release))
+    for chat, work in ((mine, "the taxes"), (club, "the garden")):
+        assert await ask(ann, chat, daemon, f"hand out {work}") == "under way"
+    assert "the garden" in await ask(ben, club, daemon, "/sessions")
+    assert "the taxes" not in await ask(ben, club, daemon, "/sessions")
+    assert await ask(ann, mine, daemon, "hello") == "echo: hello"
+    release.set()
+    for chat, work, other in ((mine, "taxes", "garden"), (club, "garden", "taxes")):
+        told = await ann.wait_for(chat, lambda message: message.body.startswith("told:"))
+        assert (f"did the {work}" in told.body, other in told.body) == (True, False)
+
+
+async def test_a_private_result_is_kept_back_when_the_chat_is_a_group_by_then(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-010, L-062, X-031: it is told that there was one, and no request has it."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(handing_out(release))
+    await ask(ann, chat, daemon, "hand out the taxes")
+    await model.request_arrived(3)
+    await come_in(eve, ann, chat)
+    await ask(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
+    release.set()
+    await ann.wait_for(chat, lambda message: message.body == words.RESULT_WITHHELD)
+    assert not [event for event in ann.messages(chat) if "did the taxes" in event.body]
+    await ask(ann, chat, daemon, "hello")
+    assert "taxes" not in asked(model)
+
+
+async def test_an_edit_of_what_was_said_in_private_brings_nothing_of_it_before_others(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """L-054, X-031, M-010: what was done for the old text is named to nobody."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await room(ann, daemon)
+    model.keyed(acting(remember=REMEMBER))
+    said = await ann.send(chat, "remember it")
+    await ann.wait_for_count(chat, daemon.user_id, 1)
+    await come_in(ben, ann, chat)
+    await ann.edit(chat, said, f"{daemon.user_id}: count to ten")
+    await ask(ann, chat, daemon, "hello")
+    assert not [told for told in (FACT, "remember it", "count to ten") if told in asked(model)]
