@@ -2,29 +2,18 @@
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.world.bot import Bot, meet, said, write_settings
-from tests.world.homeserver import Homeserver
+from tests.world.bot import Bot, said
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser
 
-Person = Callable[[str], MatrixUser]
-NewName = Callable[[str], str]
 CLIENT = "/_matrix/client/v3"
 MEGOLM = {"algorithm", "ciphertext", "sender_key", "session_id", "device_id", "m.relates_to"}
 NUMBERS = itertools.count(1)
-
-
-@pytest.fixture
-async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
-    async with Proxy(homeserver.url) as opened:
-        yield opened
 
 
 def sent_to(proxy: Proxy, room: str) -> list[Request]:
@@ -40,174 +29,130 @@ async def plainly(person: MatrixUser, room: str, text: str) -> None:
 
 
 async def test_nothing_is_said_in_clear_in_an_encrypted_room(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-015: answers and commands, also where encryption is of no kind we know."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id, encrypted=True)
-            await ann.send(room, "secret")
-            await ann.send(room, "/status")
-            await plainly(ann, room, "in clear")
-            await ann.wait_for_count(room, login.user_id, 3)
-            assert len(sent_to(proxy, room)) >= 3
-            for request in sent_to(proxy, room):
-                assert "/send/m.room.encrypted/" in request.path
-                assert set(request.json) <= MEGOLM
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "secret")
+    await ann.send(chat, "/status")
+    await plainly(ann, chat, "in clear")
+    await ann.wait_for_count(chat, daemon.user_id, 3)
+    assert len(sent_to(proxy, chat)) >= 3
+    for request in sent_to(proxy, chat):
+        assert "/send/m.room.encrypted/" in request.path
+        assert set(request.json) <= MEGOLM
 
-            odd = await meet(ann, login.user_id)
-            await ann.send(odd, "hello")
-            await ann.wait_for_count(odd, login.user_id, 1)
-            path = f"{CLIENT}/rooms/{odd}/state/m.room.encryption/"
-            status, _ = await ann.api("PUT", path, {"algorithm": "org.example.rot13"})
-            assert status == 200
-            await plainly(ann, odd, "and now?")
-            await ann.until(lambda: len(sent_to(proxy, odd)) >= 2, what="something")
-            assert bot.rows("SELECT encrypted FROM rooms WHERE room_id = ?", odd)[0]["encrypted"]
-            assert all("/send/m.room.encrypted/" in r.path for r in sent_to(proxy, odd)[1:])
+    odd = await room(ann, daemon)
+    await ann.send(odd, "hello")
+    await ann.wait_for_count(odd, daemon.user_id, 1)
+    path = f"{CLIENT}/rooms/{odd}/state/m.room.encryption/"
+    status, _ = await ann.api("PUT", path, {"algorithm": "org.example.rot13"})
+    assert status == 200
+    await plainly(ann, odd, "and now?")
+    await ann.until(lambda: len(sent_to(proxy, odd)) >= 2, what="something")
+    assert daemon.rows("SELECT encrypted FROM rooms WHERE room_id = ?", odd)[0]["encrypted"]
+    assert all("/send/m.room.encrypted/" in r.path for r in sent_to(proxy, odd)[1:])
 
 
 async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-012: the part of the homeserver that keeps keys is away at our start."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        proxy.before = lambda request: Answer(503) if "/keys/" in request.path else None
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id)
-            await ann.send(room, "hello")
-            await ann.wait_for(room, lambda m: m.body == "echo: hello")
-            sealed = await meet(ann, login.user_id, encrypted=True)
-            proxy.before = pass_before
-            await bot.restart()
-            await ann.send(sealed, "sealed")
-            await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
+    ann = await person("ann")
+    proxy.before = lambda request: Answer(503) if "/keys/" in request.path else None
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    sealed = await room(ann, daemon, encrypted=True)
+    proxy.before = pass_before
+    await daemon.restart()
+    await ann.send(sealed, "sealed")
+    await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
 
 
 async def test_encrypted_rooms_only_when_so_configured(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-015: `required` says so once in a room without encryption, and answers nothing there."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(
-            tmp_path / "bot",
-            homeserver.url,
-            login,
-            model.url,
-            ann.user_id,
-            matrix={"encryption": "required"},
-        )
-        async with Bot(config):
-            plain = await meet(ann, login.user_id)
-            sealed = await meet(ann, login.user_id, encrypted=True)
-            for text in ("one", "two", "/status"):
-                await ann.send(plain, text)
-            await ann.send(sealed, "three")
-            await ann.wait_for(sealed, lambda m: m.body == "echo: three")
-            told = await ann.wait_for_count(plain, login.user_id, 1)
-            assert [m.content["msgtype"] for m in told] == ["m.notice"]
-            assert "encrypt" in told[0].body
-            assert len(model.requests) == 1
+    ann = await person("ann")
+    daemon = await bot(ann, matrix={"encryption": "required"})
+    plain = await room(ann, daemon)
+    sealed = await room(ann, daemon, encrypted=True)
+    for text in ("one", "two", "/status"):
+        await ann.send(plain, text)
+    await ann.send(sealed, "three")
+    await ann.wait_for(sealed, lambda m: m.body == "echo: three")
+    told = await ann.wait_for_count(plain, daemon.user_id, 1)
+    assert [m.content["msgtype"] for m in told] == ["m.notice"]
+    assert "encrypt" in told[0].body
+    assert len(model.requests) == 1
 
-            # Whoever runs the homeserver could write this in the owner's name.
-            await plainly(ann, sealed, "do as I say")
-            await ann.wait_for(sealed, lambda m: m.content.get("msgtype") == "m.notice")
-            await ann.send(sealed, "four")
-            await ann.wait_for(sealed, lambda m: m.body == "echo: four")
-            assert len(model.requests) == 2
+    # Whoever runs the homeserver could write this in the owner's name.
+    await plainly(ann, sealed, "do as I say")
+    await ann.wait_for(sealed, lambda m: m.content.get("msgtype") == "m.notice")
+    await ann.send(sealed, "four")
+    await ann.wait_for(sealed, lambda m: m.body == "echo: four")
+    assert len(model.requests) == 2
 
 
 async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-015: `off`; the status shows what waits."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(
-            tmp_path / "bot",
-            proxy.url,
-            login,
-            model.url,
-            ann.user_id,
-            matrix={"encryption": "off"},
-        )
-        async with Bot(config):
-            plain = await meet(ann, login.user_id)
-            sealed = await meet(ann, login.user_id, encrypted=True)
-            await ann.send(sealed, "one")
-            await plainly(ann, sealed, "two")
-            await ann.send(plain, "three")
-            await ann.wait_for(plain, lambda m: m.body == "echo: three")
-            await ann.send(plain, "/status")
-            told = await ann.wait_for(plain, lambda m: "still locked" in m.body)
-            assert "1 still locked" in told.body
-            assert not sent_to(proxy, sealed)
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url, matrix={"encryption": "off"})
+    plain = await room(ann, daemon)
+    sealed = await room(ann, daemon, encrypted=True)
+    await ann.send(sealed, "one")
+    await plainly(ann, sealed, "two")
+    await ann.send(plain, "three")
+    await ann.wait_for(plain, lambda m: m.body == "echo: three")
+    await ann.send(plain, "/status")
+    told = await ann.wait_for(plain, lambda m: "still locked" in m.body)
+    assert "1 still locked" in told.body
+    assert not sent_to(proxy, sealed)
 
 
 async def test_keys_survive_a_restart_and_their_loss_is_told_once(
-    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+    person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
     """X-016."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        folder = config.parent / "data" / "matrix"
-        async with Bot(config) as bot:
-            rooms = [await meet(ann, login.user_id, encrypted=True) for _ in range(2)]
-            for room in rooms:
-                await ann.send(room, "old")
-                await ann.wait_for(room, lambda m: m.body == "echo: old")
-            assert await bot.stop() == 0
-            for room in rooms:
-                await ann.send(room, "missed")
-            await bot.start()
-            for room in rooms:
-                await ann.send(room, "new")
-                await ann.wait_for(room, lambda m: m.body == "echo: new")
-                answers = await said(ann, room, login.user_id)
-                assert answers == ["echo: old", "echo: missed", "echo: new"]
-            assert await bot.stop() == 0
+    ann = await person("ann")
+    daemon = await bot(ann)
+    folder = daemon.data / "matrix"
+    chats = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    for chat in chats:
+        await ann.send(chat, "old")
+        await ann.wait_for(chat, lambda m: m.body == "echo: old")
+    assert await daemon.stop() == 0
+    for chat in chats:
+        await ann.send(chat, "missed")
+    await daemon.start()
+    for chat in chats:
+        await ann.send(chat, "new")
+        await ann.wait_for(chat, lambda m: m.body == "echo: new")
+        answers = await said(ann, chat, daemon.user_id)
+        assert answers == ["echo: old", "echo: missed", "echo: new"]
+    assert await daemon.stop() == 0
 
-            before = lose_the_keys(folder)
-            await bot.start()
-            for room in rooms:
-                await ann.wait_for(room, lambda m: "new device" in m.body)
-                await ann.send(room, "newest")
-                await ann.wait_for(room, lambda m: m.body == "echo: newest")
-            assert device(folder)["device_id"] != before["device_id"]
-            await bot.restart()
-            for room in rooms:
-                await ann.send(room, "the end")
-                await ann.wait_for(room, lambda m: m.body == "echo: the end")
-                told = [m for m in await said(ann, room, login.user_id) if "new device" in m]
-                assert len(told) == 1
-            await bot.stop()
-            await without_a_password_it_stays_down(bot, folder)
+    before = lose_the_keys(folder)
+    await daemon.start()
+    for chat in chats:
+        await ann.wait_for(chat, lambda m: "new device" in m.body)
+        await ann.send(chat, "newest")
+        await ann.wait_for(chat, lambda m: m.body == "echo: newest")
+    assert device(folder)["device_id"] != before["device_id"]
+    await daemon.restart()
+    for chat in chats:
+        await ann.send(chat, "the end")
+        await ann.wait_for(chat, lambda m: m.body == "echo: the end")
+        told = [m for m in await said(ann, chat, daemon.user_id) if "new device" in m]
+        assert len(told) == 1
+    await daemon.stop()
+    await without_a_password_it_stays_down(daemon, folder)
 
 
 def device(folder: Path) -> dict[str, str]:
@@ -222,26 +167,21 @@ def lose_the_keys(folder: Path) -> dict[str, str]:
     return kept
 
 
-async def without_a_password_it_stays_down(bot: Bot, folder: Path) -> None:
+async def without_a_password_it_stays_down(daemon: Bot, folder: Path) -> None:
     lost = lose_the_keys(folder)
-    settings = json.loads(bot.config.read_text())
+    settings = json.loads(daemon.config.read_text())
     settings["matrix"] |= {"access_token": {"file": "token"}, "password": None}
-    (bot.config.parent / "token").write_text(lost["access_token"])
-    bot.config.write_text(json.dumps(settings))
-    await bot.start(ready=False)
-    assert await bot.ended() == 2
-    assert "set matrix.password" in bot.log[-1]
+    (daemon.config.parent / "token").write_text(lost["access_token"])
+    daemon.config.write_text(json.dumps(settings))
+    await daemon.start(ready=False)
+    assert await daemon.ended() == 2
+    assert "set matrix.password" in daemon.log[-1]
 
 
 async def test_what_cannot_be_decrypted_waits_for_its_key(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
     """X-021: over a restart, with one notice, counted; then answered."""
-    login, anns = homeserver.user(fresh("bot")), homeserver.user(fresh("ann"))
     withheld: list[Request] = []
 
     def withhold(request: Request) -> Action:
@@ -250,38 +190,39 @@ async def test_what_cannot_be_decrypted_waits_for_its_key(
         withheld.append(request)
         return Answer(200, {})
 
-    async with MatrixUser(proxy.url, anns, tmp_path / "ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            plain = await meet(ann, login.user_id)
-            room = await meet(ann, login.user_id, encrypted=True)
-            proxy.before = withhold
-            for n in range(3):
-                await ann.send(room, f"sealed {n}")
-            assert withheld
-            assert "3 still locked" in await status(ann, plain)
-            kept = bot.rows("SELECT raw FROM inbox WHERE state = 'locked' ORDER BY seq")
-            assert [json.loads(row["raw"])["content"]["algorithm"] for row in kept] == [
-                "m.megolm.v1.aes-sha2"
-            ] * 3
-            for _ in range(2):
-                assert await bot.stop() == 0
-                bot.change("UPDATE inbox SET received_at = ?", half_an_hour_ago(bot))
-                await bot.start()
-                await ann.wait_for(room, lambda m: "could not decrypt" in m.body)
-                assert "3 still locked" in await status(ann, plain)
+    ann = await person("ann", via=proxy.url)
+    daemon = await bot(ann)
+    plain = await room(ann, daemon)
+    sealed = await room(ann, daemon, encrypted=True)
+    proxy.before = withhold
+    for n in range(3):
+        await ann.send(sealed, f"sealed {n}")
+    assert withheld
+    assert "3 still locked" in await status(ann, plain)
+    kept = daemon.rows("SELECT raw FROM inbox WHERE state = 'locked' ORDER BY seq")
+    assert [json.loads(row["raw"])["content"]["algorithm"] for row in kept] == [
+        "m.megolm.v1.aes-sha2"
+    ] * 3
+    for _ in range(2):
+        assert await daemon.stop() == 0
+        daemon.change("UPDATE inbox SET received_at = ?", half_an_hour_ago(daemon))
+        await daemon.start()
+        await ann.wait_for(sealed, lambda m: "could not decrypt" in m.body)
+        assert "3 still locked" in await status(ann, plain)
 
-            proxy.before = lambda _request: None
-            await hand_over(ann, withheld)
-            await ann.wait_for(room, lambda m: m.body == "echo: sealed 2")
-            answers = await said(ann, room, login.user_id)
-            assert answers[1:] == [f"echo: sealed {n}" for n in range(3)]
-            assert "could not decrypt" in answers[0]
-            assert "0 still locked" in await status(ann, plain)
+    proxy.before = pass_before
+    await hand_over(ann, withheld)
+    await ann.wait_for(sealed, lambda m: m.body == "echo: sealed 2")
+    answers = await said(ann, sealed, daemon.user_id)
+    assert answers[1:] == [f"echo: sealed {n}" for n in range(3)]
+    assert "could not decrypt" in answers[0]
+    assert "0 still locked" in await status(ann, plain)
 
 
-def half_an_hour_ago(bot: Bot) -> str:
-    [row] = bot.rows("SELECT strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', 'now', '-30 minutes') AS t")
+def half_an_hour_ago(daemon: Bot) -> str:
+    [row] = daemon.rows(
+        "SELECT strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', 'now', '-30 minutes') AS t"
+    )
     return str(row["t"])
 
 

@@ -1,7 +1,7 @@
 """What a second look at reminders in rooms found: signs that come early, closing, who is in a room."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,32 +10,22 @@ import pytest
 from tests.test_matrix_reading import ACCOUNT, ANN, BOB, EVE, POLICY, room_of, said, verdict
 from tests.test_matrix_reading import GROUP as GROUP_VIEW
 from tests.test_remind import ask
-from tests.test_reminder_signs import DONE, GATEWAY, is_send, sending
-from tests.world.bot import Bot, meet, write_settings
-from tests.world.clock import NOON, FakeClock
+from tests.test_reminder_signs import DONE, Sending, happens, is_send
+from tests.world.clock import NOON
 from tests.world.duties import in_, once, promise, signs
 from tests.world.homeserver import Homeserver
 from tests.world.house import ROOM, HeldClock, House, open_house
-from tests.world.model import ModelServer
 from tests.world.promised import promise as task_of
-from tests.world.proxy import Action, Hang, Proxy, Request, pass_after, pass_before
-from tests.world.user import MatrixUser
-from wintermute.ids import new_id
+from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
+from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from wintermute.mailbox.outbox import TERMINAL, Late, Outbox, Outgoing
-from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.inbox import RoomView, fits
-from wintermute.matrix.outbox import Sender, events_of
+from wintermute.matrix.outbox import events_of
 from wintermute.tasks.asked import NOTHING
 
-Person = Callable[[str], MatrixUser]
-NewName = Callable[[str], str]
 MINE, OURS = f"person:{ANN}", "room:!room"
-
-
-@pytest.fixture
-async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
-    async with Proxy(homeserver.url) as opened:
-        yield opened
+BUSY = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
+"""Comes in place of the answer: it is asked for again soon, however often it was lost."""
 
 
 @pytest.fixture
@@ -47,43 +37,30 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 @pytest.mark.parametrize("killed", [False, True], ids=["at work", "killed"])
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_taken(
-    encrypted: bool,
-    killed: bool,
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    encrypted: bool, killed: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """T-063, X-012: the answers to our requests are lost, and the reminder is in the room."""
-    login = homeserver.user(fresh("bot"))
-
-    def lost(request: Request, _status: int, _body: bytes) -> Action:
-        return GATEWAY if is_send(request) else None
-
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id, encrypted=encrypted)
-            proxy.after = lost
-            await promise(bot, ann.user_id, room, {"drink water": once(in_(1))})
-            [reminder] = await ann.wait_for_count(room, login.user_id, 1)
-            if killed:
-                await bot.kill()
-            await ann.react(room, reminder.event_id, DONE)
-            if killed:
-                await bot.start()
-            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM inbox WHERE kind = 'command'")))
-            assert bot.rows("SELECT DISTINCT state FROM outbox_parts") == [{"state": "waiting"}]
-            proxy.after = pass_after
-            await ann.wait_for(room, lambda m: m.body == "Done: drink water")
-            await ann.until(lambda: len(signs(ann, room).get(reminder.event_id, {})) == 4)
-            texts = [m.body for m in ann.messages(room, login.user_id)]
-            assert texts == ["⏰ drink water", "Done: drink water"]
-            assert bot.rows("SELECT status, reason FROM tasks") == [
-                {"status": "completed", "reason": "done"}
-            ]
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    proxy.after = lambda request, _status, _body: BUSY if is_send(request) else None
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(2))})
+    [reminder] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    if killed:
+        await daemon.kill()
+    await ann.react(chat, reminder.event_id, DONE)
+    if killed:
+        await daemon.start()
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE kind = 'command'")))
+    assert daemon.rows("SELECT DISTINCT state FROM outbox_parts") == [{"state": "waiting"}]
+    proxy.after = pass_after
+    await ann.wait_for(chat, lambda m: m.body == "Done: drink water")
+    await ann.until(lambda: len(signs(ann, chat).get(reminder.event_id, {})) == 4)
+    texts = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert texts == ["⏰ drink water", "Done: drink water"]
+    assert daemon.rows("SELECT status, reason FROM tasks") == [
+        {"status": "completed", "reason": "done"}
+    ]
 
 
 class CountedOutbox(Outbox):
@@ -97,10 +74,10 @@ class CountedOutbox(Outbox):
 
 
 async def test_while_it_closes_the_sender_rests(
-    homeserver: Homeserver, proxy: Proxy, person: Person, fresh: NewName, tmp_path: Path
+    person: NewPerson, homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
 ) -> None:
     """L-023: one room waits for the homeserver, and what waits in another keeps nobody busy."""
-    login, clock, hung = homeserver.user(fresh("bot")), FakeClock(), asyncio.Event()
+    hung = asyncio.Event()
 
     def hang(request: Request) -> Action:
         if not is_send(request):
@@ -109,27 +86,19 @@ async def test_while_it_closes_the_sender_rests(
         return Hang()
 
     proxy.before = hang
-    async with person("ann") as ann, asyncio.TaskGroup() as group:
-        room = await ann.create_room([login.user_id])
-        async with sending(proxy.url, login, tmp_path, clock, room, encrypted=False) as post:
-            outbox = CountedOutbox(post.database, clock, new_id)
-            sender = Sender(post.client, outbox, KnownRooms(post.database, clock), clock, POLICY)
-            running = group.create_task(sender.run())
-            async with post.database.transaction() as tx:
-                conversation = await post.conversations.in_room(tx, room, "room")
-                await outbox.say(tx, conversation, room, "one")
-            sender.wake()
-            async with asyncio.timeout(10):
-                await hung.wait()
-            draining = group.create_task(sender.drain(0.3))
-            await asyncio.sleep(0)
-            async with post.database.transaction() as tx:
-                await outbox.say(tx, conversation, "!elsewhere", "two")
-            before = outbox.looks
-            sender.wake()
-            await draining
-            assert outbox.looks - before <= 2
-            running.cancel()
+    ann = await person("ann")
+    sending = Sending(homeserver, proxy.url, fresh("bot"), tmp_path)
+    chat = await ann.create_room([sending.user_id])
+    async with sending(chat, kind=CountedOutbox) as post, asyncio.TaskGroup() as group:
+        assert isinstance(post.outbox, CountedOutbox)
+        await post.say(chat, "one")
+        await happens(hung)
+        draining = group.create_task(post.sender.drain(0.3))
+        await asyncio.sleep(0)
+        await post.say("!elsewhere", "two")
+        before = post.outbox.looks
+        await draining
+        assert post.outbox.looks - before <= 2
 
 
 async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Path) -> None:
@@ -236,33 +205,26 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
 
 
 async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_came_in(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """T-013, M-010: between the promise and its sending; nobody has spoken in the other room."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann, person("bob") as bob:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            room = await meet(ann, login.user_id)
-            proxy.before = lambda request: GATEWAY if is_send(request) else None
-            await ann.send(room, "hello")
-            await bot.logged("send delayed")
-            await promise(bot, ann.user_id, room, {"see the doctor": once(in_(1))})
-            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM occurrences")))
-            await ann.invite(room, bob.user_id)
-            await ann.send(room, "Bob is coming")
-            await bot.until(lambda: bool(bot.rows("SELECT 1 FROM inbox WHERE body LIKE 'Bob%'")))
-            proxy.before = pass_before
-            await bot.logged("kept back")
-            other = await meet(ann, login.user_id)
-            await ann.wait_for(other, lambda m: m.body.startswith("⏰ see the doctor"))
-            texts = [m.body for m in ann.messages(room, login.user_id)]
-            assert not [text for text in texts if "doctor" in text]
+    ann, bob = await person("ann"), await person("bob")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    proxy.before = lambda request: BUSY if is_send(request) else None
+    await ann.send(chat, "hello")
+    await daemon.logged("send delayed")
+    await promise(daemon, ann.user_id, chat, {"see the doctor": once(in_(2))})
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM occurrences")))
+    await ann.invite(chat, bob.user_id)
+    await ann.send(chat, "Bob is coming")
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE body LIKE 'Bob%'")))
+    proxy.before = pass_before
+    await daemon.logged("kept back")
+    other = await room(ann, daemon)
+    await ann.wait_for(other, lambda m: m.body.startswith("⏰ see the doctor"))
+    texts = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert not [text for text in texts if "doctor" in text]
 
 
 def test_a_reminder_shows_as_it_was_written() -> None:

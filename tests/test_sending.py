@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,19 +11,13 @@ from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser, Message
+from tests.world.warm import Interpreter
 
-Person = Callable[[str], MatrixUser]
-NewName = Callable[[str], str]
-SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 300})
+SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
 BROKEN = Answer(500, {"errcode": "M_UNKNOWN", "error": "Internal server error"})
 GATEWAY = Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
-
-
-@pytest.fixture
-async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
-    async with Proxy(homeserver.url) as opened:
-        yield opened
 
 
 def is_send(request: Request) -> bool:
@@ -38,14 +31,20 @@ class Faults:
         (SLOW_DOWN, None),
         (None, Cut()),
         (None, None),
+        (SLOW_DOWN, None),
         (BROKEN, None),
         (None, Cut(5)),
         (None, None),
+        (SLOW_DOWN, None),
         (GATEWAY, None),
         (Cut(), None),
+        (SLOW_DOWN, None),
         (None, GATEWAY),
     )
-    """What happens to the first request, to the second, ...: before, and after, it took effect."""
+    """What happens to the first request, to the second, ...: before, and after, it took effect.
+
+    Pauses double from failure to failure, but are set anew by a request to slow down.
+    """
 
     def __init__(self) -> None:
         self._left: dict[str, deque[tuple[Action, Action]]] = {}
@@ -73,72 +72,67 @@ class Faults:
 
 
 async def test_each_message_has_one_answer_when_requests_fail_before_or_after_they_took_effect(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-012, L-073."""
-    login, faults = homeserver.user(fresh("bot")), Faults()
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            proxy.before, proxy.after = faults.before, faults.after
-            rooms = [
-                await meet(ann, login.user_id, encrypted=encrypted) for encrypted in (False, True)
-            ]
-            for n in range(3):
-                for room in rooms:
-                    await ann.send(room, f"hello {n}")
-            for room in rooms:
-                await ann.wait_for_count(room, login.user_id, 3, within=60)
+    faults = Faults()
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    proxy.before, proxy.after = faults.before, faults.after
+    chats = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    for n in range(3):
+        for chat in chats:
+            await ann.send(chat, f"hello {n}")
+    for chat in chats:
+        await ann.wait_for_count(chat, daemon.user_id, 3)
 
-            await proxy.down()
-            for room in rooms:
-                await ann.send(room, "are you there?")
-            await bot.logged("sync failed")
-            await proxy.up()
-            async with asyncio.timeout(10):
-                for room in rooms:
-                    await ann.wait_for_count(room, login.user_id, 4)
-            assert faults.all_met
-            for room in rooms:
-                assert await said(ann, room, login.user_id) == [
-                    *(f"echo: hello {n}" for n in range(3)),
-                    "echo: are you there?",
-                ]
+    await proxy.down()
+    for chat in chats:
+        await ann.send(chat, "are you there?")
+    await daemon.logged("sync failed")
+    await proxy.up()
+    async with asyncio.timeout(10):
+        for chat in chats:
+            await ann.wait_for_count(chat, daemon.user_id, 4)
+    assert faults.all_met
+    for chat in chats:
+        assert await said(ann, chat, daemon.user_id) == [
+            *(f"echo: hello {n}" for n in range(3)),
+            "echo: are you there?",
+        ]
 
 
+@pytest.mark.slow
 async def test_each_message_has_one_answer_when_the_homeserver_goes_away_under_load(
-    model: ModelServer, tmp_path: Path
+    blank: Path, python: Interpreter, model: ModelServer, tmp_path: Path
 ) -> None:
     """X-012: stopped politely and killed, both while three rooms are busy."""
-    with Homeserver(tmp_path / "synapse") as homeserver:
+    with Homeserver(tmp_path / "synapse", database=blank) as homeserver:
         login, anns = homeserver.user("bot"), homeserver.user("ann")
-        async with MatrixUser(homeserver.url, anns, tmp_path / "ann") as ann:
-            config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-            async with Bot(config) as bot:
-                rooms = [
-                    await meet(ann, login.user_id, encrypted=encrypted)
-                    for encrypted in (False, True, False)
-                ]
-                for kill in (False, True):
-                    async with asyncio.TaskGroup() as group:
-                        for room in rooms:
-                            group.create_task(talk(ann, room, kill))
-                        await ann.wait_for(rooms[0], lambda m: m.sender == login.user_id)
-                        await asyncio.to_thread(homeserver.stop, kill=kill)
-                        await asyncio.to_thread(homeserver.start)
-                        back = asyncio.get_running_loop().time()
-                    for room in rooms:
-                        await ann.wait_for(room, partial(says, f"echo: {kill} 4"))
-                    assert asyncio.get_running_loop().time() - back < 20
-                wanted = [f"echo: {kill} {n}" for kill in (False, True) for n in range(5)]
-                for room in rooms:
-                    assert await said(ann, room, login.user_id) == wanted
-                assert await bot.stop() == 0
+        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, anns.user_id)
+        async with (
+            MatrixUser(homeserver.url, anns, tmp_path / "ann") as ann,
+            Bot(config, python) as daemon,
+        ):
+            chats = [
+                await meet(ann, login.user_id, encrypted=encrypted)
+                for encrypted in (False, True, False)
+            ]
+            for kill in (False, True):
+                async with asyncio.TaskGroup() as group:
+                    for chat in chats:
+                        group.create_task(talk(ann, chat, kill))
+                    await ann.wait_for(chats[0], partial(says, f"echo: {kill} 0"))
+                    await asyncio.to_thread(homeserver.stop, kill=kill)
+                    await asyncio.to_thread(homeserver.start)
+                    back = asyncio.get_running_loop().time()
+                for chat in chats:
+                    await ann.wait_for(chat, partial(says, f"echo: {kill} 4"))
+                assert asyncio.get_running_loop().time() - back < 20
+            wanted = [f"echo: {kill} {n}" for kill in (False, True) for n in range(5)]
+            for chat in chats:
+                assert await said(ann, chat, login.user_id) == wanted
+            assert await daemon.stop() == 0
 
 
 def says(text: str, message: Message) -> bool:
@@ -152,55 +146,47 @@ async def talk(person: MatrixUser, room: str, mark: object) -> None:
 
 @pytest.mark.parametrize("new_device", [False, True], ids=["old", "new device"])
 async def test_what_may_have_been_sent_is_looked_for_before_it_is_sent_again(
-    new_device: bool,
-    homeserver: Homeserver,
-    proxy: Proxy,
-    person: Person,
-    fresh: NewName,
-    model: ModelServer,
-    tmp_path: Path,
+    new_device: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-013: the homeserver would have forgotten the transaction id."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", proxy.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            rooms = [await meet(ann, login.user_id, encrypted=e) for e in (False, True)]
-            for room in rooms:
-                for text in ("one", "two", "three"):
-                    await ann.send(room, text)
-                await ann.wait_for_count(room, login.user_id, 3)
-            assert await bot.stop() == 0
-            # Of each room's three answers the second seems unsent, and the third never was.
-            for room in rooms:
-                parts = bot.rows(
-                    "SELECT outbox_id FROM outbox_parts JOIN outbox ON outbox.id = outbox_id"
-                    " WHERE room_id = ? ORDER BY seq",
-                    room,
-                )
-                unsend(bot, parts[1]["outbox_id"])
-            if new_device:
-                (config.parent / "data" / "matrix" / "session.json").unlink()
-            else:
-                bot.change("UPDATE outbox_parts SET first_attempt_at = '2026-01-01T00:00:00+00:00'")
-            sent_before = len(proxy.seen("PUT", "/send/m.room."))
-            await bot.start()
-            for room in rooms:
-                await ann.send(room, "four")
-                await ann.wait_for(room, lambda m: m.body == "echo: four")
-            for room in rooms:
-                answers = await said(ann, room, login.user_id)
-                assert answers == [f"echo: {text}" for text in ("one", "two", "three", "four")]
-            assert len(proxy.seen("PUT", "/send/m.room.")) == sent_before + 2
-            assert not bot.rows("SELECT 1 FROM outbox_parts WHERE event_id IS NULL")
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chats = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    for chat in chats:
+        for text in ("one", "two", "three"):
+            await ann.send(chat, text)
+        await ann.wait_for_count(chat, daemon.user_id, 3)
+    assert await daemon.stop() == 0
+    # Of each room's three answers the second seems unsent, and the third never was.
+    for chat in chats:
+        parts = daemon.rows(
+            "SELECT outbox_id FROM outbox_parts JOIN outbox ON outbox.id = outbox_id"
+            " WHERE room_id = ? ORDER BY seq",
+            chat,
+        )
+        unsend(daemon, parts[1]["outbox_id"])
+    if new_device:
+        (daemon.data / "matrix" / "session.json").unlink()
+    else:
+        daemon.change("UPDATE outbox_parts SET first_attempt_at = '2026-01-01T00:00:00+00:00'")
+    sent_before = len(proxy.seen("PUT", "/send/m.room."))
+    await daemon.start()
+    for chat in chats:
+        await ann.send(chat, "four")
+        await ann.wait_for(chat, lambda m: m.body == "echo: four")
+    for chat in chats:
+        answers = await said(ann, chat, daemon.user_id)
+        assert answers == [f"echo: {text}" for text in ("one", "two", "three", "four")]
+    assert len(proxy.seen("PUT", "/send/m.room.")) == sent_before + 2
+    assert not daemon.rows("SELECT 1 FROM outbox_parts WHERE event_id IS NULL")
 
 
-def unsend(bot: Bot, outbox_id: str) -> None:
+def unsend(daemon: Bot, outbox_id: str) -> None:
     """As if the daemon had died before it heard that this was sent."""
-    assert bot.change(
+    assert daemon.change(
         "UPDATE outbox_parts SET state = 'waiting', event_id = NULL WHERE outbox_id = ?", outbox_id
     )
-    assert bot.change("UPDATE outbox SET state = 'waiting' WHERE id = ?", outbox_id)
+    assert daemon.change("UPDATE outbox SET state = 'waiting' WHERE id = ?", outbox_id)
 
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, number {}. " * 8
@@ -213,74 +199,70 @@ RICH = (
 
 
 async def test_an_answer_is_shown_as_people_of_a_current_client_expect(
-    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-007, X-008, X-009, X-010; a surrogate from the model is no harm."""
-    login = homeserver.user(fresh("bot"))
     gate = asyncio.Event()
     model.script(
         Slow(gate, Text("one")), Text(RICH), Text(LONG), Text("half \ud83d a smile\0"), Text("ok")
     )
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config):
-            room = await meet(ann, login.user_id, encrypted=True)
-            assert ":" not in room
-            await typing_and_receipt(ann, room, login.user_id, gate)
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    assert ":" not in chat
+    await typing_and_receipt(ann, chat, daemon.user_id, gate)
 
-            await ann.send(room, "show")
-            rich = (await ann.wait_for_count(room, login.user_id, 2))[1].content
-            html = rich["formatted_body"]
-            for tag in ("<h1>", "<li>", "<strong>", "<table>", "<pre>", "<blockquote>", "<a href="):
-                assert tag in html
-            assert "<b>raw" not in html
-            assert "javascript:" not in html.replace("(javascript:alert)", "")
-            assert "<img" not in html
-            assert "@room" not in rich["body"] + html
-            assert rich["body"].startswith("# Head")
+    await ann.send(chat, "show")
+    rich = (await ann.wait_for_count(chat, daemon.user_id, 2))[1].content
+    html = rich["formatted_body"]
+    for tag in ("<h1>", "<li>", "<strong>", "<table>", "<pre>", "<blockquote>", "<a href="):
+        assert tag in html
+    assert "<b>raw" not in html
+    assert "javascript:" not in html.replace("(javascript:alert)", "")
+    assert "<img" not in html
+    assert "@room" not in rich["body"] + html
+    assert rich["body"].startswith("# Head")
 
-            await ann.send(room, "tell")
-            await ann.send(room, "go on")
-            await ann.wait_for(room, lambda m: m.body.startswith("half"))
-            parts = await said(ann, room, login.user_id)
-            assert len(parts) >= 5
-            assert "\n\n".join(parts[2:-1]).split() == LONG.split()
-            assert all(len(part.encode()) <= 10_000 for part in parts)
-            await ann.send(room, "fine?")
-            await ann.wait_for(room, lambda m: m.body == "ok")
+    await ann.send(chat, "tell")
+    await ann.send(chat, "go on")
+    await ann.wait_for(chat, lambda m: m.body.startswith("half"))
+    parts = await said(ann, chat, daemon.user_id)
+    assert len(parts) >= 5
+    assert "\n\n".join(parts[2:-1]).split() == LONG.split()
+    assert all(len(part.encode()) <= 10_000 for part in parts)
+    await ann.send(chat, "fine?")
+    await ann.wait_for(chat, lambda m: m.body == "ok")
 
 
-async def typing_and_receipt(ann: MatrixUser, room: str, bot: str, gate: asyncio.Event) -> None:
-    sent = await ann.send(room, "hello")
-    await ann.until(lambda: bot in ann.typing(room), what="typing")
-    await ann.until(lambda: ann.receipts(room).get(bot) == sent, what="the receipt")
+async def typing_and_receipt(ann: MatrixUser, chat: str, bot: str, gate: asyncio.Event) -> None:
+    sent = await ann.send(chat, "hello")
+    await ann.until(lambda: bot in ann.typing(chat), what="typing")
+    await ann.until(lambda: ann.receipts(chat).get(bot) == sent, what="the receipt")
     gate.set()
-    await ann.wait_for_count(room, bot, 1)
-    await ann.until(lambda: bot not in ann.typing(room), within=2, what="the end of typing")
+    await ann.wait_for_count(chat, bot, 1)
+    await ann.until(lambda: bot not in ann.typing(chat), within=2, what="the end of typing")
 
 
 async def test_what_the_room_forbids_is_kept_and_named_in_status(
-    homeserver: Homeserver, person: Person, fresh: NewName, model: ModelServer, tmp_path: Path
+    person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
     """X-012, X-030: what is refused is not tried for ever, other rooms go on, and it is said once
     the room allows it again."""
-    login = homeserver.user(fresh("bot"))
-    async with person("ann") as ann:
-        config = write_settings(tmp_path / "bot", homeserver.url, login, model.url, ann.user_id)
-        async with Bot(config) as bot:
-            other = await meet(ann, login.user_id)
-            # (In a trusted chat of room version 12 everybody invited may do everything.)
-            room = await ann.create_room([login.user_id], preset="private_chat")
-            await ann.wait_joined(room, login.user_id)
-            path = f"/_matrix/client/v3/rooms/{room}/state/m.room.power_levels"
-            _, levels = await ann.api("GET", path)
-            status, _ = await ann.api("PUT", path, levels | {"events_default": 75, "users": {}})
-            assert status == 200
-            await ann.send(room, "say something")
-            await bot.logged("send refused")
-            await ann.send(other, "/status")
-            told = await ann.wait_for(other, lambda m: "outbox" in m.body)
-            assert room in told.body
-            assert "M_FORBIDDEN" in told.body
-            await ann.api("PUT", path, levels)
-            await ann.wait_for(room, lambda m: m.body == "echo: say something")
+    ann = await person("ann")
+    daemon = await bot(ann)
+    other = await room(ann, daemon)
+    # (In a trusted chat of room version 12 everybody invited may do everything.)
+    chat = await ann.create_room([daemon.user_id], preset="private_chat")
+    await ann.wait_joined(chat, daemon.user_id)
+    path = f"/_matrix/client/v3/rooms/{chat}/state/m.room.power_levels"
+    _, levels = await ann.api("GET", path)
+    status, _ = await ann.api("PUT", path, levels | {"events_default": 75, "users": {}})
+    assert status == 200
+    await ann.send(chat, "say something")
+    await daemon.logged("send refused")
+    await ann.send(other, "/status")
+    told = await ann.wait_for(other, lambda m: "outbox" in m.body)
+    assert chat in told.body
+    assert "M_FORBIDDEN" in told.body
+    await ann.api("PUT", path, levels)
+    await ann.wait_for(chat, lambda m: m.body == "echo: say something")
