@@ -165,7 +165,9 @@ def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continu
     assert "m.room.message" not in counts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_all_of_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """A terminal sends Ctrl-C to the whole group: the children are in none that would hear it."""
     with running(tmp_path / "demo") as process:

@@ -263,7 +263,7 @@ def test_a_clock_change_table(name: str) -> None:
 
 def test_the_zone_of_the_host_changes_nothing() -> None:
     """T-020."""
-    table = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    table = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", __file__]
     run = subprocess.run(
         ["env", "TZ=America/Los_Angeles", *table, "-k", "test_a_clock_change_table"],
         cwd=Path(__file__).parent.parent,

@@ -339,6 +339,7 @@ def _series(world: World, name: str) -> list[int]:
     return [row["n"] for row in rows]
 
 
+@pytest.mark.slow
 async def test_what_falls_due_without_a_homeserver_is_said_once_in_due_order(world: World) -> None:
     """T-038: the one that was taken although nobody said so is not sent a second time."""
     names = world.names("outage", 4)

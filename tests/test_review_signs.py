@@ -34,8 +34,15 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         yield house
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["at work", "killed"])
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(
+    ("encrypted", "killed"),
+    [
+        pytest.param(False, False, id="plain-at work"),
+        pytest.param(False, True, id="plain-killed", marks=pytest.mark.slow),
+        pytest.param(True, False, id="encrypted-at work", marks=pytest.mark.slow),
+        pytest.param(True, True, id="encrypted-killed"),
+    ],
+)
 async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_taken(
     encrypted: bool, killed: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

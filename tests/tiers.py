@@ -73,7 +73,8 @@ def shared(request: pytest.FixtureRequest) -> Path:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow tests out, unless they are asked for."""
+    """Put those that are to be alone at the end; leave the slow out, unless they are asked for."""
+    items.sort(key=is_alone)  # each one before that would empty the other workers
     if config.getoption("slow") or config.getoption("markexpr"):
         return
     named = named_tests(config)
@@ -83,6 +84,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         out = set(left)
         items[:] = [item for item in items if item not in out]
+
+
+def is_alone(item: pytest.Item) -> bool:
+    """Whether nothing may run beside a test."""
+    return item.get_closest_marker("alone") is not None
 
 
 def named_tests(config: pytest.Config) -> list[tuple[Path, str]]:
@@ -118,8 +124,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let tests run beside each other, and those that are to be alone beside none."""
-    alone = item.get_closest_marker("alone") is not None
-    with turn(item.config.stash[SHARED], alone=alone):
+    with turn(item.config.stash[SHARED], alone=is_alone(item)):
         return (yield)
 
 

@@ -236,7 +236,12 @@ def configuration(port: int, secret: str) -> dict[str, Any]:
         "report_stats": False,
         "trusted_key_servers": [],
         "federation_domain_whitelist": [],
+        # What no test asks for, and each message would pay for.
         "presence": {"enabled": False},
+        "push": {"enabled": False},
+        "stats": {"enabled": False},
+        "user_directory": {"enabled": False},
+        "gc_thresholds": [50_000, 50, 50],
         # Else a client that restarts within two minutes is told the past again.
         "caches": {"sync_response_cache_duration": "0s"},
         # The watching user asks for long timelines so that it never has a gap; the bot asks

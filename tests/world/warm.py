@@ -36,7 +36,11 @@ from tests.world.launch import begin
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parent.parent.parent
-LAZY = ("openai", "openai.resources.chat", "prompt_toolkit", "icalendar")
+LAZY = (
+    *("openai", "openai.resources.chat.completions.completions", "openai.lib.streaming.chat"),
+    *("httpcore2", "truststore", "anyio._backends._asyncio", "anyio.streams.tls"),
+    *("concurrent.futures.thread", "prompt_toolkit", "icalendar"),
+)
 """What the program imports when it first needs it, beside its own modules."""
 NUMBER = struct.Struct("i")
 
