@@ -74,6 +74,7 @@ async def test_what_was_said_while_we_were_away_is_answered_once_and_in_order(
     assert "before the invitation" not in str(model.requests)
 
 
+@pytest.mark.slow
 async def test_a_burst_in_several_rooms_is_answered_in_full(
     person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
