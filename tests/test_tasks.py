@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from wintermute.changes.undo import Undo, Undone
 from wintermute.db import Database, open_database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
+from wintermute.tasks.asked import Asked
 from wintermute.tasks.records import EVERYWHERE, Task
 from wintermute.tasks.store import Tasks
 
@@ -381,3 +382,29 @@ async def test_a_thousand_tasks_are_at_hand_for_every_prompt(desk: Desk) -> None
         assert len(await desk.tasks.active(ANN)) == 1_000
         took.append(time.perf_counter() - begun)
     assert min(took) < 0.05
+
+
+class TickingClock(FakeClock):
+    """Moves on by a second whenever it is read."""
+
+    def now(self) -> datetime:
+        seen = super().now()
+        self.advance(1)
+        return seen
+
+
+async def test_a_moment_that_comes_while_it_is_written_down_is_due(tmp_path: Path) -> None:
+    """T-035: it was ahead when it was asked for, for a new task and for another time of one."""
+    clock = TickingClock()
+    async with open_database(tmp_path / "test.db") as database:
+        changes = ChangeSets(database, clock, new_id)
+        tasks = Tasks(database, changes, clock, new_id, "@ann:test", "UTC")
+        async with database.transaction() as tx:
+            at = clock.now() + timedelta(seconds=2)
+            asked = Asked(schedule_type="once", at=at.isoformat())
+            made = await tasks.add(tx, why(ANN), "tea", scope=ANN, asked=asked)
+            assert made.next_due == at
+            at = clock.now() + timedelta(seconds=2)
+            asked = Asked(schedule_type="once", at=at.isoformat())
+            changed = await tasks.change(tx, why(ANN), made.id, ANN, asked=asked)
+            assert changed.next_due == at

@@ -98,7 +98,7 @@ class Tasks:
                 "now": stamp(now),
             },
         )
-        task = await self._write(tx, task, starts=True)
+        task = await self._write(tx, task, now, starts=True)
         await self._record(tx, why, task, None)
         return task
 
@@ -124,16 +124,15 @@ class Tasks:
         if task.status not in ("active", "paused"):
             first = "; resume it first" if task.status == "completed" else ""
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
+        now = self._clock.now()
         changed = replace(
             task,
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
             snoozed=None if asked.times else task.snoozed,
-            plan=task.plan
-            if asked.is_empty
-            else await planned(asked, self._clock.now(), self.zone, task.plan),
+            plan=task.plan if asked.is_empty else await planned(asked, now, self.zone, task.plan),
         )
-        return await self._become(tx, why, task, changed, starts=asked.times)
+        return await self._become(tx, why, task, changed, now, starts=asked.times)
 
     async def complete(
         self,
@@ -201,7 +200,9 @@ class Tasks:
         row = await tx.row("SELECT status_before, changed_at FROM tasks WHERE id = ?", (task.id,))
         if row is None or moment(row["changed_at"]) <= self._clock.now() - KEPT:
             raise ToolFailed(f"{task.id} was deleted more than {KEPT.days} days ago")
-        return await self._become(tx, why, task, replace(task, status=row["status_before"]))
+        return await self._become(
+            tx, why, task, replace(task, status=row["status_before"]), self._clock.now()
+        )
 
     async def snooze(
         self,
@@ -218,7 +219,7 @@ class Tasks:
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         awake = replace(task, status="active", reason="", snoozed=until)
-        return await self._become(tx, why, task, awake)
+        return await self._become(tx, why, task, awake, self._clock.now())
 
     async def acknowledge(
         self,
@@ -236,7 +237,7 @@ class Tasks:
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         if task.status == "active" and (schedule is None or schedule.kind == "once"):
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
-        left = await self._become(tx, why, task, replace(task, snoozed=None))
+        left = await self._become(tx, why, task, replace(task, snoozed=None), self._clock.now())
         if left.status == "active" and left.next_due is None:
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
         return left
@@ -298,7 +299,7 @@ class Tasks:
         before = self._task(row)
         fields = {"status": "deleted"} if state is None else fields_of(state)
         after = replace(before, **fields)
-        await self._write(tx, after, starts=_starts(before, after))
+        await self._write(tx, after, self._clock.now(), starts=_starts(before, after))
         return True
 
     async def _move(
@@ -317,7 +318,9 @@ class Tasks:
             already = " already" if task.status == status else ""
             raise ToolFailed(f"{task.id} is {task.status}{already}; nothing was changed")
         reason = task.reason if status == "deleted" else reason
-        return await self._become(tx, why, task, replace(task, status=status, reason=reason))
+        return await self._become(
+            tx, why, task, replace(task, status=status, reason=reason), self._clock.now()
+        )
 
     async def _changeable(
         self, tx: Transaction, task_id: str, scope: str | None, by_owner: bool
@@ -352,16 +355,26 @@ class Tasks:
                 return task_id
 
     async def _become(
-        self, tx: Transaction, why: Reason, before: Task, after: Task, *, starts: bool = False
+        self,
+        tx: Transaction,
+        why: Reason,
+        before: Task,
+        after: Task,
+        now: datetime,
+        *,
+        starts: bool = False,
     ) -> Task:
         if after == before and not starts:
             return before
-        stored = await self._write(tx, after, starts=starts or _starts(before, after))
+        stored = await self._write(tx, after, now, starts=starts or _starts(before, after))
         await self._record(tx, why, stored, state_of(before))
         return stored
 
-    async def _write(self, tx: Transaction, task: Task, *, starts: bool) -> Task:
-        """`starts`: what it is due by counts from now (T-004, T-006)."""
+    async def _write(self, tx: Transaction, task: Task, now: datetime, *, starts: bool) -> Task:
+        """`starts`: what it is due by counts from now (T-004, T-006).
+
+        `now` is what its times were judged by: a moment that comes meanwhile is due, not past.
+        """
         starts = starts or task.status != "active"
         snoozed = task.snoozed if task.status == "active" else None
         await tx.execute(
@@ -382,11 +395,11 @@ class Tasks:
                 "ai_prompt": task.plan.ai_prompt,
                 "snoozed": stamp(snoozed) if snoozed else None,
                 "starts": starts,
-                "now": stamp(self._clock.now()),
+                "now": stamp(now),
             },
         )
         if starts:
-            await self._rule(tx, task, self._clock.now())
+            await self._rule(tx, task, now)
         return await self.find(tx, task.id, None)
 
     async def _rule(
