@@ -33,7 +33,9 @@ def blank(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder = tmp_path_factory.mktemp("blank")
             with Homeserver(folder):
                 pass
-            shutil.copy(folder / "homeserver.db", made)
+            assert not (folder / "homeserver.db-journal").exists()
+            shutil.copy(folder / "homeserver.db", shared / "copied.db")
+            (shared / "copied.db").rename(made)
     return made
 
 

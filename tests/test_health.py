@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import NOON, FakeClock
+from tests.world.clock import NOON, WITHIN, FakeClock
 from tests.world.house import ROOM, House, open_house
 from tests.world.promised import DAILY, MORNING, after, do, promise
 from wintermute.clock import stamp
@@ -37,7 +37,7 @@ async def test_a_state_has_a_beginning(database: Database) -> None:
 async def test_nothing_is_written_while_nothing_changes(database: Database) -> None:
     health = Health(database, FakeClock())
     await health.note("model", "ok")
-    async with database.transaction(), asyncio.timeout(5):
+    async with database.transaction(), asyncio.timeout(WITHIN):
         await health.note("model", "ok")  # would wait for the writer for ever
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewScene
-from tests.world.tiered import tiered
 from tests.world.user import MatrixUser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

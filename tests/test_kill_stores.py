@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewScene
-from tests.world.tiered import tiered
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 

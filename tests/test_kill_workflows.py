@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.delegating import batch, done, objective, results, spawn
 from tests.world.model import Calls, ModelServer, Seen, Step, Text
 from tests.world.scene import NewScene
-from tests.world.tiered import tiered
 from tests.world.user import MatrixUser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import FakeClock
+from tests.world.clock import WITHIN, FakeClock
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -353,7 +353,7 @@ async def test_the_end_of_the_answer_is_enough(tmp_path: Path, step: Step) -> No
     """A connection that breaks or stays open after the last word costs no answer."""
     async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
         server.script(step)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN):
             assert (await world.models.ask("base", HELLO)).text == "whole"
         assert len(server.requests) == 1
 

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from tests.world.bot import Bot
-from tests.world.clock import FakeClock
+from tests.world.clock import WITHIN, FakeClock
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_before
@@ -38,7 +38,6 @@ SYSTEM_UNIT = "systemd/wintermute.service"
 USER_UNIT = "systemd/user/wintermute.service"
 SHELL = "systemd/shell.conf"
 READY, RELOADING, STOPPING, ALIVE = "READY=1", "RELOADING=1", "STOPPING=1", "WATCHDOG=1"
-WITHIN = 30.0
 WATCHDOG_SECONDS = 0.2
 LONGEST = 65536
 LONGEST_ROUND = 65  # seconds of a sync that ends in a time-out, and the pause after it

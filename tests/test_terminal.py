@@ -133,7 +133,7 @@ async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
     """L-034: said at once, exit 1, and nothing is left to be answered some day."""
-    config = settings(tmp_path, model.url, llm={"max_retries": 0})
+    config = settings(tmp_path, model.url)
     model.keyed(lambda seen: Fail(503))
     code, said, _ = await piped(config, b"hi\nmore\n")
     assert code == 1
@@ -219,17 +219,18 @@ async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(
     assert (code, said) == (0, "")
     assert "caf\ufffd" in model.requests[0].last_user
     program = f"{sys.executable} -m wintermute --config {config} chat"
-    for line in (
-        f"printf '1\\n2\\n3\\n' | {program} | head -1",
-        f"{program} <&-",
-        f"printf '1\\n' | {program} >&-",
+    for line, shown in (
+        (f"printf '1\\n2\\n3\\n' | {program} | head -1", b"echo: 1\n"),
+        (f"{program} <&-", b""),
+        (f"printf '1\\n' | {program} >&-", b""),
     ):
         done = await asyncio.create_subprocess_shell(
             line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         async with asyncio.timeout(WITHIN):
-            _, errors = await done.communicate()
+            output, errors = await done.communicate()
         assert (done.returncode, errors) == (0, b""), line
+        assert output.startswith(shown), line
 
 
 async def test_the_terminal_leaves_the_rooms_of_matrix_to_the_daemon(

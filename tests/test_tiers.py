@@ -18,6 +18,7 @@ from tests.world.homeserver import free_port
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+# Those that ours rests on, and no other that this environment happens to have: they cost a second.
 PLUGINS = (
     "-p",
     "xdist",
@@ -124,6 +125,7 @@ def taskset(cores: set[int]) -> list[str]:
     ("words", "passed"),
     [
         ([], 1),
+        (["-m", "not alone"], 1),
         (["--slow"], 3),
         (["-m", "slow"], 2),
         (["test_it.py::test_long"], 2),
@@ -186,6 +188,18 @@ def left_in(suite: Suite) -> list[str]:
         for path in (suite.folder / "tmp").iterdir()
         if not path.name.startswith("pytest-of")
     ]
+
+
+def test_what_failed_is_kept_and_run_again_whatever_its_tier(tmp_path: Path) -> None:
+    """With `-x` too, which ends the run as Ctrl-C would."""
+    failing = TESTS.replace(
+        "def test_long(n):\n    pass", "def test_long(n, tmp_path):\n    assert 0"
+    )
+    suite = Suite(tmp_path, failing)
+    cache = ("-p", "cacheprovider")
+    assert suite.outcome(*cache, "-x", "-n", "2", "-m", "slow")["failed"] >= 1
+    assert list((tmp_path / "tmp").glob("pytest-of*/pytest-[0-9]*/popen-gw*/test_long*"))
+    assert "passed" not in suite.outcome(*cache, "-n0", "--lf")
 
 
 def test_one_core_has_no_workers(tmp_path: Path) -> None:

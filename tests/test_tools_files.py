@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import NOON
+from tests.world.clock import NOON, WITHIN
 from wintermute.changes.records import Reason
 from wintermute.conversation.toolbox import Caller, Rejected, Toolbox
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
@@ -222,7 +222,7 @@ async def test_devices_fifos_sockets_and_folders_are_refused_at_once(house: Hous
     (house.notes / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(house.notes / "socket"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN):
             for path in ("fifo", "folder", "socket"):
                 with pytest.raises(ToolFailed, match="not a plain file"):
                     await house.read(path)

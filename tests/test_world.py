@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.world.clock import WITHIN
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Cut, Hang, Proxy, Request, pass_before
 from tests.world.scene import NewName, NewPerson
@@ -121,7 +122,7 @@ async def test_a_proxy_that_is_down_refuses_and_comes_back_on_its_port(
         return Hang()
 
     proxy.before = hook
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as tasks:
         hanging = tasks.create_task(failure(web, proxy.url + VERSIONS))
         await arrived.wait()
         await proxy.down()

@@ -9,22 +9,24 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import pytest
+from _pytest.mark import ParameterSet
 
 SLOW_FROM = 10.0
 """Seconds from which on a quick test is named: it belongs to the slow tier, or is to be mended."""
 MEMORY = Path("/dev/shm")
-"""A file system that waits for no disk: the suite asks for some 100,000 fsyncs, and of two workers
-each waits for those of the other as well. Processes are killed in tests, the power is never cut.
+"""No fsync waits here. The suite makes some 100,000, and on a disk each worker would wait for those
+of the others too. Tests kill processes; none cuts the power.
 """
 ROOM = 2**31
 SHARED = pytest.StashKey[Path]()
 LEFT_OUT = pytest.StashKey[int]()
+T = TypeVar("T")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,19 +43,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SHARED] = made
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """What xdist asks the run for each of its workers."""
     node.workerinput["shared"] = str(node.config.stash[SHARED])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if worker_of(config) is None:
-        shutil.rmtree(config.stash[SHARED])
+    if worker_of(config) is None and SHARED in config.stash:
+        shutil.rmtree(config.stash[SHARED], ignore_errors=True)
 
 
 def has_room(folder: Path) -> bool:
-    """Whether a run fits into a folder."""
-    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= ROOM
+    """Whether a run fits into a folder, and may start programs there."""
+    if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(folder).free >= ROOM
 
 
 def worker_of(config: pytest.Config) -> dict[str, Any] | None:
@@ -68,14 +73,11 @@ def shared(request: pytest.FixtureRequest) -> Path:
     return request.config.stash[SHARED]
 
 
-# Which tests ------------------------------------------------------------------------------------
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put those that are to be alone at the end; leave the slow out, unless they are asked for."""
     items.sort(key=is_alone)  # each one before that would empty the other workers
-    if config.getoption("slow") or config.getoption("markexpr"):
+    if config.getoption("slow") or "slow" in config.getoption("markexpr") or failed_last(config):
         return
     named = named_tests(config)
     left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
@@ -84,6 +86,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         out = set(left)
         items[:] = [item for item in items if item not in out]
+
+
+def failed_last(config: pytest.Config) -> bool:
+    """Whether the run is of what failed the last time, slow or not."""
+    cache = config.cache if config.getoption("lf", default=False) else None
+    return bool(cache and cache.get("cache/lastfailed", {}))
 
 
 def is_alone(item: pytest.Item) -> bool:
@@ -102,14 +110,13 @@ def is_one(item: pytest.Item, named: list[tuple[Path, str]]) -> bool:
     """Whether a test was named, alone or with all its parameters."""
     name = item.nodeid.partition("::")[2]
     return any(
-        item.path == file and (name == wanted or name.startswith((f"{wanted}[", f"{wanted}::")))
+        item.path.resolve() == file
+        and (name == wanted or name.startswith((f"{wanted}[", f"{wanted}::")))
         for file, wanted in named
     )
 
 
-# Where and beside what ---------------------------------------------------------------------------
-
-
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker for each core; none where one process does as well."""
     named = named_tests(config)
@@ -130,24 +137,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @contextmanager
 def turn(folder: Path, *, alone: bool) -> Iterator[None]:
-    """Go in when nobody is alone inside; to be alone, when nobody is inside.
+    """A test that is alone waits until nobody is inside, and meanwhile keeps others out.
 
-    Whoever waits holds the door, so that nobody else comes in before. The locks of a worker that
-    dies are gone with it.
+    The locks of a worker that dies are gone with it.
     """
     with (folder / "inside").open("w") as inside:
         with (folder / "door").open("w") as door:
-            lock(door, fcntl.LOCK_EX)
-            lock(inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 
-def lock(file: IO[str], how: int) -> None:
-    """Wait for a lock; it is given back when the file is closed."""
-    fcntl.flock(file, how)
-
-
-# What is said at the end -------------------------------------------------------------------------
+def tiered(cases: Mapping[str, T], quick: Iterable[str]) -> list[ParameterSet]:
+    """A parameter for each case of a table, with its name; those that are not `quick` are slow."""
+    wanted = set(quick)
+    assert wanted < set(cases), wanted - set(cases)
+    return [
+        pytest.param(case, id=name, marks=() if name in wanted else pytest.mark.slow)
+        for name, case in cases.items()
+    ]
 
 
 @pytest.hookimpl(trylast=True)
@@ -156,8 +164,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if worker is not None:
         output = session.config.workeroutput  # type: ignore[attr-defined]  # xdist's
         output["left_out"] = session.config.stash.get(LEFT_OUT, 0)
-    elif exitstatus == pytest.ExitCode.INTERRUPTED:
-        # pytest keeps the folders of a failed run to be looked at; nobody looks at these.
+    elif exitstatus == pytest.ExitCode.INTERRUPTED and not session.testsfailed:
+        # pytest keeps the folders of what failed to be looked at; nobody looks at these.
         shutil.rmtree(session.config._tmp_path_factory.getbasetemp(), ignore_errors=True)  # type: ignore[attr-defined]  # has no public name
 
 

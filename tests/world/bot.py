@@ -139,7 +139,7 @@ class Bot:
         """Wait until the log, or the end of the process, makes something true."""
         async with asyncio.timeout(within), self._line:
             while not true():
-                if not self.running:
+                if self._reader is not None and self._reader.done():
                     raise AssertionError("the daemon ended:\n" + "\n".join(self.log[-40:]))
                 await self._line.wait()
 

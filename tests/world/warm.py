@@ -74,9 +74,13 @@ class Process:
 
     def _read(self) -> None:
         asyncio.get_running_loop().remove_reader(self._status)
-        self.returncode = number(self._status)
-        os.close(self._status)
-        self._ended.set_result(self.returncode)
+        try:
+            self.returncode = number(self._status)
+            self._ended.set_result(self.returncode)
+        except InterpreterGone as error:
+            self._ended.set_exception(error)
+        finally:
+            os.close(self._status)
 
     async def wait(self) -> int:
         """Wait for its end; its exit code, negative for a signal."""
@@ -85,12 +89,19 @@ class Process:
 
     def send_signal(self, signum: int) -> None:
         """Signal it, unless it is gone."""
-        if self.returncode is None:
+        if self.returncode is None and not select.select([self._status], [], [], 0)[0]:
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
         """End it as a crash would."""
         self.send_signal(signal.SIGKILL)
+
+
+class InterpreterGone(Exception):
+    """The warm interpreter died: what came before says why, every later start fails for it."""
+
+    def __init__(self) -> None:
+        super().__init__("the warm interpreter of this worker is gone; see what ended it")
 
 
 class Interpreter:
@@ -139,8 +150,10 @@ class Interpreter:
             try:
                 async with asyncio.timeout(WITHIN):
                     code = await process.wait()
-            finally:
+            except BaseException:
                 process.kill()
+                await process.wait()
+                raise
             return files.ended(code)
 
     def run(self, *words: str, given: bytes = b"", **more: Any) -> Ended:
@@ -172,8 +185,13 @@ class Interpreter:
             "trigger": trigger,
             "lifeline": lifeline,
         }
-        socket.send_fds(self._control, [json.dumps(order).encode() + b"\n"], [*files, theirs])
-        os.close(theirs)
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode() + b"\n"], [*files, theirs])
+        except OSError as error:
+            os.close(status)
+            raise InterpreterGone from error
+        finally:
+            os.close(theirs)
         return number(status), status
 
 
@@ -211,7 +229,7 @@ def number(pipe: int) -> int:
     """The next number that comes through a pipe."""
     came = os.read(pipe, NUMBER.size)
     if not came:
-        raise RuntimeError("the warm interpreter is gone")
+        raise InterpreterGone
     [found] = NUMBER.unpack(came)
     return int(found)
 
@@ -230,34 +248,37 @@ def warm_up() -> None:
 def serve(control: socket.socket) -> Json:
     """Fork for each order that comes. Returns in what was forked only, with its order."""
     children: dict[int, int] = {}
-    with deaths() as died:
-        while True:
-            ready, _, _ = select.select([control.fileno(), died], [], [])
-            if died in ready:
-                os.read(died, 4096)
-                bury(children)
-            if control.fileno() not in ready:
-                continue
-            order, descriptors = receive(control)
-            pid = os.fork()
-            if pid == 0:
-                control.detach()
-                return become(order, descriptors)
-            *files, children[pid] = descriptors
-            for each in files:
-                os.close(each)
-            os.write(children[pid], NUMBER.pack(pid))
+    died = deaths()
+    while True:
+        ready, _, _ = select.select([control.fileno(), died], [], [])
+        if died in ready:
+            os.read(died, 4096)
+            bury(children)
+        if control.fileno() not in ready:
+            continue
+        order, descriptors = receive(control)
+        if order is None:  # the worker is gone, however it went
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            sys.exit()
+        pid = os.fork()
+        if pid == 0:
+            control.detach()
+            return become(order, descriptors)
+        *files, children[pid] = descriptors
+        for each in files:
+            os.close(each)
+        os.write(children[pid], NUMBER.pack(pid))
 
 
-@contextmanager
-def deaths() -> Iterator[int]:
+def deaths() -> int:
     """A pipe that can be read when a child has died."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who sent it closes the socket
     signal.set_wakeup_fd(writing)
-    yield reading
+    return reading
 
 
 def bury(children: dict[int, int]) -> None:
@@ -275,13 +296,13 @@ def bury(children: dict[int, int]) -> None:
             os.close(pipe)
 
 
-def receive(control: socket.socket) -> tuple[Json, list[int]]:
-    """The next order, and the descriptors it came with; leaves when there will be none."""
+def receive(control: socket.socket) -> tuple[Json | None, list[int]]:
+    """The next order, and the descriptors it came with; None when there will be no more."""
     came, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4)
     while came and not came.endswith(b"\n"):
         came += control.recv(1 << 16)
     if not came:
-        sys.exit()
+        return None, []
     order: Json = json.loads(came)
     return order, descriptors
 
