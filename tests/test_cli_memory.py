@@ -173,13 +173,13 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
         (("add", "Likes tea", "--scope", "bob"), 2, "write person:@name:server or room:!id"),
         (("add", "Likes tea", "--source", "rumour"), 2, "harvest"),
         (("list", "--scope", "global"), 2, "write person:@name:server or room:!id"),
-        (("list", "--scope", f"{BOB} and more"), 2, "write person:@name:server or room:!id"),
         (("show", "#nope"), 1, "no memory nope: `wintermute memory list` shows ids"),
         (("undo", "nope"), 1, "no change set nope: `history` lists"),
         (("undo",), 2, "or --last"),
         (("undo", "nope", "--last"), 2, "or --last"),
         (("import", "nope.jsonl"), 2, "No such file"),
         (("export", "/nope/all.jsonl"), 1, "No such file"),
+        (("list", "--scope", f"{BOB} and more"), 2, "write person:@name:server or room:!id"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(
