@@ -99,7 +99,10 @@ class Suite:
 
     def run(self, *words: str, cores: set[int] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*(taskset(cores) if cores else []), *self.command(*words)],
+            [
+                *(before(f"os.sched_setaffinity(0, {cores})") if cores else []),
+                *self.command(*words),
+            ],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -113,12 +116,13 @@ class Suite:
         return {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", ended)}
 
 
-def taskset(cores: set[int]) -> list[str]:
-    """The beginning of a command that may use these cores only."""
-    script = (
-        f"import os, sys; os.sched_setaffinity(0, {cores}); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    return [sys.executable, "-c", script]
+def before(first: str) -> list[str]:
+    """The beginning of a command whose process does this first."""
+    return [
+        sys.executable,
+        "-c",
+        f"import os, signal, sys; {first}; os.execv(sys.argv[1], sys.argv[1:])",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,8 +243,10 @@ def test_a_machine_without_a_free_port_is_told_so() -> None:
 def test_an_interrupted_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     """Ctrl-C in the middle, with homeservers, daemons and warm interpreters at work."""
     suite = Suite(tmp_path, "")
+    # As a terminal has it: what a script starts in the background is deaf to Ctrl-C.
+    hears = before("signal.signal(signal.SIGINT, signal.default_int_handler)")
     with subprocess.Popen(
-        suite.command("-v", "-n", "2", "tests/test_rooms_come_in.py"),
+        [*hears, *suite.command("-v", "-n", "2", "tests/test_rooms_come_in.py")],
         cwd=ROOT,
         env=suite.environment | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
