@@ -190,7 +190,8 @@ class Homeserver:
             except subprocess.TimeoutExpired:
                 continue
             break
-        raise RuntimeError(f"Synapse does not answer:\n{self._last_words()}")
+        ended = "" if process.returncode is None else f" and ended with {process.returncode}"
+        raise RuntimeError(f"Synapse does not answer{ended}:\n{self._last_words()}")
 
     def _last_words(self) -> str:
         return (self._directory / "console.log").read_text(errors="replace")[-3000:]
