@@ -89,7 +89,7 @@ class Process:
 
     def send_signal(self, signum: int) -> None:
         """Signal it, unless it is gone."""
-        if self.returncode is None and not select.select([self._status], [], [], 0)[0]:
+        if not self._ended.done() and not select.select([self._status], [], [], 0)[0]:
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
