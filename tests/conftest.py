@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, NewScene, Scene
+from tests.world.scene import NewBot, NewCurrent, NewName, NewPerson, NewRoom, NewScene, Scene
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 
@@ -68,7 +69,7 @@ def new_scene(homeserver: Homeserver, python: Interpreter, fresh: NewName) -> Ne
 
 @pytest.fixture
 async def scene(new_scene: NewScene, model: ModelServer, tmp_path: Path) -> AsyncIterator[Scene]:
-    """What `person`, `bot` and `room` open in, and are closed with."""
+    """What `person`, `current`, `bot` and `room` open in, and are closed with."""
     async with new_scene(tmp_path, model.url) as opened:
         yield opened
 
@@ -77,6 +78,14 @@ async def scene(new_scene: NewScene, model: ModelServer, tmp_path: Path) -> Asyn
 def person(scene: Scene) -> NewPerson:
     """`ann = await person("ann")`: a new user at a client that syncs until the test ends."""
     return scene.person
+
+
+@pytest.fixture
+def current(scene: Scene) -> NewCurrent:
+    """`ann = await current("ann")`: a new user at a current client; `await current(ann)`: on one more device."""
+    if missing := what_is_missing():
+        pytest.skip(missing)
+    return scene.current
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import MatrixUser, Message
+from wintermute.config.schema import Matrix
 from wintermute.db import Database, open_database
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
@@ -25,6 +26,7 @@ from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.people import People
 from wintermute.matrix.session import Session
 
 T = TypeVar("T")
@@ -113,10 +115,11 @@ class Sending:
         """Send in a room; what is on its way when the block ends is not waited for."""
         login, clock = self._login, self.clock
         session = Session(login.user_id, login.device_id, login.access_token, "secret")
+        matrix = Matrix(homeserver=self.url, user_id=login.user_id, owner="@ann:test")
         asyncio.get_running_loop().set_default_executor(AtOnce())
         async with (
             open_database(self.folder / "test.db") as database,
-            open_client(self.url, session, self.folder, new_id, clock, encryption=True) as client,
+            open_client(matrix, session, self.folder, new_id, clock, People()) as client,
             asyncio.TaskGroup() as group,
         ):
             known = KnownRooms(database, clock)

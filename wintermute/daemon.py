@@ -46,9 +46,12 @@ from wintermute.matrix.intake import Intake
 from wintermute.matrix.invitations import Invitations
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.people import People, PeopleStore
+from wintermute.matrix.seeds import secret_seeds
 from wintermute.matrix.session import Session, save
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Sync
+from wintermute.matrix.trust import Trust
 from wintermute.night.expiry import Expiry
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.oversize import Oversize
@@ -118,6 +121,7 @@ class Wintermute:
         async with asyncio.TaskGroup() as group:
             parts = [
                 group.create_task(self.sync.run()),
+                group.create_task(self.sync.follow_trust()),
                 group.create_task(self.invitations.run()),
                 group.create_task(self.answering.run()),
                 group.create_task(self.speaker.run()),
@@ -216,19 +220,16 @@ async def open_wintermute(
 ) -> AsyncIterator[Wintermute]:
     """Build everything; close it in reverse."""
     clock, ids = outside.clock, outside.new_id
+    folder = config.data_dir / "matrix"
+    people = People(_policy(config).allowed)
     async with (
         open_database(config.data_dir / "wintermute.db") as database,
-        open_client(
-            config.matrix.homeserver,
-            session,
-            config.data_dir / "matrix",
-            ids,
-            clock,
-            encryption=config.matrix.encryption != "off",
-        ) as client,
+        open_client(config.matrix, session, folder, ids, clock, people) as client,
     ):
-        secrets = (*secret_values(config), session.access_token, session.pickle_key)
-        redact = Redaction(secrets)
+        store = PeopleStore(database, clock)
+        people.restore(await store.people(), await store.signed())
+        login = (session.access_token, session.pickle_key, *secret_seeds(folder))
+        redact = Redaction((*secret_values(config), *login))
         models = _models(config, database, redact, outside)
         try:
             stores = _stores(config, database, outside, redact)
@@ -253,6 +254,14 @@ async def _built(
     sender = Sender(client, stores.outbox, stores.known, clock, _policy(config))
     speaker = MatrixSpeaker(client, sender, _policy(config))
     answering = _answering(config, clock, stores, models, speaker, texts, redact)
+    trust = Trust(
+        stores.database,
+        client,
+        PeopleStore(stores.database, clock),
+        stores.outbox,
+        stores.conversations,
+        _policy(config),
+    )
     intake = Intake(
         stores.database,
         client,
@@ -262,8 +271,9 @@ async def _built(
         stores.conversations,
         stores.health,
         FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences),
+        trust,
         _policy(config),
-        config.matrix.encryption,
+        config.matrix,
         clock,
     )
     invitations = Invitations(client, stores.known, clock)

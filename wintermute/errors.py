@@ -8,6 +8,7 @@ WintermuteError
 ├── DiskFull                    no room for what has to be kept: nothing is half written
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 ├── SendRefused                 the homeserver will never accept this event as it is
+│   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
@@ -62,6 +63,23 @@ class SendRefused(WintermuteError):
         super().__init__(message)
         self.code = code
         """The Matrix error code, such as `M_FORBIDDEN`."""
+
+
+class ApprovalNeeded(SendRefused):
+    """The homeserver wants user-interactive authentication (Matrix spec, client-server API)."""
+
+    def __init__(self, flows: tuple[tuple[str, ...], ...], session: str, page: str) -> None:
+        super().__init__("the homeserver wants more than our login for this", "M_UNAUTHORIZED")
+        self.flows = flows
+        """Each a way to do it: the stages to pass, by name."""
+        self.session = session
+        self.page = page
+        """Where a person approves it; "" when that is no way."""
+
+    @property
+    def by_password(self) -> bool:
+        """Whether a password alone will do."""
+        return ("m.login.password",) in self.flows
 
 
 class MemoryUnavailable(WintermuteError):

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 from tests.world.bot import Bot, Json, meet, write_settings
+from tests.world.current import CurrentClient
 from tests.world.homeserver import Homeserver
+from tests.world.person import Person
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 
@@ -28,11 +30,31 @@ class NewPerson(Protocol):
     async def __call__(self, name: str, *, via: str = "") -> MatrixUser: ...
 
 
+class HasAccount(Protocol):
+    """A person or a bot."""
+
+    @property
+    def user_id(self) -> str: ...
+
+
+class NewCurrent(Protocol):
+    """`current`: a new user at a current client, or one more device of somebody."""
+
+    async def __call__(
+        self,
+        who: str | HasAccount,
+        *,
+        via: str = "",
+        identity: bool = True,
+        strict: bool = False,
+    ) -> CurrentClient: ...
+
+
 class NewBot(Protocol):
     """`bot`: a daemon with a new account and folder, killed when the test ends."""
 
     async def __call__(
-        self, owner: MatrixUser, *, via: str = "", start: bool = True, **changes: Json
+        self, owner: HasAccount, *, via: str = "", start: bool = True, **changes: Json
     ) -> Bot: ...
 
 
@@ -41,9 +63,9 @@ class NewRoom(Protocol):
 
     async def __call__(
         self,
-        host: MatrixUser,
-        daemon: Bot,
-        *guests: MatrixUser,
+        host: Person,
+        daemon: HasAccount,
+        *guests: Person,
         encrypted: bool = False,
         name: str = "",
     ) -> str: ...
@@ -84,8 +106,36 @@ class Scene:
         client = MatrixUser(via or self._homeserver.url, login, self._folder / login.device_id)
         return await self._stack.enter_async_context(client)
 
+    async def current(
+        self,
+        who: str | HasAccount,
+        *,
+        via: str = "",
+        identity: bool = True,
+        strict: bool = False,
+    ) -> CurrentClient:
+        """A new user at a current client, or a further device of a person's or a bot's account.
+
+        `identity`: it is signed, by the identity of the client given as `who` or one of its own.
+        """
+        if isinstance(who, str):
+            login = self._homeserver.user(self._fresh(who))
+        else:
+            login = self._homeserver.login(who.user_id[1:].partition(":")[0])
+        client = CurrentClient(
+            via or self._homeserver.url, login, self._folder / login.device_id, strict=strict
+        )
+        await self._stack.enter_async_context(client)
+        if isinstance(who, CurrentClient):
+            if identity:
+                await who.share_identity(client)
+            await who.until_so(lambda: who.knows(client.user_id, client.device_id, signed=identity))
+        elif identity:
+            await client.make_identity()
+        return client
+
     async def bot(
-        self, owner: MatrixUser, *, via: str = "", start: bool = True, **changes: Json
+        self, owner: HasAccount, *, via: str = "", start: bool = True, **changes: Json
     ) -> Bot:
         """A daemon with a new account and folder; `via` is another way to the homeserver.
 
@@ -108,11 +158,12 @@ class Scene:
 
     async def room(
         self,
-        host: MatrixUser,
-        daemon: Bot,
-        *guests: MatrixUser,
+        host: Person,
+        daemon: HasAccount,
+        *guests: Person,
         encrypted: bool = False,
         name: str = "",
     ) -> str:
         """A new room, once all are in it; a direct chat without guests."""
-        return await meet(host, daemon.user_id, *guests, encrypted=encrypted, name=name)
+        people = [cast(MatrixUser, person) for person in (host, *guests)]  # `meet` says no wider
+        return await meet(people[0], daemon.user_id, *people[1:], encrypted=encrypted, name=name)

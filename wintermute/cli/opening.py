@@ -10,6 +10,7 @@ from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
 from wintermute.config.secrets import redaction, secret_values
 from wintermute.errors import ConfigurationError
+from wintermute.matrix.seeds import secret_seeds
 from wintermute.matrix.session import load
 
 
@@ -27,5 +28,6 @@ def _kept_login(folder: Path) -> tuple[str, ...]:
     try:
         session = load(folder)
     except (ConfigurationError, OSError):
-        return ()
-    return (session.access_token, session.pickle_key) if session else ()
+        session = None
+    login = (session.access_token, session.pickle_key) if session else ()
+    return (*login, *secret_seeds(folder))

@@ -87,6 +87,11 @@ class Matrix:
         "required: encrypted rooms only; preferred: plain rooms too; off: no encrypted rooms.",
         "required",
     )
+    unsigned_devices: Literal["refuse", "accept"] = key(
+        "Sessions that a person has not verified: refuse their messages, or accept: answer them "
+        "with the rights of another person.",
+        "refuse",
+    )
     mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
     streaming: bool = key("Show answers while they are written.", True, later=True)
 

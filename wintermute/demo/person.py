@@ -14,6 +14,7 @@ from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.login import logged_in
+from wintermute.matrix.people import People
 from wintermute.matrix.session import Session
 from wintermute.messages import Json
 from wintermute.text import harmless
@@ -122,9 +123,7 @@ async def present(matrix: Matrix, folder: Path) -> AsyncIterator[Person]:
     """The person of this account, logged in, with keys, and known to others."""
     clock = SystemClock()
     session = await logged_in(matrix, folder)
-    async with open_client(
-        matrix.homeserver, session, folder, new_id, clock, encryption=True
-    ) as client:
+    async with open_client(matrix, session, folder, new_id, clock, People()) as client:
         person = Person(client, session, folder / "since", clock)
         await person.begin()
         yield person

@@ -18,7 +18,7 @@ OVERSIZE = "oversize_"
 RESULT = "result_"
 """How the id of a sub-session's event begins, followed by the turn that spawned it and its own."""
 
-State = Literal["locked", "waiting", "casting", "answered", "ignored"]
+State = Literal["locked", "untrusted", "waiting", "casting", "answered", "ignored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """An event that could not be decrypted yet, as it came."""
+    """An event as it came that could not be decrypted yet, or not be trusted yet."""
 
     seq: int
     conversation_id: str
     room_id: str
     raw: Json
     received_at: datetime
+    state: State = "locked"
 
 
 class Inbox:
@@ -133,16 +134,32 @@ class Inbox:
         return await self.store(tx, cause.conversation_id, event, "waiting")
 
     async def store_locked(
-        self, tx: Transaction, conversation_id: str, room_id: str, event_id: str, raw: Json
+        self,
+        tx: Transaction,
+        conversation_id: str,
+        room_id: str,
+        event_id: str,
+        raw: Json,
+        state: State = "locked",
     ) -> None:
-        """Keep an event that could not be decrypted, with its raw form (X-021)."""
+        """Keep an event that could not be decrypted or trusted, with its raw form (X-021, X-034)."""
         now = stamp(self._clock.now())
         await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
             " kind, body, direct, raw, sent_at, received_at, state)"
-            " VALUES (?, ?, ?, ?, '', 'other', 'locked', '', 0, ?, ?, ?, 'locked')"
-            " ON CONFLICT (event_id) DO NOTHING",
-            (event_id, conversation_id, room_id, str(raw.get("sender")), json.dumps(raw), now, now),
+            " VALUES (?, ?, ?, ?, '', 'other', 'locked', '', 0, ?, ?, ?, ?)"
+            " ON CONFLICT (event_id) DO UPDATE SET state = excluded.state"
+            " WHERE state IN ('locked', 'untrusted')",
+            (
+                event_id,
+                conversation_id,
+                room_id,
+                str(raw.get("sender")),
+                json.dumps(raw),
+                now,
+                now,
+                state,
+            ),
         )
 
     async def unlock(self, tx: Transaction, seq: int, incoming: Incoming, state: State) -> None:
@@ -150,7 +167,7 @@ class Inbox:
         await tx.execute(
             "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
             " direct = ?, by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?"
-            " WHERE seq = ? AND state = 'locked'",
+            " WHERE seq = ? AND state IN ('locked', 'untrusted')",
             (
                 incoming.sender,
                 self._redact(incoming.sender_name),
@@ -170,16 +187,25 @@ class Inbox:
     async def discard_locked(self, tx: Transaction, seq: int) -> None:
         """The decrypted event turned out to be nothing for us."""
         await tx.execute(
-            "UPDATE inbox SET state = 'ignored', raw = '' WHERE seq = ? AND state = 'locked'",
+            "UPDATE inbox SET state = 'ignored', raw = '' WHERE seq = ?"
+            " AND state IN ('locked', 'untrusted')",
             (seq,),
         )
 
-    async def locked(self, limit: int = 200) -> list[Locked]:
-        """The newest undecrypted events, oldest of them first."""
+    async def discard_untrusted(self, tx: Transaction, before: datetime) -> None:
+        """Nobody vouched for them in all that time."""
+        await tx.execute(
+            "UPDATE inbox SET state = 'ignored', raw = '' WHERE state = 'untrusted'"
+            " AND received_at < ?",
+            (stamp(before),),
+        )
+
+    async def locked(self, state: State = "locked", limit: int = 200) -> list[Locked]:
+        """The newest undecrypted events, or untrusted ones; oldest of them first."""
         rows = await self._database.rows(
-            "SELECT * FROM (SELECT seq, conversation_id, room_id, raw, received_at FROM inbox"
-            " WHERE state = 'locked' ORDER BY seq DESC LIMIT ?) ORDER BY seq",
-            (limit,),
+            "SELECT * FROM (SELECT seq, conversation_id, room_id, raw, received_at, state FROM inbox"
+            " WHERE state = ? ORDER BY seq DESC LIMIT ?) ORDER BY seq",
+            (state, limit),
         )
         return [
             Locked(
@@ -188,6 +214,7 @@ class Inbox:
                 row["room_id"],
                 json.loads(row["raw"]),
                 moment(row["received_at"]),
+                row["state"],
             )
             for row in rows
         ]
@@ -417,7 +444,7 @@ class Inbox:
             asked,
         )
         row = await tx.row(
-            "SELECT count(*) AS n FROM inbox WHERE state IN ('waiting', 'casting', 'locked')"
+            "SELECT count(*) AS n FROM inbox WHERE state IN ('waiting', 'casting', 'locked', 'untrusted')"
             f" AND {meant}",
             asked,
         )

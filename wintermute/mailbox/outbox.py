@@ -20,8 +20,8 @@ UNTRIED = (0, None, None)
 NOT_ALONE = "meant for one person, who is not alone there any more"
 """Why a message is kept back."""
 NEXT = (
-    "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to FROM outbox"
-    " WHERE room_id = ? AND state = 'waiting' ORDER BY reacts_to IS NOT NULL, seq LIMIT 1"
+    "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to, apart FROM outbox"
+    " WHERE room_id = ? AND state = 'waiting' ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
 )
 
 
@@ -59,6 +59,8 @@ class Outgoing:
     late: Late | None = None
     meant_for: str = ""
     reacts_to: str | None = None
+    apart: bool = False
+    """In an encryption session of its own, before all that waits (X-035)."""
 
     def mark(self, now: datetime) -> str:
         """What is to be added to the end when it is said now."""
@@ -100,16 +102,18 @@ class Outbox:
         answers: str | None = None,
         late: Late | None = None,
         meant_for: str = "",
+        apart: bool = False,
     ) -> str:
         """Promise to say something; from the commit on it will be said, once.
 
-        `meant_for`: a scope, when it is not for whoever is in the room by then.
+        `meant_for`: a scope, when it is not for whoever is in the room by then. `apart`: before
+        all that waits, in an encryption session of its own.
         """
         outbox_id = self._new_id("out")
         await tx.execute(
             "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers,"
-            " late_after, late_mark, meant_for, state, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+            " late_after, late_mark, meant_for, apart, state, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
             (
                 outbox_id,
                 conversation_id,
@@ -121,6 +125,7 @@ class Outbox:
                 stamp(late.after) if late else None,
                 late.mark if late else "",
                 meant_for,
+                apart,
                 stamp(self._clock.now()),
             ),
         )
@@ -378,6 +383,7 @@ def _outgoing(row: Row) -> Outgoing:
         late=Late(moment(after), row["late_mark"]) if after else None,
         meant_for=row["meant_for"],
         reacts_to=row["reacts_to"],
+        apart=bool(row["apart"]),
     )
 
 

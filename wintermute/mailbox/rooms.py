@@ -88,6 +88,11 @@ class KnownRooms:
         rows = await tx.rows("SELECT room_id FROM rooms WHERE state = 'left'")
         return frozenset(row["room_id"] for row in rows)
 
+    async def is_encrypted(self, tx: Transaction, room_id: str) -> bool:
+        """Whether a room was ever seen as encrypted."""
+        query = "SELECT 1 FROM rooms WHERE room_id = ? AND encrypted"
+        return await tx.row(query, (room_id,)) is not None
+
     async def encrypted(self) -> frozenset[str]:
         """Rooms in which nothing may ever be sent in clear."""
         rows = await self._database.rows("SELECT room_id FROM rooms WHERE encrypted")

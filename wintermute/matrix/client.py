@@ -7,7 +7,7 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -29,14 +29,18 @@ from nio.exceptions import (
 from peewee import PeeweeException
 
 from wintermute.clock import Clock
+from wintermute.config.schema import Matrix
 from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
+from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import Account, RoomView
-from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.keys import Keys, keep_before_upload, known
+from wintermute.matrix.people import Device, People, Verdict
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
+from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
 SYNC_FILTER = (
@@ -55,6 +59,14 @@ UNREADABLE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An event in clear, and whose device its session belongs to, if that is any we know."""
+
+    event: Json
+    device: Device | None = None
+
+
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
@@ -62,6 +74,36 @@ class MatrixClient:
         self._nio = nio
         self._keys = keys
         self.account = account
+        self.people = keys.people
+
+    @property
+    def identity(self) -> IdentityState:
+        """How it stands with our cross-signing identity."""
+        if self._nio.olm is None:
+            return IdentityState("ok", "none: matrix.encryption is off")
+        return self._keys.identity.state
+
+    @property
+    def device_key(self) -> str:
+        """The public key of our device; "" without encryption."""
+        return str(self._nio.olm.account.identity_keys["ed25519"]) if self._nio.olm else ""
+
+    @property
+    def master_key(self) -> str:
+        """The public key of our identity while it is the one that is served; else ""."""
+        return self._keys.identity.master
+
+    async def fresh_keys(self, user: str) -> dict[str, str]:
+        """The keys of a user's devices and identity as they are served now, by their ids."""
+        await self._keys.ask({user})
+        devices = self._nio.olm.device_store.active_user_devices(user)
+        found = {f"{ED25519}{device.id}": str(device.ed25519) for device in devices}
+        master = self.people.master_key(user)
+        return found | ({f"{ED25519}{master}": master} if master else {})
+
+    async def send_to_device(self, kind: str, user: str, device: str, content: Json) -> None:
+        """Say something in clear to one device of a user, or to all with `*`."""
+        await self._keys.to_devices(kind, {user: {device: content}})
 
     @property
     def key_trouble(self) -> str:
@@ -109,8 +151,13 @@ class MatrixClient:
 
     def decrypted(self, room_id: str, event: Json) -> Json | None:
         """A room event in clear; None while its key is missing or it is garbage."""
+        opened = self.opened(room_id, event)
+        return opened.event if opened else None
+
+    def opened(self, room_id: str, event: Json) -> Opened | None:
+        """A room event in clear and whence it came; None while its key is missing or it is garbage."""
         if event["type"] != "m.room.encrypted":
-            return event
+            return Opened(event)
         encrypted = megolm(event)
         if encrypted is None or self._nio.olm is None:
             return None
@@ -122,7 +169,27 @@ class MatrixClient:
             source = self._nio.decrypt_event(parsed).source
         except UNREADABLE:
             return None
-        return source if isinstance(source, dict) else None
+        if not isinstance(source, dict):
+            return None
+        return Opened(source, self._origin(room_id, encrypted))
+
+    def _origin(self, room_id: str, event: Json) -> Device | None:
+        """The device whose session encrypted an event; nio takes the sender's word (notes, end)."""
+        olm, content, sender = self._nio.olm, event["content"], event["sender"]
+        session = olm.inbound_group_store.get(room_id, content["sender_key"], content["session_id"])
+        keys = (content["sender_key"], session.ed25519)
+        for user in (sender, *(set(olm.device_store.users) - {sender})):
+            for device in olm.device_store[user].values():
+                if (device.curve25519, device.ed25519) == keys:
+                    return known(device)
+        olm.users_for_key_query.add(sender)
+        return None
+
+    def verdict(self, opened: Opened, sender: str) -> Verdict:
+        """What an encrypted event is worth as the word of its sender."""
+        if opened.device is None or opened.device.user_id != sender:
+            return "foreign"
+        return self.people.verdict(opened.device)
 
     @property
     def rooms(self) -> tuple[str, ...]:
@@ -142,6 +209,11 @@ class MatrixClient:
         }
         return RoomView(room_id, members, invited, encrypted=room.encrypted)
 
+    def is_held(self, room_id: str) -> bool:
+        """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""
+        view = self.room(room_id)
+        return any(map(self.people.is_changed, (*view.members, *view.invited)))
+
     async def upkeep(self) -> None:
         """What encryption wants done after each sync: upload, query and claim keys, to-device."""
         with translated():
@@ -155,19 +227,23 @@ class MatrixClient:
         *,
         encrypted: bool,
         event_type: str = "m.room.message",
+        apart: bool = False,
     ) -> str:
         """Send an event once per `txn_id`; its id.
 
         `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
-        either we or nio believe it is encrypted.
+        either we or nio believe it is encrypted. `apart`: in a session of its own, which people
+        with a changed identity can read too.
         """
         room = self._nio.rooms.get(room_id)
         payload = content
         if room is not None and room.encrypted and self._nio.olm is not None:
             with translated():
-                await self._keys.share(room_id)
+                await self._keys.share(room_id, apart=apart)
                 # (What it relates to stays readable beside it, as the homeserver needs it.)
                 event_type, payload = self._nio.encrypt(room_id, event_type, content)
+                if apart:
+                    self._keys.end_session(room_id)
         elif encrypted or (room is not None and room.encrypted):
             raise SendRefused(
                 "the room is encrypted and we cannot encrypt for it (see matrix.encryption)",
@@ -200,18 +276,14 @@ class MatrixClient:
 
 @contextlib.asynccontextmanager
 async def open_client(
-    homeserver: str,
-    session: Session,
-    folder: Path,
-    new_id: NewId,
-    clock: Clock,
-    *,
-    encryption: bool,
+    matrix: Matrix, session: Session, folder: Path, new_id: NewId, clock: Clock, people: People
 ) -> AsyncIterator[MatrixClient]:
     """A client for a login, its key store open; closed at the end.
 
-    `folder` holds nio's key store: a database file of its own, never opened by our driver.
+    `folder` holds nio's key store, a database file of its own that is never opened by our driver,
+    and the seeds of our identity.
     """
+    encryption = matrix.encryption != "off"
     config = AsyncClientConfig(
         encryption_enabled=encryption,
         pickle_key=session.pickle_key,
@@ -220,9 +292,11 @@ async def open_client(
         max_limit_exceeded=0,
         request_timeout=30,
     )
-    nio = AsyncClient(homeserver, session.user_id, session.device_id, str(folder), config)
+    nio = AsyncClient(matrix.homeserver, session.user_id, session.device_id, str(folder), config)
     account = Account(session.user_id, session.device_id, display_name="")
-    keys = Keys(nio, new_id, clock)
+    identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
+    refuse = matrix.unsigned_devices == "refuse"
+    keys = Keys(nio, new_id, clock, people, identity, refuse_unsigned=refuse)
     try:
         if encryption:
             await asyncio.to_thread(_restore, nio, session, store_file(folder, session))

@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse
 from nio import AsyncClient
 
-from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.errors import ApprovalNeeded, HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.messages import Json
 
 TOKEN_GONE = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED"})
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
+PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
+"""Stages of authentication that a person settles at a web page (MSC4312)."""
+PAGE = re.compile(r"https?://[!-~]{1,1000}")
 LOG_IN_AGAIN = (
     "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
     "matrix.password (or a new access_token) is set, and start again"
@@ -62,6 +66,8 @@ def refuse(status: int, answer: Json) -> None:
     code = answer.get("errcode")
     if code in TOKEN_GONE:
         raise LoginRefused(LOG_IN_AGAIN)
+    if status == 401 and isinstance(answer.get("flows"), list):
+        raise approval(answer)
     if status == 429 or code == "M_LIMIT_EXCEEDED":
         wait = answer.get("retry_after_ms")
         seconds = (
@@ -72,3 +78,19 @@ def refuse(status: int, answer: Json) -> None:
         hint = ": is matrix.homeserver right?" if status == 404 else ""
         raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip() + hint)
     raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code)
+
+
+def approval(answer: Json) -> ApprovalNeeded:
+    """What a 401 of interactive authentication asks for, whatever is in it."""
+    flows = [flow.get("stages") for flow in answer["flows"] if isinstance(flow, dict)]
+    stages = tuple(
+        tuple(str(stage)[:100] for stage in flow) for flow in flows if isinstance(flow, list)
+    )
+    session, params = answer.get("session"), answer.get("params")
+    wanted = {flow[0] for flow in stages if len(flow) == 1}
+    offered = (
+        [params.get(name) for name in PAGES if name in wanted] if isinstance(params, dict) else []
+    )
+    pages = [page.get("url") for page in offered if isinstance(page, dict)]
+    page = next((url for url in pages if isinstance(url, str) and PAGE.fullmatch(url)), "")
+    return ApprovalNeeded(stages, session if isinstance(session, str) else "", page)

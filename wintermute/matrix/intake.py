@@ -5,27 +5,36 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from wintermute.clock import Clock
+from wintermute.config.schema import Matrix
 from wintermute.db import Database, Transaction
 from wintermute.health.store import Health
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, Locked, State
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
-from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.client import MatrixClient, Opened
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import (
     Account,
     Policy,
     RoomView,
     inviter,
-    is_direct,
     mapping,
     read_event,
     string,
     views,
 )
+from wintermute.matrix.people import Verdict
 from wintermute.matrix.relations import read_edit, read_reaction
 from wintermute.matrix.sieve import SyncBatch, is_malformed_message
+from wintermute.matrix.trust import (
+    UNSIGNED,
+    UNSIGNED_IN_CLEAR,
+    Trust,
+    Worth,
+    room_conversation,
+    worth,
+)
 from wintermute.messages import Incoming, Json
 
 MOST_BOT_EXCHANGES = 3  # X-004
@@ -41,10 +50,17 @@ LOCKED = (
     "I could not decrypt a message here. Sending it again usually helps; I read the old one as soon "
     "as its key reaches me."
 )
+BRIDGED = (
+    "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
+    "bridge, I only hear those who write to me with a Matrix client of their own."
+)
 KEYS_LOST = (
     "My encryption keys were lost, so I am here with a new device. I cannot read encrypted messages "
-    "from before; if you verified me, please do so again."
+    "from before. "
 )
+SAME_IDENTITY = "It is signed by the same identity: nothing has to be verified again."
+OTHER_IDENTITY = "If you verified me, please do so again."
+UNTRUSTED_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,8 @@ class Arrival:
     event: Json
     view: RoomView
     account: Account
+    verdict: Verdict = "good"
+    device_id: str = ""
     locked: Locked | None = None
 
     @property
@@ -93,8 +111,9 @@ class Intake:
         conversations: Conversations,
         health: Health,
         followups: FollowUps,
+        trust: Trust,
         policy: Policy,
-        encryption: str,
+        settings: Matrix,
         clock: Clock,
     ) -> None:
         self._database = database
@@ -106,7 +125,8 @@ class Intake:
         self._health = health
         self._followups = followups
         self._policy = policy
-        self._encryption = encryption
+        self._settings = settings
+        self.trust = trust
         self._clock = clock
 
     async def store(self, batch: SyncBatch, rooms: Sequence[RoomEvents]) -> set[str]:
@@ -148,9 +168,10 @@ class Intake:
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us; its conversation then."""
-        clear = self._client.decrypted(view.room_id, event)
+        opened = self._client.opened(view.room_id, event)
         encrypted = event["type"] == "m.room.encrypted"
-        if clear is None:
+        verdict = await self._verdict(tx, event, opened, view)
+        if opened is None or verdict == "foreign":
             await self._health.count_in(tx, "undecryptable", 1)
             if event["sender"] not in self._policy.allowed:  # background at most: not worth keeping
                 return None
@@ -160,8 +181,36 @@ class Intake:
             )
             return conversation
         await self._health.count_in(tx, "decrypted", int(encrypted))
-        await self._health.count_in(tx, "malformed", int(is_malformed_message(clear)))
-        return await self._take(tx, Arrival(event, clear, view, self._account(view)))
+        await self._health.count_in(tx, "malformed", int(is_malformed_message(opened.event)))
+        return await self._take(tx, self._arrival(event, opened, view, verdict))
+
+    async def _verdict(
+        self, tx: Transaction, raw: Json, opened: Opened | None, view: RoomView
+    ) -> Verdict:
+        """What an event is worth as the word of its sender."""
+        sender = str(raw["sender"])
+        if raw["type"] == "m.room.encrypted":
+            return self._client.verdict(opened, sender) if opened else "foreign"
+        people = self._client.people
+        if people.is_changed(sender):
+            return "changed"
+        if sender not in people.allowed or not people.cross_signs(sender):
+            return "good"
+        # What comes in clear where everything is encrypted, no device of theirs has signed.
+        secret = view.encrypted or await self._known.is_encrypted(tx, view.room_id)
+        return "unsigned" if secret else "good"
+
+    def _arrival(
+        self,
+        raw: Json,
+        opened: Opened,
+        view: RoomView,
+        verdict: Verdict,
+        locked: Locked | None = None,
+    ) -> Arrival:
+        device_id = opened.device.device_id if opened.device else ""
+        account = self._account(view)
+        return Arrival(raw, opened.event, view, account, verdict, device_id, locked)
 
     async def _take(self, tx: Transaction, came: Arrival) -> str | None:
         """Store what an event in clear is to us; its conversation then."""
@@ -177,7 +226,9 @@ class Intake:
         # be undone, and can say nothing to us.
         reaction = read_reaction(*asked)
         if reaction is not None:
-            command = await self._followups.command(tx, reaction)
+            command = None
+            if came.verdict != "changed":
+                command = await self._followups.command(tx, reaction)
             if command is None:
                 return None
             return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
@@ -185,9 +236,15 @@ class Intake:
         if edit is not None:
             return await self._edited(tx, came, edit)
         incoming = read_event(*asked)
-        if incoming is None:
-            return None
+        return await self._message(tx, came, incoming) if incoming else None
+
+    async def _message(self, tx: Transaction, came: Arrival, incoming: Incoming) -> str:
         conversation = await self._home(tx, came)
+        worth_of = self._worth(came)
+        if worth_of == "held":
+            return await self._hold(tx, conversation, came)
+        if worth_of == "other" and incoming.origin == "owner":
+            incoming = replace(incoming, origin="other")
         takes = await self._takes(tx, conversation, incoming, came)
         if incoming.kind == "context":  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
@@ -201,11 +258,18 @@ class Intake:
         if original is None or known:
             return None
         conversation = await self._home(tx, came)
-        if original.state == "locked":  # what it changes has no text yet: with it, later
+        if self._worth(came) == "held":
+            return await self._hold(tx, conversation, came)
+        if original.state in (
+            "locked",
+            "untrusted",
+        ):  # what it changes has no text yet: with it, later
             await self._inbox.store_locked(tx, conversation, edit.room_id, edit.event_id, came.raw)
             return conversation
         if await self._refuses(tx, conversation, came):
             return None
+        if self._worth(came) == "other" and edit.origin == "owner":
+            edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if not await self._followups.is_newest(tx, edit, original, seq):
             await self._followups.note(tx, edit, original)
@@ -236,11 +300,23 @@ class Intake:
         return replace(account, display_name=view.members.get(account.user_id, ""))
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
-        scope = f"room:{view.room_id}"
-        if is_direct(view, self._account(view), self._policy):
-            us = self._client.account.user_id
-            scope = f"person:{next(user for user in view.members if user != us)}"
-        return await self._conversations.in_room(tx, view.room_id, scope)
+        account = self._client.account
+        return await room_conversation(tx, self._conversations, view, account, self._policy)
+
+    def _worth(self, came: Arrival) -> Worth:
+        accept = self._settings.unsigned_devices == "accept"
+        return worth(came.verdict, encrypted=came.encrypted, accept=accept)
+
+    async def _hold(self, tx: Transaction, conversation: str, came: Arrival) -> str:
+        """Keep what cannot be trusted yet; the room hears once per device how it can be (X-034)."""
+        room_id, sender = came.view.room_id, str(came.raw["sender"])
+        event_id = str(came.raw["event_id"])
+        await self._inbox.store_locked(tx, conversation, room_id, event_id, came.raw, "untrusted")
+        if came.verdict == "unsigned":
+            notice = UNSIGNED.format(person=sender, device=came.device_id)
+            key = f"unsigned {sender} {came.device_id} {room_id}"
+            await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
+        return conversation
 
     async def _takes(
         self, tx: Transaction, conversation: str, incoming: Incoming, came: Arrival
@@ -253,14 +329,14 @@ class Intake:
         return True
 
     async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
-        """Whether what came in clear should not have; its room is told then (X-015)."""
-        if self._encryption != "required" or came.encrypted:
+        """Whether what came in clear should not have; its room is told then (X-015, X-034)."""
+        unsigned = self._worth(came) == "refused"
+        if came.encrypted or not (unsigned or self._settings.encryption == "required"):
             return False
         # In an encrypted room too: whoever runs the homeserver could have written it.
-        room_id = came.view.room_id
-        await self._outbox.notice_once(
-            tx, f"plain {room_id}", DAY, conversation, room_id, ONLY_ENCRYPTED
-        )
+        room_id, sender = came.view.room_id, str(came.raw["sender"])
+        notice = UNSIGNED_IN_CLEAR.format(person=sender) if unsigned else ONLY_ENCRYPTED
+        await self._outbox.notice_once(tx, f"plain {room_id}", DAY, conversation, room_id, notice)
         return True
 
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
@@ -269,39 +345,71 @@ class Intake:
         welcome = host in self._policy.allowed and here
         await self._known.invited(tx, room_id, host or "", welcome)
 
+    async def settle(self) -> set[str]:
+        """After a look at people's keys: the conversations in which something waits now."""
+        return await self.reconsider() if await self.trust.settle() else set()
+
+    async def reconsider(self) -> set[str]:
+        """Look again at what could not be trusted; the conversations in which something waits now."""
+        return await self.unlock(new_keys=True) | await self._tried(await self._untrusted())
+
     async def unlock(self, *, new_keys: bool) -> set[str]:
         """Try again what could not be decrypted; the conversations in which something waits now.
 
         Without new keys only the person is told, when it is time.
         """
+        rows = await self._inbox.locked()
+        if new_keys:
+            return await self._tried(rows)
+        for row in rows:
+            await self._complain(row, None)
+        return set()
+
+    async def _tried(self, rows: Sequence[Locked]) -> set[str]:
         woken: set[str] = set()
-        for row in await self._inbox.locked():
-            clear = self._client.decrypted(row.room_id, row.raw) if new_keys else None
-            if clear is None:
-                await self._complain(row)
+        for row in rows:
+            opened = self._client.opened(row.room_id, row.raw)
+            sender, encrypted = str(row.raw["sender"]), row.raw["type"] == "m.room.encrypted"
+            if opened is None or (encrypted and self._client.verdict(opened, sender) == "foreign"):
+                await self._complain(row, opened)
                 continue
             view = self._client.room(row.room_id)
-            came = Arrival(row.raw, clear, view, self._account(view), row)
             async with self._database.transaction() as tx:
-                await self._health.count_in(tx, "decrypted", int(came.encrypted))
+                verdict = await self._verdict(tx, row.raw, opened, view)
+                was_locked = row.state == "locked" and encrypted
+                await self._health.count_in(tx, "decrypted", int(was_locked))
+                came = self._arrival(row.raw, opened, view, verdict, row)
                 conversation = await self._take(tx, came)
             if conversation is not None:
                 woken.add(conversation)
         return woken
 
-    async def _complain(self, row: Locked) -> None:
+    async def _untrusted(self) -> list[Locked]:
+        rows = await self._inbox.locked("untrusted")
+        if rows:
+            async with self._database.transaction() as tx:
+                before = self._clock.now() - UNTRUSTED_DAYS * DAY
+                await self._inbox.discard_untrusted(tx, before)
+        return rows
+
+    async def _complain(self, row: Locked, opened: Opened | None) -> None:
         """Say at most once per room and hour that a message stays locked (X-021)."""
         age = self._clock.now() - row.received_at
         sender = row.raw.get("sender")
         if not KEYS_GRACE <= age < DAY or sender not in self._policy.allowed:
             return
+        notice = LOCKED
+        if opened is not None and opened.device is not None:
+            notice = BRIDGED.format(sender=sender, owner=opened.device.user_id)
         key = f"locked {row.room_id}"
         async with self._database.transaction() as tx:
-            await self._outbox.notice_once(tx, key, HOUR, row.conversation_id, row.room_id, LOCKED)
+            await self._outbox.notice_once(tx, key, HOUR, row.conversation_id, row.room_id, notice)
 
     async def tell_keys_lost(self) -> None:
-        """Say once in every encrypted room that we have a new device (X-016)."""
+        """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""
         device = self._client.account.device_id
+        same = self._client.identity.signed and not self._client.identity.made
+        notice = KEYS_LOST + (SAME_IDENTITY if same else OTHER_IDENTITY)
         for room_id in sorted(await self._known.encrypted()):
             view = self._client.room(room_id)
             if not view.members:
@@ -314,5 +422,5 @@ class Intake:
                     3650 * DAY,
                     conversation,
                     room_id,
-                    KEYS_LOST,
+                    notice,
                 )

@@ -6,8 +6,9 @@ has uploaded must not end the daemon, nor leave a person without an answer.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from nio import (
     AsyncClient,
@@ -16,36 +17,71 @@ from nio import (
     KeysQueryResponse,
     KeysUploadResponse,
     RoomMember,
-    ShareGroupSessionResponse,
     ToDeviceResponse,
 )
+from nio.crypto import OlmDevice
 
 from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
+from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
 from wintermute.matrix.http import call, path
+from wintermute.matrix.people import Device, People
 from wintermute.matrix.sieve import counts, members
+from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 60.0
 """After a query in which somebody was missing: their homeserver may be away for long."""
 UPLOAD_AGAIN_SECONDS = 3600.0
+CLAIM_AGAIN_SECONDS = 60.0
+"""After a device had no one-time key left to begin a session with."""
+DEVICES_A_REQUEST = 20
+T = TypeVar("T")
+MEGOLM = "m.megolm.v1.aes-sha2"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Which devices have the key of a session, and which were told that they do not get it."""
+
+    session_id: str
+    given: frozenset[Device]
+    withheld: frozenset[Device]
 
 
 class Keys:
     """What encryption wants done on the homeserver; nothing while it is off."""
 
-    def __init__(self, nio: AsyncClient, new_id: NewId, clock: Clock) -> None:
+    def __init__(
+        self,
+        nio: AsyncClient,
+        new_id: NewId,
+        clock: Clock,
+        people: People,
+        identity: CrossSigning,
+        *,
+        refuse_unsigned: bool,
+    ) -> None:
+        """`refuse_unsigned`: devices that a person with an identity did not sign get no keys."""
         self._nio = nio
         self._new_id = new_id
         self._clock = clock
+        self._refuse_unsigned = refuse_unsigned
         self._turn = asyncio.Lock()
+        self._sharing = asyncio.Lock()
+        self._shared: dict[str, Shared] = {}
+        self._claimed: dict[Device, float] = {}
+        self._own: Json = {}
+        self._watched = people.allowed | {nio.user_id}
         self._unanswered: frozenset[str] = frozenset()
         self._ask_again = 0.0
         self._upload_again = 0.0
         self._dropped = 0
+        self.people = people
+        self.identity = identity
         self.trouble = ""
         """Why the homeserver refuses our keys, for the status; empty when it does not."""
 
@@ -64,7 +100,15 @@ class Keys:
             return
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
+        # Of the allowed we want to know in plain rooms too, and of ourselves before any room.
+        self._nio.olm.users_for_key_query |= self._watched
+        self._watched = frozenset()
+        if self.identity.wants():
+            self._nio.olm.users_for_key_query.add(self._nio.user_id)
         await self._query()
+        if self._own and self._nio.olm.account.shared:
+            await self.identity.settle(self._own, lambda: self.ask({self._nio.user_id}))
+            self._own = {}
         async with self._turn:
             if self._nio.should_claim_keys:
                 await self._claim(self._nio.get_users_for_key_claiming())
@@ -73,10 +117,12 @@ class Keys:
                 self._nio.olm.key_request_devices_no_session.clear()
         await self._send_waiting()
 
-    async def share(self, room_id: str) -> None:
-        """See that every device in a room has, or gets, the key of our next message.
+    async def share(self, room_id: str, *, apart: bool = False) -> None:
+        """See that every device that is to read our next message in a room has its key, and no other.
 
-        nio's own sharing passes over a request that failed; then somebody could not read us.
+        A session is used as long as exactly the same devices are to have it. nio's own sharing
+        knows no signatures, and passes over a request that failed. `apart`: in a new session,
+        which goes to the devices of changed identities too; whoever asks ends it after one message.
         """
         nio, room = self._nio, self._nio.rooms[room_id]
         if not room.members_synced:
@@ -84,31 +130,122 @@ class Keys:
             joined = [RoomMember(user, name, None) for user, name in members(answer).items()]
             await nio.receive_response(JoinedMembersResponse(joined, room_id))
         await self._query()
-        if not nio.olm.should_share_group_session(room_id):
-            return
-        async with self._turn:
-            missing = nio.get_missing_sessions(room_id)
-            if missing:
-                await self._claim(missing)
-        everyone = list(room.users)
-        if (missing or self._unanswered & set(everyone)) and not self._reaches_anybody(everyone):
-            raise HomeserverUnavailable("nobody in the room can be given our key yet")
-        for shared_with, messages in nio.olm.share_group_session_parallel(
-            room_id, everyone, ignore_unverified_devices=True
-        ):
-            target = path("sendToDevice", "m.room.encrypted", self._new_id("share"))
-            await call(nio, "PUT", target, messages)
-            await nio.receive_response(ShareGroupSessionResponse(room_id, shared_with))
-        nio.olm.outbound_group_sessions[room_id].shared = True
+        async with self._sharing:
+            everyone = list(room.users)
+            wanted, refused = self._audience(everyone, apart=apart)
+            missing = await self._claim_missing(wanted)
+            reached = {device: olm for device, olm in wanted.items() if device not in missing}
+            if (missing or self._unanswered & set(everyone)) and not self._reaches_anybody(reached):
+                raise HomeserverUnavailable("nobody in the room can be given our key yet")
+            if apart or not self._is_shared_with(room_id, reached.keys()):
+                await self._give(room_id, reached)
+            await self._withhold(room_id, refused)
 
-    def _reaches_anybody(self, users: Collection[str]) -> bool:
-        """Whether one of the others has a device that we can send a key to."""
+    def end_session(self, room_id: str) -> None:
+        """The next message of a room is encrypted anew."""
+        self._nio.olm.outbound_group_sessions.pop(room_id, None)
+
+    def _audience(
+        self, users: Collection[str], *, apart: bool
+    ) -> tuple[dict[Device, OlmDevice], list[Device]]:
+        """The devices that are to read us, and those that must not as nobody vouches for them."""
+        wanted: dict[Device, OlmDevice] = {}
+        refused: list[Device] = []
+        for user in users:
+            for olm_device in self._nio.olm.device_store.active_user_devices(user):
+                device = known(olm_device)
+                if (user, device.device_id) == (self._nio.user_id, self._nio.device_id):
+                    continue
+                if self._admits(device) or (apart and self.people.is_changed(user)):
+                    wanted[device] = olm_device
+                else:
+                    refused.append(device)
+        return wanted, refused
+
+    def _admits(self, device: Device) -> bool:
+        if device.user_id == self._nio.user_id:  # by our own key, whatever the homeserver says
+            return self.identity.vouches_for(device)
+        if self.people.is_changed(device.user_id):
+            return False
+        if not self._refuse_unsigned or not self.people.cross_signs(device.user_id):
+            return True
+        return self.people.is_signed_now(device)
+
+    def _is_shared_with(self, room_id: str, devices: Collection[Device]) -> bool:
+        session = self._nio.olm.outbound_group_sessions.get(room_id)
+        shared = self._shared.get(room_id)
+        if session is None or shared is None or session.expired or not session.shared:
+            return False
+        return shared.session_id == session.id and shared.given == frozenset(devices)
+
+    async def _claim_missing(self, wanted: Collection[Device]) -> set[Device]:
+        """Begin sessions with the devices that we have none with; those with which it failed."""
+        olm, now = self._nio.olm, self._clock.monotonic()
+        missing = {device for device in wanted if not olm.session_store.get(device.curve25519)}
+        due = {device for device in missing if now >= self._claimed.get(device, 0.0)}
+        if not self._reaches_anybody(set(wanted) - missing):
+            due = missing
+        if due:
+            async with self._turn:
+                self._claimed = {d: until for d, until in self._claimed.items() if d in missing}
+                self._claimed |= dict.fromkeys(due, now + CLAIM_AGAIN_SECONDS)
+                asked: dict[str, list[str]] = {}
+                for device in due:
+                    asked.setdefault(device.user_id, []).append(device.device_id)
+                await self._claim(asked)
+        return {device for device in missing if not olm.session_store.get(device.curve25519)}
+
+    async def _give(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
+        """A new session for a room, its key sent to each device. `shared_history` is never set."""
         olm = self._nio.olm
-        return any(
-            olm.session_store.get(device.curve25519)
-            for user in set(users) - {self._nio.user_id}
-            for device in olm.device_store.active_user_devices(user)
-        )
+        olm.create_outbound_group_session(room_id)
+        session = olm.outbound_group_sessions[room_id]
+        key = {
+            "algorithm": MEGOLM,
+            "room_id": room_id,
+            "session_id": session.id,
+            "session_key": session.session_key,
+        }
+        for chunk in chunks([*devices.items()]):
+            messages: dict[str, dict[str, Json]] = {}
+            for device, olm_device in chunk:
+                olm_session = olm.session_store.get(device.curve25519)
+                sealed = olm._olm_encrypt(olm_session, olm_device, "m.room_key", key)
+                messages.setdefault(device.user_id, {})[device.device_id] = sealed
+            await self.to_devices("m.room.encrypted", messages)
+        session.shared = True
+        self._shared[room_id] = Shared(session.id, frozenset(devices), frozenset())
+
+    async def _withhold(self, room_id: str, refused: Collection[Device]) -> None:
+        """Tell devices why they cannot read us (Matrix spec, "Reporting that decryption keys are withheld")."""
+        shared = self._shared[room_id]
+        untold = [device for device in refused if device not in shared.withheld]
+        word = {
+            "algorithm": MEGOLM,
+            "room_id": room_id,
+            "session_id": shared.session_id,
+            "sender_key": self._nio.olm.account.identity_keys["curve25519"],
+            "from_device": self._nio.device_id,
+            "code": "m.unverified",
+            "reason": "The owner of this session has not verified it.",
+        }
+        for chunk in chunks(untold):
+            messages: dict[str, dict[str, Json]] = {}
+            for device in chunk:
+                messages.setdefault(device.user_id, {})[device.device_id] = word
+            await self.to_devices("m.room_key.withheld", messages)
+        if untold:
+            told = shared.withheld | frozenset(untold)
+            self._shared[room_id] = replace(shared, withheld=told)
+
+    async def to_devices(self, kind: str, messages: Mapping[str, Mapping[str, Json]]) -> None:
+        """Send to-device messages: of each user, of each device, the content."""
+        target = path("sendToDevice", kind, self._new_id("device"))
+        await call(self._nio, "PUT", target, {"messages": messages})
+
+    def _reaches_anybody(self, devices: Collection[Device]) -> bool:
+        """Whether one of the others has a device that we can send a key to."""
+        return any(device.user_id != self._nio.user_id for device in devices)
 
     async def _upload(self) -> None:
         """Give the homeserver our keys; a refusal leaves us as able to talk as we were."""
@@ -150,18 +287,32 @@ class Keys:
                 return
             olm.users_for_key_query -= wanted
             try:
-                everything: list[str] = []  # of each, that is: all devices
-                body = {"device_keys": dict.fromkeys(wanted, everything)}
-                answer = await call(self._nio, "POST", path("keys", "query"), body)
+                await self._ask(wanted)
             except BaseException:
                 olm.users_for_key_query |= wanted
                 raise
-            found, dropped = usable_devices(answer, wanted)
-            self.drop(dropped)
-            changed_meanwhile = set(olm.users_for_key_query)
-            await self._nio.receive_response(KeysQueryResponse(found, {}))
-            olm.users_for_key_query |= changed_meanwhile
-            self._wait_for(wanted - found.keys(), found.keys())
+
+    async def ask(self, users: set[str]) -> Json:
+        """Learn the devices of users now; the whole answer."""
+        async with self._turn:
+            return await self._ask(users)
+
+    async def _ask(self, wanted: set[str]) -> Json:
+        olm = self._nio.olm
+        everything: list[str] = []  # of each, that is: all devices
+        body = {"device_keys": dict.fromkeys(wanted, everything)}
+        answer = await call(self._nio, "POST", path("keys", "query"), body)
+        found, dropped = usable_devices(answer, wanted)
+        self.drop(dropped)
+        changed_meanwhile = set(olm.users_for_key_query)
+        await self._nio.receive_response(KeysQueryResponse(found, {}))
+        olm.users_for_key_query |= changed_meanwhile
+        self.people.learn(answer, found)
+        if self._nio.user_id in found:
+            self._own = answer
+            self.identity.learn(answer["device_keys"][self._nio.user_id])
+        self._wait_for(wanted - found.keys(), found.keys())
+        return answer
 
     def _wait_for(self, missing: Collection[str], found: Collection[str]) -> None:
         self._unanswered = (self._unanswered - set(found)) | set(missing)
@@ -194,6 +345,16 @@ class Keys:
             except SendRefused as error:
                 log.warning("to-device message refused reason=%s", error)
             self._nio.olm.handle_response(ToDeviceResponse(message))
+
+
+def known(device: OlmDevice) -> Device:
+    """A device as nio's store has it."""
+    return Device(device.user_id, device.id, device.ed25519, device.curve25519)
+
+
+def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many as go into one request."""
+    return (values[n : n + DEVICES_A_REQUEST] for n in range(0, len(values), DEVICES_A_REQUEST))
 
 
 def keep_before_upload(olm: Any) -> None:

@@ -109,10 +109,13 @@ class Sender:
                 await self._bell.wait()
 
     async def _room(self, room_id: str) -> None:
-        wait = SHORTEST_WAIT
+        wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
             while not self._closing and (row := await self._outbox.next(room_id)):
+                held = self._client.is_held(room_id) and not row.apart
+                if held:
+                    return
                 try:
                     await self._deliver(row)
                     wait = SHORTEST_WAIT
@@ -122,7 +125,7 @@ class Sender:
                     await self._clock.sleep(wait)
         finally:
             self._busy.discard(room_id)
-            if not self._closing:
+            if not self._closing and not held:
                 self._bell.set()  # what came in since `next` found nothing
 
     async def _deliver(self, row: Outgoing) -> None:
@@ -175,6 +178,7 @@ class Sender:
                     part.txn_id,
                     encrypted=encrypted,
                     event_type="m.room.message" if row.reacts_to is None else "m.reaction",
+                    apart=row.apart,
                 )
             await self._outbox.sent(part, event_id)
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)

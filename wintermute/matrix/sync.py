@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 LONG_POLL_SECONDS = 30.0
 LONGEST_WAIT = 5.0
+TRUST_SECONDS = 1.0
 MOST_REFUSALS = 20  # of one room's history: then its gap stays, and everybody else is heard again
 OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
 MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
@@ -84,9 +85,25 @@ class Sync:
             self._keys_wait = 0.0
             trouble = self._client.key_trouble
         self._keys_again = self._clock.monotonic() + self._keys_wait
+        self._wake_all(await self._intake.settle())
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")
+        identity = self._client.identity
+        await self._health.note("identity", identity.state, identity.text)
+
+    async def follow_trust(self) -> None:
+        """Notice, until cancelled, that somebody at this machine trusted an identity (X-035)."""
+        await self.ready.wait()
+        while True:
+            if await self._intake.trust.reread():
+                self._wake_all(await self._intake.reconsider())
+            await self._clock.sleep(TRUST_SECONDS)
+
+    def _wake_all(self, conversations: set[str]) -> None:
+        for conversation_id in conversations:
+            self._wake(conversation_id)
+        self._stored()
 
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
@@ -97,9 +114,7 @@ class Sync:
         ]
         woken = await self._intake.store(batch, rooms)
         woken |= await self._intake.unlock(new_keys=first or batch.to_device > 0)
-        for conversation_id in woken:
-            self._wake(conversation_id)
-        self._stored()
+        self._wake_all(woken)
         return batch.next_batch
 
     async def _room(

@@ -1,0 +1,304 @@
+"""Our own identity on the homeserver: made once, uploaded, and our device signed by it (X-017).
+
+Each step is decided from what the homeserver serves, so a kill anywhere is taken up where it was:
+our device's keys, the seeds on disk, their upload, the signature of the device. What is served is
+looked at again after each step, for a homeserver may say yes and keep nothing.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nio import AsyncClient
+
+from wintermute.clock import Clock
+from wintermute.config.schema import Secret
+from wintermute.errors import ApprovalNeeded, ConfigurationError, SendRefused
+from wintermute.health.store import HealthState
+from wintermute.matrix.http import call, path
+from wintermute.matrix.people import Device, cross_signing_key, device_of, fingerprint
+from wintermute.matrix.seeds import (
+    Seeds,
+    close_to_others,
+    keep_seeds,
+    load_seeds,
+    new_seeds,
+    next_seeds,
+    replace_seeds,
+    with_signature,
+)
+from wintermute.matrix.signing import ED25519, is_signed, unsigned
+from wintermute.messages import Json
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 3600.0
+"""After a refusal: a homeserver that says no is not asked all day."""
+APPROVAL_SECONDS = 60.0
+"""While somebody may be at the page that approves it."""
+MOST_STEPS = 3
+NEW_IDENTITY = "`wintermute matrix reset-crypto --identity`"
+
+Step = Literal["make", "upload", "sign", "wait", "foreign", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKeys:
+    """What the homeserver serves of us; empty where there is none, or none that holds.
+
+    `device`: our device as we know it, with the signatures that are there; None when it is not.
+    """
+
+    master: str
+    self_signing: str
+    user_signing: str
+    device: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityState:
+    """How it stands with our identity, for `status` and `check`."""
+
+    state: HealthState
+    text: str
+    signed: bool = False
+    made: bool = False
+    """Since this start: nobody can have verified it yet."""
+
+
+def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
+    """Our part of an answer to /keys/query; None when we are not in it."""
+    devices = answer.get("device_keys")
+    mine = devices.get(user_id) if isinstance(devices, dict) else None
+    if not isinstance(mine, dict):
+        return None
+    master = cross_signing_key(answer, user_id, "master")
+    self_signing, user_signing = (
+        key if key and is_signed(answer[f"{usage}_keys"][user_id], user_id, master) else ""
+        for usage in ("self_signing", "user_signing")
+        for key in [cross_signing_key(answer, user_id, usage)]
+    )
+    served = mine.get(device["device_id"])
+    ours = isinstance(served, dict) and unsigned(served) == unsigned(device)
+    return OwnKeys(master, self_signing, user_signing, served if ours else None)
+
+
+def next_step(served: OwnKeys, seeds: Seeds | None) -> Step:
+    """What is to be done, by what is served and what is on disk."""
+    if served.device is None:
+        return "wait"  # our device's keys go first
+    if seeds is None:
+        return "foreign" if served.master else "make"
+    if served.master not in ("", seeds.master.public):
+        return "foreign"
+    theirs = (served.master, served.self_signing, served.user_signing)
+    if theirs != tuple(pair.public for pair in seeds.pairs):
+        return "upload"
+    vouched = is_signed(served.device, seeds.user_id, seeds.self_signing.public)
+    return "done" if vouched else "sign"
+
+
+class CrossSigning:
+    """Makes and keeps our identity on the homeserver."""
+
+    def __init__(
+        self, nio: AsyncClient, folder: Path, user_id: str, password: Secret | None, clock: Clock
+    ) -> None:
+        self._nio = nio
+        self._folder = folder
+        self._user_id = user_id
+        self._password = password
+        self._clock = clock
+        self._again = 0.0
+        self._made = False
+        self._session = ""
+        self._served: Json = {}
+        self.seeds: Seeds | None = None
+        self.state = IdentityState("warn", "not looked at yet")
+
+    @property
+    def master(self) -> str:
+        """The public key of our identity while it is the one that is served; else ""."""
+        return self.seeds.master.public if self.seeds and self.state.signed else ""
+
+    def learn(self, devices: Json) -> None:
+        """Take in what the homeserver serves as the devices of our account."""
+        self._served = devices
+
+    def vouches_for(self, device: Device) -> bool:
+        """Whether our own key signed another device of our account."""
+        served = self._served.get(device.device_id)
+        if self.seeds is None or not isinstance(served, dict):
+            return False
+        keys = served.get("keys")
+        same = isinstance(keys, dict) and device == device_of(
+            self._user_id, device.device_id, {"keys": keys}
+        )
+        return same and is_signed(served, self._user_id, self.seeds.self_signing.public)
+
+    def wants(self) -> bool:
+        """Whether it is time to try again what did not work."""
+        return not self.state.signed and self._clock.monotonic() >= self._again
+
+    async def settle(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
+        """Take what is served of us to what it should be; `ask` queries anew.
+
+        Raises: HomeserverUnavailable, and then it goes on at the next call.
+        """
+        try:
+            await self._steps(answer, ask)
+        except ApprovalNeeded as error:
+            self._refused(approval_text(error, has_password=self._password is not None))
+            self._session = error.session
+            self._again = self._clock.monotonic() + (
+                APPROVAL_SECONDS if error.page else AGAIN_SECONDS
+            )
+        except (SendRefused, ConfigurationError, OSError) as error:
+            self._refused(str(error))
+
+    async def _steps(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
+        self.seeds = self._read_seeds(answer)
+        device = self.device()
+        last: Step | None = None
+        for _ in range(MOST_STEPS):
+            served = own_keys(answer, self._user_id, device)
+            step = "wait" if served is None else next_step(served, self.seeds)
+            if step in ("wait", "done", "foreign") or step == last:
+                break
+            last = "upload" if step == "make" else step
+            await self._take(step)
+            answer = await ask()
+        self._judge(step, step == last)
+
+    async def _take(self, step: Step) -> None:
+        if step == "make":
+            keep_seeds(self._folder, new_seeds(self._user_id))
+            self.seeds = load_seeds(
+                self._folder, self._user_id
+            )  # what is uploaded is what is on disk
+            self._made = True
+            log.info("identity made")
+        if self.seeds is not None and step in ("make", "upload"):
+            await self.upload(self.seeds)
+        elif self.seeds is not None:
+            await self._sign_device(self.seeds)
+
+    def _read_seeds(self, answer: Json) -> Seeds | None:
+        """Our identity; the next one, if it was accepted and a kill came before it took its place."""
+        if close_to_others(self._folder):
+            log.warning("identity file was readable by others; closed")
+        coming = next_seeds(self._folder, self._user_id)
+        served = cross_signing_key(answer, self._user_id, "master")
+        if coming is not None and served == coming.master.public:
+            replace_seeds(self._folder, self._clock)
+        return load_seeds(self._folder, self._user_id)
+
+    def _judge(self, step: Step, repeated: bool) -> None:
+        if step == "done" and self.seeds is not None:
+            self._session = ""
+            key = fingerprint(self.seeds.master.public)
+            self.state = IdentityState("ok", f"this device is signed by {key}", True, self._made)
+        elif step == "wait":
+            self.state = IdentityState("warn", "waits for the keys of this device to be accepted")
+            self._again = self._clock.monotonic() + APPROVAL_SECONDS
+        elif step == "foreign":
+            self._refused(FOREIGN)
+        elif repeated:
+            self._refused(
+                "the homeserver accepts our identity and does not keep it -> ask its admin"
+            )
+
+    def _refused(self, reason: str) -> None:
+        if self.state.text != reason:
+            log.warning("identity not in order reason=%s", reason)
+        self.state = IdentityState("fail", reason)
+        self._again = self._clock.monotonic() + AGAIN_SECONDS
+
+    def device(self) -> Json:
+        """The keys of our device as other people are to know them, without signatures."""
+        keys = self._nio.olm.account.identity_keys
+        name = self._nio.device_id
+        return {
+            "algorithms": ["m.olm.v1.curve25519-aes-sha2", "m.megolm.v1.aes-sha2"],
+            "device_id": name,
+            "user_id": self._user_id,
+            "keys": {
+                f"curve25519:{name}": keys["curve25519"],
+                f"{ED25519}{name}": keys["ed25519"],
+            },
+        }
+
+    async def upload(self, seeds: Seeds) -> None:
+        """Give an identity to the homeserver, with the password if it asks for it (X-051).
+
+        Raises: ApprovalNeeded when it wants what only a person can give.
+        """
+        body = self._public(seeds)
+        if self._session:
+            body["auth"] = {"session": self._session}
+        target = path("keys", "device_signing", "upload")
+        try:
+            await call(self._nio, "POST", target, body)
+        except ApprovalNeeded as error:
+            if self._password is None or not error.by_password:
+                raise
+            auth = {
+                "type": "m.login.password",
+                "identifier": {"type": "m.id.user", "user": self._user_id},
+                "password": self._password.reveal(),
+                "session": error.session,
+            }
+            await call(self._nio, "POST", target, {**body, "auth": auth})
+        log.info("identity uploaded")
+
+    def _public(self, seeds: Seeds) -> Json:
+        """The body of the upload: the master key signed by this device, the others by it."""
+        bare = {
+            usage: {
+                "user_id": self._user_id,
+                "usage": [usage],
+                "keys": {f"{ED25519}{pair.public}": pair.public},
+            }
+            for usage, pair in zip(
+                ("master", "self_signing", "user_signing"), seeds.pairs, strict=True
+            )
+        }
+        by_device = {f"{ED25519}{self._nio.device_id}": self._nio.olm.sign_json(bare["master"])}
+        return {
+            "master_key": with_signature(bare["master"], self._user_id, by_device),
+            "self_signing_key": seeds.master.sign(bare["self_signing"], self._user_id),
+            "user_signing_key": seeds.master.sign(bare["user_signing"], self._user_id),
+        }
+
+    async def _sign_device(self, seeds: Seeds) -> None:
+        signed = seeds.self_signing.sign(self.device(), self._user_id)
+        body = {self._user_id: {self._nio.device_id: signed}}
+        answer = await call(self._nio, "POST", path("keys", "signatures", "upload"), body)
+        failures: Any = answer.get("failures")
+        if failures:  # it says so with a 200
+            raise SendRefused(
+                f"the homeserver does not take the signature of our device: {str(failures)[:300]}",
+                "SIGNATURE_REFUSED",
+            )
+        log.info("device signed")
+
+
+FOREIGN = (
+    "the homeserver has another identity for this account than the one here -> restore the Matrix "
+    f"folder from a backup; or run {NEW_IDENTITY}, and let everybody verify the bot again"
+)
+
+
+def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:
+    """What somebody has to do so that the homeserver takes our identity (X-051)."""
+    begin = "the homeserver wants more than our login before it takes the bot's identity"
+    if error.page:
+        return f"{begin} -> open {error.page} as the bot, approve, and wait a minute"
+    if error.by_password and not has_password:
+        return f"{begin} -> set matrix.password in the configuration and start again"
+    if error.by_password:
+        return f"{begin} and refuses matrix.password -> correct it and start again"
+    stages = " or ".join("+".join(flow) for flow in error.flows) or "nothing that we know"
+    return f"{begin}: {stages[:200]} -> log in as the bot with a client that can do that"

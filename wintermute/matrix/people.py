@@ -1,0 +1,306 @@
+"""Whose device it is: the cross-signing identity of each person as it was first seen, and what it signed.
+
+A homeserver can give a person new keys, or take theirs away. So an allowed person's identity is
+kept when it is first seen, and another one is believed only when somebody at this machine says so
+(X-035). Pure but for the store at the end.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.errors import WintermuteError
+from wintermute.matrix.signing import ED25519, is_public_key, is_signed
+from wintermute.messages import Json
+
+Verdict = Literal["good", "unsigned", "changed", "foreign"]
+"""Of what came from a device: theirs as far as can be known; not signed by them; of somebody whose
+identity is another one now; of no device of theirs."""
+NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device by its keys, in unpadded base64."""
+
+    user_id: str
+    device_id: str
+    ed25519: str
+    curve25519: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A homeserver's word on a person's cross-signing keys; empty where there is none.
+
+    `signing` is the self-signing key if the master key signed it. `sound`: what there is belongs
+    together.
+    """
+
+    master: str
+    signing: str
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """An allowed person whose identity was seen. `changed_to`: what is served instead, if it is."""
+
+    user_id: str
+    master_key: str
+    changed_to: str | None = None
+    told: str | None = None
+    verified: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a key query brought that is to be kept."""
+
+    people: tuple[Person, ...] = ()
+    signed: tuple[tuple[Device, str], ...] = ()
+    """Devices, each with the master key of the identity that signed it."""
+
+
+def identities(answer: Json, users: Collection[str]) -> dict[str, Identity]:
+    """What an answer to /keys/query says of each user. Who is missing in it, or failed, is not here."""
+    answered = _dict(answer.get("device_keys"))
+    failed = _dict(answer.get("failures"))
+    known = (u for u in users if u in answered and u.partition(":")[2] not in failed)
+    return {user: _identity(answer, user) for user in known}
+
+
+def _identity(answer: Json, user: str) -> Identity:
+    master = cross_signing_key(answer, user, "master")
+    raw = _dict(_dict(answer.get("self_signing_keys")).get(user))
+    signing = cross_signing_key(answer, user, "self_signing")
+    signed = bool(master and signing) and is_signed(raw, user, master)
+    return Identity(master, signing if signed else NOBODY, sound=signed or not raw)
+
+
+def cross_signing_key(answer: Json, user: str, usage: str) -> str:
+    """The public key of a user for a usage, in unpadded base64; "" when there is no good one."""
+    found = _dict(_dict(answer.get(f"{usage}_keys")).get(user))
+    usages, keys = found.get("usage"), _dict(found.get("keys"))
+    if found.get("user_id") != user or not isinstance(usages, list) or usage not in usages:
+        return NOBODY
+    (name, key), *more = [*keys.items()] or [(NOBODY, NOBODY)]
+    return key if not more and is_public_key(key) and name == ED25519 + key else NOBODY
+
+
+class People:
+    """What is known of everybody's identity; of the allowed also what it was."""
+
+    def __init__(self, allowed: Collection[str] = ()) -> None:
+        self.allowed = frozenset(allowed)
+        self._kept: dict[str, Person] = {}
+        self._served: dict[str, Identity] = {}
+        self._signed_now: dict[str, frozenset[Device]] = {}
+        self._signed_once: set[tuple[Device, str]] = set()
+        self._news: list[Learned] = []
+
+    def restore(self, people: Iterable[Person], signed: Iterable[tuple[Device, str]]) -> bool:
+        """Take in what was kept; whether somebody was trusted anew."""
+        kept = {person.user_id: person for person in people}
+        changed = {user: person.master_key for user, person in kept.items()} != {
+            user: person.master_key for user, person in self._kept.items()
+        }
+        self._kept = kept
+        self._signed_once |= set(signed)
+        return changed
+
+    def learn(self, answer: Json, devices: Mapping[str, Mapping[str, Json]]) -> None:
+        """Take in an answer to /keys/query; `devices` are the usable ones of everybody in it."""
+        people: list[Person] = []
+        signed: set[tuple[Device, str]] = set()
+        for user, identity in identities(answer, devices).items():
+            self._served[user] = identity
+            raw = _dict(_dict(answer.get("device_keys")).get(user))
+            now = frozenset(
+                device_of(user, name, devices[user][name])
+                for name in devices[user]
+                if identity.signing and is_signed(_dict(raw.get(name)), user, identity.signing)
+            )
+            self._signed_now[user] = now
+            if user in self.allowed:
+                people += self._kept_anew(user, identity)
+                signed |= {(device, identity.master) for device in now} - self._signed_once
+        self._signed_once |= signed
+        if people or signed:
+            self._news.append(Learned(tuple(people), tuple(signed)))
+
+    def _kept_anew(self, user: str, identity: Identity) -> list[Person]:
+        before = self._kept.get(user)
+        if before is None and not identity.master:
+            return []
+        person = before or Person(user, identity.master)
+        same = identity.sound and identity.master == person.master_key
+        changed_to = None if same else (identity.master if identity.sound else NOBODY)
+        told = person.told if changed_to is not None else None
+        self._kept[user] = replace(person, changed_to=changed_to, told=told)
+        return [self._kept[user]] if self._kept[user] != before else []
+
+    def take_news(self) -> list[Learned]:
+        """What was learnt since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def person(self, user: str) -> Person | None:
+        """An allowed person whose identity was seen."""
+        return self._kept.get(user)
+
+    def told(self, person: Person) -> None:
+        """They know of their new identity."""
+        self._kept[person.user_id] = replace(person, told=person.changed_to)
+
+    def changed(self) -> list[Person]:
+        """Whoever has another identity now."""
+        return [person for person in self._kept.values() if person.changed_to is not None]
+
+    def is_changed(self, user: str) -> bool:
+        """Whether this is one of them."""
+        person = self._kept.get(user)
+        return person is not None and person.changed_to is not None
+
+    def cross_signs(self, user: str) -> bool:
+        """Whether somebody has an identity, now or when it was seen."""
+        served = self._served.get(user)
+        return user in self._kept or bool(served and served.master)
+
+    def master_key(self, user: str) -> str:
+        """The identity that the homeserver serves for somebody; "" when it serves none."""
+        served = self._served.get(user)
+        return served.master if served else NOBODY
+
+    def verdict(self, device: Device) -> Verdict:
+        """What a message of a device of its sender is worth."""
+        person = self._kept.get(device.user_id)
+        if person is None:
+            return "good"
+        if person.changed_to is not None:
+            return "changed"
+        return "good" if (device, person.master_key) in self._signed_once else "unsigned"
+
+    def is_signed_now(self, device: Device) -> bool:
+        """Whether its owner's identity vouches for a device; as it did last while nobody says."""
+        now = self._signed_now.get(device.user_id)
+        if now is not None:
+            return device in now
+        person = self._kept.get(device.user_id)
+        return person is not None and (device, person.master_key) in self._signed_once
+
+
+def device_of(user: str, device_id: str, keys: Json) -> Device:
+    """An entry of an answer to /keys/query."""
+    named = keys["keys"]
+    curve25519, ed25519 = (named.get(f"{kind}:{device_id}") for kind in ("curve25519", "ed25519"))
+    return Device(user, device_id, ed25519, curve25519)
+
+
+class PeopleStore:
+    """The store of identities and signatures that were seen."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def people(self) -> list[Person]:
+        """Everybody whose identity was seen."""
+        rows = await self._database.rows(
+            "SELECT user_id, master_key, changed_to, told, verified FROM people ORDER BY user_id"
+        )
+        return [_person(row) for row in rows]
+
+    async def signed(self) -> list[tuple[Device, str]]:
+        """Every device that an identity signed, with its master key."""
+        rows = await self._database.rows(
+            "SELECT user_id, device_id, ed25519, curve25519, master_key FROM signed_devices"
+        )
+        return [
+            (
+                Device(row["user_id"], row["device_id"], row["ed25519"], row["curve25519"]),
+                row["master_key"],
+            )
+            for row in rows
+        ]
+
+    async def keep(self, tx: Transaction, learned: Learned) -> None:
+        """Keep what a query brought; whom somebody trusted meanwhile stays trusted."""
+        now = stamp(self._clock.now())
+        for person in learned.people:
+            await tx.execute(
+                "INSERT INTO people (user_id, master_key, changed_to, seen_at) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (user_id) DO UPDATE SET changed_at = ?, changed_to ="
+                " iif(excluded.changed_to IS master_key, NULL, excluded.changed_to),"
+                " told = iif(excluded.changed_to IS NULL, NULL, told)",
+                (person.user_id, person.master_key, person.changed_to, now, now),
+            )
+        for device, master_key in learned.signed:
+            await tx.execute(
+                "INSERT INTO signed_devices (user_id, device_id, ed25519, curve25519, master_key,"
+                " seen_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (
+                    device.user_id,
+                    device.device_id,
+                    device.ed25519,
+                    device.curve25519,
+                    master_key,
+                    now,
+                ),
+            )
+
+    async def told(self, tx: Transaction, person: Person) -> None:
+        """They were told which identity they have now."""
+        await tx.execute(
+            "UPDATE people SET told = ? WHERE user_id = ?", (person.changed_to, person.user_id)
+        )
+
+    async def verified(self, tx: Transaction, user_id: str, master_key: str) -> None:
+        """They compared emojis with us, with this identity of theirs."""
+        await tx.execute("UPDATE people SET verified = ? WHERE user_id = ?", (master_key, user_id))
+
+    async def trust(self, tx: Transaction, user_id: str) -> Person:
+        """Believe the identity that somebody was told of; what it was before.
+
+        Raises: WintermuteError, in words for whoever asked.
+        """
+        row = await tx.row(
+            "SELECT user_id, master_key, changed_to, told, verified FROM people WHERE user_id = ?",
+            (user_id,),
+        )
+        if row is None:
+            raise WintermuteError(f"no identity of {user_id} was ever seen: nothing to trust")
+        person = _person(row)
+        if person.changed_to is None:
+            raise WintermuteError(f"the identity of {user_id} has not changed: nothing to trust")
+        if person.told != person.changed_to:
+            raise WintermuteError(
+                f"{user_id} was not told of this identity yet, or it changed again since: wait for "
+                "the notice, compare the fingerprint with them, and run this again"
+            )
+        if person.changed_to:
+            await tx.execute(
+                "UPDATE people SET master_key = changed_to, changed_to = NULL, told = NULL,"
+                " changed_at = ? WHERE user_id = ?",
+                (stamp(self._clock.now()), user_id),
+            )
+        else:
+            await tx.execute("DELETE FROM people WHERE user_id = ?", (user_id,))
+        return person
+
+
+def fingerprint(key: str) -> str:
+    """A key as people compare it: in groups of four."""
+    return " ".join(key[n : n + 4] for n in range(0, len(key), 4))
+
+
+def _person(row: Row) -> Person:
+    return Person(
+        row["user_id"], row["master_key"], row["changed_to"], row["told"], row["verified"]
+    )
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

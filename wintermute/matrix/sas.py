@@ -1,0 +1,407 @@
+"""Two devices make sure of each other's keys while their people compare emojis: messages in, messages out.
+
+The steps are those of the Matrix specification, "Short Authentication String (SAS) verification".
+Nobody compares on our side, so our own MAC goes out only after theirs was right (X-019): this
+proves us to them, never them to us.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from vodozemac import Curve25519PublicKey, EstablishedSas, Sas
+
+from wintermute.matrix.emoji import named
+from wintermute.matrix.signing import digest
+from wintermute.messages import Json
+
+METHOD = "m.sas.v1"
+STRINGS = ("emoji", "decimal")
+OFFERS = {
+    "hashes": "sha256",
+    "key_agreement_protocols": "curve25519-hkdf-sha256",
+    "message_authentication_codes": "hkdf-hmac-sha256.v2",
+}
+CHOICES = {
+    "hash": "sha256",
+    "key_agreement_protocol": "curve25519-hkdf-sha256",
+    "message_authentication_code": "hkdf-hmac-sha256.v2",
+}
+LASTS = timedelta(minutes=10)
+MOST_CHARS = 10_000  # of one content; a usual one has 500
+MOST_TEXT_CHARS = 255
+MOST_CODE_CHARS = 64
+
+REASONS = {
+    "m.user": "The verification was cancelled.",
+    "m.timeout": "The verification took longer than ten minutes.",
+    "m.unknown_transaction": "This verification is not known here.",
+    "m.unknown_method": "The two devices have no way of verifying in common.",
+    "m.unexpected_message": "This message was not expected now.",
+    "m.key_mismatch": "The keys are not the ones that were expected.",
+    "m.invalid_message": "The message could not be understood.",
+    "m.accepted": "Another device has answered.",
+    "m.mismatched_commitment": "The key is not the one that was promised.",
+    "m.mismatched_sas": "The emojis are not the same.",
+}
+
+Phase = Literal[
+    "requested", "ready", "started", "accepted", "keyed", "confirmed", "done", "cancelled"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Us: keys are Ed25519 in unpadded base64, `master_key` is empty without cross-signing."""
+
+    user_id: str
+    device_id: str
+    device_key: str
+    master_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How far one verification has come.
+
+    `room_id` is empty between devices, `their_device` until they answered. "started" waits for the
+    answer to our start, "accepted" for their key; from "keyed" on the emojis can be shown; at
+    "confirmed" their MAC was right and ours is sent, at "done" they said so too. `verified_keys`
+    are the ids of the keys whose MAC was right. A key agreement can be made once, so a step from
+    an older value than the last one may fail.
+    """
+
+    transaction_id: str
+    room_id: str
+    ours: Party
+    their_user: str
+    their_device: str
+    we_asked: bool
+    began_at: datetime
+    phase: Phase
+    code: str = ""
+    emojis: tuple[tuple[str, str], ...] = ()
+    decimals: tuple[int, ...] = ()
+    verified_keys: tuple[str, ...] = ()
+    we_started: bool = False
+    received: Mapping[str, str] = field(default_factory=dict, repr=False)
+    start: str = field(default="", repr=False)
+    strings: tuple[str, ...] = field(default=(), repr=False)
+    commitment: str = field(default="", repr=False)
+    sas: Sas = field(default_factory=Sas, repr=False)
+    secret: EstablishedSas | None = field(default=None, repr=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can change any more."""
+        return self.phase in ("done", "cancelled")
+
+
+Outgoing = tuple[tuple[str, Json], ...]
+"""What to send, in this order: the type without `m.key.verification.`, and its content."""
+Step = tuple[Verification, Outgoing]
+
+
+def ask_in_room(ours: Party, their_user: str) -> Json:
+    """The m.room.message that asks in a room; the id of its event becomes the transaction's."""
+    return {
+        "msgtype": "m.key.verification.request",
+        "body": f"{ours.user_id} asks to verify each other, which this client cannot do in a room.",
+        "from_device": ours.device_id,
+        "methods": [METHOD],
+        "to": their_user,
+    }
+
+
+def ask_devices(ours: Party, transaction_id: str, now: datetime) -> Json:
+    """The m.key.verification.request that asks between devices."""
+    return {
+        "from_device": ours.device_id,
+        "methods": [METHOD],
+        "timestamp": round(now.timestamp() * 1000),
+        "transaction_id": transaction_id,
+    }
+
+
+def ask(
+    transaction_id: str, room_id: str, ours: Party, their_user: str, now: datetime
+) -> Verification:
+    """A verification that we asked for."""
+    return Verification(transaction_id, room_id, ours, their_user, "", True, now, "requested")
+
+
+def asked(
+    transaction_id: str, room_id: str, ours: Party, their_user: str, content: object, now: datetime
+) -> Step:
+    """A verification that they ask for, and our answer to it."""
+    fresh = Verification(transaction_id, room_id, ours, their_user, "", False, now, "ready")
+    read, text = _read(content)
+    device, methods = _their_device(fresh, read), _words(read, "methods")
+    if not device or methods is None:
+        return cancel(fresh, "m.invalid_message")
+    fresh = replace(fresh, their_device=device, received={"request": text})
+    if METHOD not in methods:
+        return cancel(fresh, "m.unknown_method")
+    return fresh, (_message(fresh, "ready", from_device=ours.device_id, methods=[METHOD]),)
+
+
+def receive(
+    verification: Verification, kind: str, content: object, keys: Mapping[str, str]
+) -> Step:
+    """What a message of theirs changes, and what to answer.
+
+    `kind` is its type without `m.key.verification.`. `keys` is what the homeserver knows of their
+    keys by now, id to base64; only a "mac" needs it.
+    """
+    if verification.is_over:
+        return verification, ()
+    if kind == "cancel":
+        return _over(verification, _code(_read(content)[0])), ()
+    read, text = _read(content)
+    if not text:
+        return cancel(verification, "m.invalid_message")
+    if kind in verification.received:
+        same = verification.received[kind] == text
+        return (verification, ()) if same else cancel(verification, "m.unexpected_message")
+    phases, step = _STEPS.get(kind, ((), _done))
+    if verification.phase not in phases:
+        return cancel(verification, "m.unexpected_message")
+    verification = replace(verification, received={**verification.received, kind: text})
+    return step(verification, read, keys)
+
+
+def cancel(verification: Verification, code: str) -> Step:
+    """The end by us, and what tells them; nothing if it is over already."""
+    if verification.is_over:
+        return verification, ()
+    reason = REASONS.get(code, "The verification failed.")
+    return _over(verification, code), (_message(verification, "cancel", code=code, reason=reason),)
+
+
+def expired(verification: Verification, now: datetime) -> Step:
+    """The end if it has taken too long, else no change."""
+    if now - verification.began_at < LASTS:
+        return verification, ()
+    return cancel(verification, "m.timeout")
+
+
+def _ready(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+    device, methods = _their_device(verification, content), _words(content, "methods")
+    if not device or methods is None:
+        return cancel(verification, "m.invalid_message")
+    verification = replace(verification, their_device=device)
+    if METHOD not in methods:
+        return cancel(verification, "m.unknown_method")
+    message = _message(
+        verification,
+        "start",
+        from_device=verification.ours.device_id,
+        method=METHOD,
+        short_authentication_string=[*STRINGS],
+        **{name: [word] for name, word in OFFERS.items()},
+    )
+    start = _canonical(message[1])
+    return replace(verification, phase="started", we_started=True, start=start), (message,)
+
+
+def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+    device, method = _their_device(verification, content), _text(content, "method")
+    if device != verification.their_device or not method:
+        return cancel(verification, "m.invalid_message")
+    if method != METHOD:
+        both = verification.we_started
+        return cancel(verification, "m.unexpected_message" if both else "m.unknown_method")
+    if verification.we_started and _is_ours_the_start(verification):
+        return verification, ()
+    offers = {name: _words(content, name) for name in OFFERS}
+    strings = _words(content, "short_authentication_string")
+    if strings is None or None in offers.values():
+        return cancel(verification, "m.invalid_message")
+    shown = tuple(word for word in STRINGS if word in strings)
+    if not shown or any(word not in (offers[name] or ()) for name, word in OFFERS.items()):
+        return cancel(verification, "m.unknown_method")
+    start = verification.received["start"]
+    accept = _message(
+        verification,
+        "accept",
+        commitment=_promise(verification.sas.public_key, start),
+        method=METHOD,
+        short_authentication_string=[*shown],
+        **CHOICES,
+    )
+    accepted = replace(verification, phase="accepted", we_started=False, start=start, strings=shown)
+    return accepted, (accept,)
+
+
+def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+    chosen = {name: _text(content, name) for name in CHOICES}
+    commitment = _text(content, "commitment")
+    strings = _words(content, "short_authentication_string")
+    if strings is None or not commitment or not all(chosen.values()):
+        return cancel(verification, "m.invalid_message")
+    shown = tuple(word for word in STRINGS if word in strings)
+    if not shown or chosen != CHOICES:
+        return cancel(verification, "m.unknown_method")
+    accepted = replace(verification, phase="accepted", strings=shown, commitment=commitment)
+    return accepted, (_key_message(verification),)
+
+
+def _key(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+    try:
+        key = Curve25519PublicKey.from_base64(_text(content, "key"))
+        if verification.we_started and _promise(key, verification.start) != verification.commitment:
+            return cancel(verification, "m.mismatched_commitment")
+        secret = verification.sas.diffie_hellman(key)
+    except ValueError:
+        return cancel(verification, "m.invalid_message")
+    short = secret.bytes(_short_info(verification, key))
+    keyed = replace(
+        verification,
+        phase="keyed",
+        secret=secret,
+        emojis=named(short.emoji_indices) if "emoji" in verification.strings else (),
+        decimals=tuple(short.decimals) if "decimal" in verification.strings else (),
+    )
+    return keyed, () if verification.we_started else (_key_message(verification),)
+
+
+def _mac(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+    tag, macs, secret = _text(content, "keys"), content.get("mac"), verification.secret
+    if (
+        secret is None
+        or not tag
+        or not isinstance(macs, dict)
+        or not all(_text(macs, name) for name in macs)
+    ):
+        return cancel(verification, "m.invalid_message")
+    known = sorted(name for name in macs if name in keys)
+    info = _mac_info(verification, ours=False)
+    right = _is_mac(secret, ",".join(sorted(macs)), f"{info}KEY_IDS", tag) and all(
+        _is_mac(secret, keys[name], info + name, macs[name]) for name in known
+    )
+    if not right or f"ed25519:{verification.their_device}" not in known:
+        return cancel(verification, "m.key_mismatch")
+    confirmed = replace(verification, phase="confirmed", verified_keys=tuple(known))
+    return confirmed, (_mac_message(verification, secret), _message(verification, "done"))
+
+
+def _done(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+    return replace(verification, phase="done"), ()
+
+
+_STEPS: dict[
+    str, tuple[tuple[Phase, ...], Callable[[Verification, Json, Mapping[str, str]], Step]]
+] = {
+    "ready": (("requested",), _ready),
+    "start": (("ready", "started"), _start),
+    "accept": (("started",), _accept),
+    "key": (("accepted",), _key),
+    "mac": (("keyed",), _mac),
+    "done": (("confirmed",), _done),
+}
+"""When each message is expected. Only who asked is ever "requested", and only who started "started"."""
+
+
+def _message(verification: Verification, kind: str, **content: object) -> tuple[str, Json]:
+    if not verification.room_id:
+        return kind, {**content, "transaction_id": verification.transaction_id}
+    relation = {"rel_type": "m.reference", "event_id": verification.transaction_id}
+    return kind, {**content, "m.relates_to": relation}
+
+
+def _key_message(verification: Verification) -> tuple[str, Json]:
+    return _message(verification, "key", key=verification.sas.public_key.to_base64())
+
+
+def _mac_message(verification: Verification, secret: EstablishedSas) -> tuple[str, Json]:
+    ours = verification.ours
+    keys = {f"ed25519:{ours.device_id}": ours.device_key}
+    if ours.master_key:
+        keys[f"ed25519:{ours.master_key}"] = ours.master_key
+    info = _mac_info(verification, ours=True)
+    tag = secret.calculate_mac(",".join(sorted(keys)), f"{info}KEY_IDS")
+    macs = {name: secret.calculate_mac(key, info + name) for name, key in keys.items()}
+    return _message(verification, "mac", keys=tag, mac=macs)
+
+
+def _is_mac(secret: EstablishedSas, text: str, info: str, tag: str) -> bool:
+    try:
+        secret.verify_mac(text, info, tag)
+    except ValueError:
+        return False
+    return True
+
+
+def _mac_info(verification: Verification, *, ours: bool) -> str:
+    us = verification.ours.user_id + verification.ours.device_id
+    them = verification.their_user + verification.their_device
+    both = us + them if ours else them + us
+    return f"MATRIX_KEY_VERIFICATION_MAC{both}{verification.transaction_id}"
+
+
+def _short_info(verification: Verification, their_key: Curve25519PublicKey) -> str:
+    ours = verification.ours
+    us = (ours.user_id, ours.device_id, verification.sas.public_key.to_base64())
+    them = (verification.their_user, verification.their_device, their_key.to_base64())
+    order = (*us, *them) if verification.we_started else (*them, *us)
+    return "|".join(("MATRIX_KEY_VERIFICATION_SAS", *order, verification.transaction_id))
+
+
+def _promise(key: Curve25519PublicKey, start: str) -> str:
+    return digest((key.to_base64() + start).encode())
+
+
+def _is_ours_the_start(verification: Verification) -> bool:
+    us = (verification.ours.user_id, verification.ours.device_id)
+    return us < (verification.their_user, verification.their_device)
+
+
+def _over(verification: Verification, code: str) -> Verification:
+    return replace(verification, phase="cancelled", code=code, verified_keys=())
+
+
+def _their_device(verification: Verification, content: Json) -> str:
+    """Their device; empty if it cannot be one, or is the one that this runs on."""
+    device = _text(content, "from_device")
+    us = (verification.ours.user_id, verification.ours.device_id)
+    return "" if (verification.their_user, device) == us else device
+
+
+def _code(content: Json) -> str:
+    code = _text(content, "code")
+    return code if len(code) <= MOST_CODE_CHARS else ""
+
+
+def _text(content: Json, name: str) -> str:
+    """A short text of a content; empty if it is something else."""
+    text = content.get(name)
+    usable = isinstance(text, str) and len(text) <= MOST_TEXT_CHARS and text.isprintable()
+    return str(text) if usable else ""
+
+
+def _words(content: Json, name: str) -> list[str] | None:
+    words = content.get(name)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return None
+    return words
+
+
+def _canonical(content: object) -> str:
+    """The one way to write a content, as it is hashed."""
+    return json.dumps(
+        content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+    )
+
+
+def _read(content: object) -> tuple[Json, str]:
+    """A content and how it is hashed; both empty if it is no object, or one without measure."""
+    if not isinstance(content, dict):
+        return {}, ""
+    try:
+        text = _canonical(content)
+        text.encode()
+        return (json.loads(text), text) if len(text) <= MOST_CHARS else ({}, "")
+    except (ValueError, TypeError, RecursionError):
+        return {}, ""

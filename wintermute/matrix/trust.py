@@ -1,0 +1,129 @@
+"""What is done with the word of a device: answered, answered as somebody else's, held, or refused.
+
+Also the notices about it, each told once, and what is kept of people's identities (X-034, X-035).
+"""
+
+from typing import Literal
+
+from wintermute.db import Database, Transaction
+from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.outbox import Outbox
+from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.inbox import PERSON, Account, Policy, RoomView, is_direct
+from wintermute.matrix.people import NOBODY, PeopleStore, Person, Verdict, fingerprint
+
+Worth = Literal["good", "other", "held", "refused"]
+
+UNSIGNED = (
+    "I do not answer messages from {person}'s session `{device}`, because {person} has not verified "
+    "it. To change that, open the client of that session and verify it with another session or "
+    "with the recovery key. Then I answer what it said here."
+)
+UNSIGNED_IN_CLEAR = (
+    "I do not answer {person}'s messages here that are not encrypted: anybody at the homeserver "
+    "could have written them. Please send them again from a session that is verified."
+)
+CHANGED = (
+    "{person} has a new cryptographic identity, so I cannot know whether it is still the same "
+    "person: until somebody says so I answer nothing of theirs and send nothing to this room. If "
+    "they reset their encryption, run `wintermute matrix trust {user}` on the machine that I run "
+    "on. The new identity is `{key}`."
+)
+GONE = (
+    "{person} no longer has the cryptographic identity that I know, so I cannot know whether it is "
+    "still the same person: until somebody says so I answer nothing of theirs and send nothing to "
+    "this room. If they removed it, run `wintermute matrix trust {user}` on the machine that I run on."
+)
+
+
+def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
+    """What a message is worth; `held`: looked at again when more is known.
+
+    What came in clear has no device that could be signed later.
+    """
+    if verdict == "good":
+        return "good"
+    if verdict != "unsigned":
+        return "held"
+    if accept:
+        return "other"
+    return "held" if encrypted else "refused"
+
+
+def changed_notice(person: Person) -> str:
+    """What is said about a changed identity."""
+    text = GONE if person.changed_to == NOBODY else CHANGED
+    key = fingerprint(person.changed_to or NOBODY)
+    return text.format(person=person.user_id, user=person.user_id, key=key)
+
+
+async def room_conversation(
+    tx: Transaction, conversations: Conversations, view: RoomView, account: Account, policy: Policy
+) -> str:
+    """The conversation of a room, by who is in it now."""
+    scope = f"room:{view.room_id}"
+    if is_direct(view, account, policy):
+        person = next(user for user in view.members if user != account.user_id)
+        scope = f"{PERSON}{person}"
+    return await conversations.in_room(tx, view.room_id, scope)
+
+
+class Trust:
+    """Keeps what is learnt of people, and tells them once when it stands in the way."""
+
+    def __init__(
+        self,
+        database: Database,
+        client: MatrixClient,
+        store: PeopleStore,
+        outbox: Outbox,
+        conversations: Conversations,
+        policy: Policy,
+    ) -> None:
+        self._database = database
+        self._client = client
+        self._store = store
+        self._outbox = outbox
+        self._conversations = conversations
+        self._policy = policy
+        self._version = -1
+
+    async def settle(self) -> bool:
+        """After a key query: keep what it brought. Whether what waits is to be looked at again."""
+        news = self._client.people.take_news()
+        if news:
+            async with self._database.transaction() as tx:
+                for learned in news:
+                    await self._store.keep(tx, learned)
+        for person in self._client.people.changed():
+            if person.told != person.changed_to:
+                await self._tell(person)
+        return bool(news)
+
+    async def reread(self) -> bool:
+        """Whether somebody at this machine trusted an identity since the last look."""
+        version = await self._database.version()
+        if version == self._version:
+            return False
+        self._version = version
+        return self._client.people.restore(await self._store.people(), ())
+
+    async def _tell(self, person: Person) -> None:
+        """One notice: to them alone if there is such a room, else where they are."""
+        account = self._client.account
+        views = [self._client.room(room_id) for room_id in self._client.rooms]
+        theirs = [view for view in views if person.user_id in view.members]
+        theirs.sort(key=lambda view: not is_direct(view, account, self._policy))
+        if not theirs:
+            return
+        view = theirs[0]
+        async with self._database.transaction() as tx:
+            conversation = await room_conversation(
+                tx, self._conversations, view, account, self._policy
+            )
+            notice = changed_notice(person)
+            await self._outbox.say(
+                tx, conversation, view.room_id, notice, kind="notice", apart=True
+            )
+            await self._store.told(tx, person)
+        self._client.people.told(person)
