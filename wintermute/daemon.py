@@ -5,7 +5,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.chat import NAMES, ChatCommands
@@ -40,18 +40,14 @@ from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.followups import FollowUps
+from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.intake import Intake
-from wintermute.matrix.invitations import Invitations
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.seeds import secret_seeds
-from wintermute.matrix.session import Session, save
+from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
-from wintermute.matrix.sync import Sync
-from wintermute.matrix.trust import Trust
 from wintermute.night.expiry import Expiry
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.oversize import Oversize
@@ -106,48 +102,34 @@ class Answering:
 class Wintermute:
     """The running parts."""
 
-    sync: Sync
-    invitations: Invitations
+    door: Door
     answering: Answering
-    sender: Sender
-    speaker: MatrixSpeaker
     expiry: Expiry
-    intake: Intake
     session: Session
     config: Config
 
     async def run(self, leaving: asyncio.Event, ready: Callable[[], None]) -> None:
         """Work until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
-            parts = [
-                group.create_task(self.sync.run()),
-                group.create_task(self.sync.follow_trust()),
-                group.create_task(self.invitations.run()),
-                group.create_task(self.answering.run()),
-                group.create_task(self.speaker.run()),
-                group.create_task(self.expiry.run()),
-                group.create_task(self._send(ready)),
-                group.create_task(self._keep()),
-            ]
+            works = [*self.door.parts(), self.answering.run(), self.expiry.run()]
+            works += [self._send(ready), self._keep()]
+            parts = [group.create_task(work) for work in works]
             await leaving.wait()
             log.info("leaving")
-            await self.sender.drain(DRAIN_SECONDS)
+            await self.door.sender.drain(DRAIN_SECONDS)
             for part in parts:
                 part.cancel()
 
     async def _send(self, ready: Callable[[], None]) -> None:
         """Nothing is sent before it is known who is in the rooms and which are encrypted."""
-        await self.sync.ready.wait()
+        await self.door.sync.ready.wait()
         ready()
         log.info("ready device=%s", self.session.device_id)
-        if self.session.keys_lost:
-            await self.intake.tell_keys_lost()
-            save(self.config.data_dir / "matrix", replace(self.session, keys_lost=False))
-        await self.sender.run()
+        await self.door.send(self.session, self.config.data_dir / "matrix")
 
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
-        await self.sync.ready.wait()
+        await self.door.sync.ready.wait()
         await self.answering.promises.run()
 
 
@@ -251,52 +233,23 @@ async def _built(
     pulse: Callable[[], None],
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
-    sender = Sender(client, stores.outbox, stores.known, clock, _policy(config))
-    speaker = MatrixSpeaker(client, sender, _policy(config))
+    policy = _policy(config)
+    sender = Sender(client, stores.outbox, stores.known, clock, policy)
+    speaker = MatrixSpeaker(client, sender, policy)
     answering = _answering(config, clock, stores, models, speaker, texts, redact)
-    trust = Trust(
-        stores.database,
-        client,
-        PeopleStore(stores.database, clock),
-        stores.outbox,
-        stores.conversations,
-        _policy(config),
-    )
-    intake = Intake(
-        stores.database,
-        client,
-        stores.inbox,
-        stores.outbox,
-        stores.known,
-        stores.conversations,
-        stores.health,
-        FollowUps(stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences),
-        trust,
-        _policy(config),
+    door = open_door(
         config.matrix,
-        clock,
-    )
-    invitations = Invitations(client, stores.known, clock)
-
-    def stored() -> None:
-        sender.wake()
-        invitations.wake()
-        pulse()
-
-    sync = Sync(
+        policy,
         client,
-        stores.inbox,
-        stores.known,
-        intake,
-        stores.health,
+        stores,
+        speaker,
+        sender,
         answering.rooms.wake,
-        stored,
-        Attempts(clock, pulse),
+        pulse,
+        (clock, Attempts(clock, pulse)),
     )
     expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
-    return Wintermute(
-        sync, invitations, answering, sender, speaker, expiry, intake, session, config
-    )
+    return Wintermute(door, answering, expiry, session, config)
 
 
 @asynccontextmanager

@@ -1,21 +1,36 @@
-"""`wintermute matrix`: the bot's login and its key store. The daemon must be stopped for these."""
+"""`wintermute matrix`: the bot's login, its keys and identity, and whom it trusts.
+
+`verify` and `trust` work beside a running daemon; for the others it must be stopped.
+"""
 
 import asyncio
+from typing import Final
 
 import click
 
+from wintermute.cli.facts import show
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option, redacted
+from wintermute.cli.options import config_option, json_option, redacted
 from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
+from wintermute.config.schema import Config
+from wintermute.db import open_database
+from wintermute.health.report import Fact
+from wintermute.health.store import Health, HealthState
+from wintermute.health.trust import people, verifications
+from wintermute.ids import new_id
 from wintermute.matrix import login
+from wintermute.matrix.people import PeopleStore, fingerprint
+from wintermute.matrix.reset import reset_identity
+
+NOT_YET: Final[tuple[HealthState, str]] = ("warn", "none yet -> start it with `wintermute run`")
 
 
 @click.group("matrix")
 def command() -> None:
-    """Log out, or start again with encryption.
+    """Whom to trust, how others can trust the bot, its login and its keys.
 
-    Example: wintermute matrix logout
+    Example: wintermute matrix verify
     """
 
 
@@ -34,14 +49,83 @@ def logout(ctx: click.Context) -> None:
 
 
 @command.command("reset-crypto")
+@click.option(
+    "--identity", is_flag=True, help="Replace the identity instead; keys and device stay."
+)
 @config_option
 @click.pass_context
-def reset_crypto(ctx: click.Context) -> None:
+def reset_crypto(ctx: click.Context, identity: bool) -> None:
     """Move the key store aside, with a date; the next start makes a new device.
+
+    With --identity the cross-signing identity is replaced instead, in case the old one is lost or
+    somebody else has it; everybody must verify the bot again. The homeserver asks for the
+    password, or for a yes on its web page.
 
     Example: wintermute matrix reset-crypto
     """
     config = open_config(ctx)
+    folder, clock = config.data_dir / "matrix", SystemClock()
+
+    def say(line: str) -> None:
+        click.echo(redacted(ctx, line))
+
     with hold(config.data_dir):
-        said = login.reset_crypto(config.data_dir / "matrix", SystemClock())
-    click.echo(redacted(ctx, said))
+        if identity:
+            say(asyncio.run(reset_identity(config.matrix, folder, clock, new_id, say)))
+        else:
+            say(login.reset_crypto(folder, clock))
+
+
+@command.command("verify")
+@config_option
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, as_json: bool) -> None:
+    """Show the bot's keys, and the emojis of a verification under way.
+
+    Compare the emojis with those that your client shows: if they differ, somebody sits between.
+    Fingerprints are for clients that compare these instead. Works beside the running daemon.
+
+    Example: wintermute matrix verify
+    """
+    config = open_config(ctx)
+    show(ctx, asyncio.run(_shown(config)), as_json=as_json)
+
+
+async def _shown(config: Config) -> list[Fact]:
+    facts = [Fact("user", "ok", config.matrix.user_id)]
+    async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
+        health = Health(database, SystemClock())
+        for name in ("device", "identity"):
+            part = await health.part(name)
+            facts.append(Fact(name, part.state, part.detail) if part else Fact(name, *NOT_YET))
+        facts.append(Fact("people", *await people(database)))
+        facts += [Fact(*found) for found in await verifications(database)]
+    return facts
+
+
+@command.command("trust")
+@click.argument("user", metavar="USER")
+@config_option
+@click.pass_context
+def trust(ctx: click.Context, user: str) -> None:
+    """Believe the new identity of a person, after asking them on another way.
+
+    Needed when somebody has reset their encryption. Only the identity that the bot named in its
+    notice is taken; beside a running daemon it answers within seconds what waited.
+
+    Example: wintermute matrix trust @ann:example.org
+    """
+    config = open_config(ctx)
+    click.echo(redacted(ctx, asyncio.run(_trusted(config, user))))
+
+
+async def _trusted(config: Config, user: str) -> str:
+    async with (
+        open_database(config.data_dir / "wintermute.db") as database,
+        database.transaction() as tx,
+    ):
+        person = await PeopleStore(database, SystemClock()).trust(tx, user)
+    if not person.changed_to:
+        return f"{user} goes on without an identity; the next one that they make is taken"
+    return f"trusted: {user} is now {fingerprint(person.changed_to)}"

@@ -9,6 +9,7 @@ from wintermute.config.schema import Budget as Ceilings
 from wintermute.db import Database
 from wintermute.health.promises import promises
 from wintermute.health.store import Health, HealthState
+from wintermute.health.trust import people, untrusted
 from wintermute.ids import new_id
 from wintermute.llm.budget import Amount, Budget
 from wintermute.llm.calls import ModelCalls
@@ -42,6 +43,8 @@ async def gather(
     facts.append(await _sub_sessions(database))
     facts.append(Fact("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))
+    facts.append(Fact("people", *await people(database)))
+    facts.append(Fact("unverified sessions", *await untrusted(database)))
     facts.append(await _malformed(database))
     facts += await _searches(database)
     facts += await _usage(database, clock, timezone, ceilings)

@@ -32,6 +32,10 @@ class Health:
         """Record a part's state; free of cost when nothing changed."""
         if self._known.get(part) == (state, detail):
             return
+        kept = await self.part(part)
+        if kept is not None and (kept.state, kept.detail) == (state, detail):
+            self._known[part] = (state, detail)
+            return
         async with self._database.transaction() as tx:
             await self.note_in(tx, part, state, detail)
         self._known[part] = (state, detail)

@@ -37,7 +37,8 @@ from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import Account, RoomView
 from wintermute.matrix.keys import Keys, keep_before_upload, known
-from wintermute.matrix.people import Device, People, Verdict
+from wintermute.matrix.people import Device, People, Verdict, fingerprint
+from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
 from wintermute.matrix.signing import ED25519
@@ -89,9 +90,22 @@ class MatrixClient:
         return str(self._nio.olm.account.identity_keys["ed25519"]) if self._nio.olm else ""
 
     @property
+    def device_line(self) -> str:
+        """Our device as people compare it."""
+        key = f", fingerprint {fingerprint(self.device_key)}" if self.device_key else ""
+        return f"{self.account.device_id}{key}"
+
+    @property
     def master_key(self) -> str:
         """The public key of our identity while it is the one that is served; else ""."""
         return self._keys.identity.master
+
+    async def replace_identity(self, seeds: Seeds) -> IdentityState:
+        """Give the homeserver another identity of ours; how it stands then.
+
+        Raises: ApprovalNeeded as long as it wants more than our login and password.
+        """
+        return await self._keys.replace_identity(seeds)
 
     async def fresh_keys(self, user: str) -> dict[str, str]:
         """The keys of a user's devices and identity as they are served now, by their ids."""

@@ -151,7 +151,6 @@ class CrossSigning:
             await self._steps(answer, ask)
         except ApprovalNeeded as error:
             self._refused(approval_text(error, has_password=self._password is not None))
-            self._session = error.session
             self._again = self._clock.monotonic() + (
                 APPROVAL_SECONDS if error.page else AGAIN_SECONDS
             )
@@ -242,6 +241,7 @@ class CrossSigning:
         try:
             await call(self._nio, "POST", target, body)
         except ApprovalNeeded as error:
+            self._session = error.session
             if self._password is None or not error.by_password:
                 raise
             auth = {

@@ -24,10 +24,11 @@ from nio.crypto import OlmDevice
 from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
-from wintermute.matrix.cross_signing import CrossSigning
+from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
 from wintermute.matrix.http import call, path
-from wintermute.matrix.people import Device, People
+from wintermute.matrix.people import Device, People, cross_signing_key
+from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sieve import counts, members
 from wintermute.messages import Json
 
@@ -116,6 +117,14 @@ class Keys:
                 self._nio.olm.wedged_devices.clear()
                 self._nio.olm.key_request_devices_no_session.clear()
         await self._send_waiting()
+
+    async def replace_identity(self, seeds: Seeds) -> IdentityState:
+        """Upload the next identity in the place of ours, unless that was done, and sign with it."""
+        us = {self._nio.user_id}
+        if cross_signing_key(await self.ask(us), self._nio.user_id, "master") != seeds.master.public:
+            await self.identity.upload(seeds)
+        await self.identity.settle(await self.ask(us), lambda: self.ask(us))
+        return self.identity.state
 
     async def share(self, room_id: str, *, apart: bool = False) -> None:
         """See that every device that is to read our next message in a room has its key, and no other.

@@ -17,7 +17,10 @@ from wintermute.errors import (
     SendRefused,
 )
 from wintermute.health.report import Fact
+from wintermute.matrix.cross_signing import FOREIGN
 from wintermute.matrix.http import call, path
+from wintermute.matrix.people import cross_signing_key, fingerprint, identities
+from wintermute.matrix.seeds import FILE, load_seeds, others_may_read
 from wintermute.matrix.session import (
     Session,
     load,
@@ -26,8 +29,12 @@ from wintermute.matrix.session import (
     store_file,
     store_problem,
 )
+from wintermute.matrix.signing import is_signed
+from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
+
+NEW_TOKEN = "a new matrix.access_token, of a new device"
 
 
 async def logged_in(matrix: Matrix, folder: Path) -> Session:
@@ -45,9 +52,10 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
             return kept  # it never got as far as making keys
         log.warning("key store lost device=%s", kept.device_id)
         if matrix.password is None:
+            ways = await _ways_to_log_in(matrix.homeserver)
             raise ConfigurationError(
-                f"the encryption keys of device {kept.device_id} are gone: set matrix.password (or an "
-                "access_token of a new device), so that a new device can be made"
+                f"the encryption keys of device {kept.device_id} are gone: set {ways}, so that a new "
+                "device can be made"
             )
         session = replace(await _by_password(matrix), keys_lost=True)
     else:
@@ -74,9 +82,11 @@ async def _by_password(matrix: Matrix) -> Session:
         try:
             answer = await call(nio, "POST", path("login"), body)
         except SendRefused as error:
+            advice = "check matrix.user_id and matrix.password"
+            if not await _takes_passwords(nio):
+                advice = f"it takes no passwords; set {NEW_TOKEN}"
             raise LoginRefused(
-                f"the homeserver refuses the login of {matrix.user_id} ({error.code}): check "
-                "matrix.user_id and matrix.password"
+                f"the homeserver refuses the login of {matrix.user_id} ({error.code}): {advice}"
             ) from error
         if answer.get("user_id") != matrix.user_id:  # else each start would make another device
             nio.access_token = str(answer.get("access_token"))
@@ -91,6 +101,18 @@ async def _by_password(matrix: Matrix) -> Session:
         str(answer["access_token"]),
         new_pickle_key(),
     )
+
+
+async def _ways_to_log_in(homeserver: str) -> str:
+    """What to set so that a new device can be made there."""
+    async with _anonymous(homeserver) as nio:
+        return f"matrix.password (or {NEW_TOKEN})" if await _takes_passwords(nio) else NEW_TOKEN
+
+
+async def _takes_passwords(nio: AsyncClient) -> bool:
+    flows = (await call(nio, "GET", path("login"))).get("flows")
+    kinds = [flow.get("type") for flow in flows if isinstance(flow, dict)] if flows else []
+    return "m.login.password" in kinds
 
 
 async def _by_token(matrix: Matrix, folder: Path) -> Session:
@@ -158,7 +180,51 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Fact, ...]:
     facts = [Fact("homeserver", "ok", matrix.homeserver), await _probe_login(matrix, kept)]
     if matrix.encryption != "off":
         facts.append(_probe_store(folder, kept))
+        if kept is not None and facts[1].state == "ok":
+            facts += await _probe_identities(matrix, folder, kept)
     return tuple(facts)
+
+
+async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Fact]:
+    """Our identity as it is served, and who has none (X-017, X-034)."""
+    allowed = sorted({matrix.owner, *matrix.allowed_users})
+    async with _anonymous(matrix.homeserver, kept.access_token) as nio:
+        everything: list[str] = []
+        body = {"device_keys": dict.fromkeys([kept.user_id, *allowed], everything)}
+        answer = await call(nio, "POST", path("keys", "query"), body)
+    known = identities(answer, allowed)
+    without = [user for user, identity in known.items() if not identity.master]
+    facts = [_probe_own(answer, folder, kept)]
+    if not without:
+        return [*facts, Fact("people", "ok", "everybody who is allowed has an identity")]
+    text = (
+        f"{', '.join(without)}: no cross-signing, so any session of that account is taken for "
+        "theirs -> they set up a recovery key in their client (secure backup)"
+    )
+    return [*facts, Fact("people", "warn", text)]
+
+
+def _probe_own(answer: Json, folder: Path, kept: Session) -> Fact:
+    try:
+        seeds = load_seeds(folder, kept.user_id)
+    except ConfigurationError as error:
+        return Fact("identity", "fail", str(error))
+    served = cross_signing_key(answer, kept.user_id, "master")
+    if seeds is None:
+        text = "will be made at the next start"
+        return Fact("identity", "fail", FOREIGN) if served else Fact("identity", "ok", text)
+    if served != seeds.master.public:
+        if served:
+            return Fact("identity", "fail", FOREIGN)
+        return Fact("identity", "warn", "not uploaded yet -> see `wintermute status` when it runs")
+    if others_may_read(folder):
+        return Fact("identity", "warn", f"others may read {FILE} -> chmod 600 {folder / FILE}")
+    device = answer["device_keys"][kept.user_id].get(kept.device_id)
+    signed = isinstance(device, dict) and is_signed(device, kept.user_id, seeds.self_signing.public)
+    key = fingerprint(seeds.master.public)
+    if not signed:
+        return Fact("identity", "warn", f"{key} has not signed this device -> start the daemon")
+    return Fact("identity", "ok", f"{key}, and this device is signed by it")
 
 
 async def _probe_login(matrix: Matrix, kept: Session | None) -> Fact:

@@ -141,13 +141,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def others_may_read(folder: Path) -> bool:
+    """Whether other accounts of this machine can look at the seeds."""
+    file = folder / FILE
+    return file.exists() and bool(file.stat().st_mode & OTHERS_MAY_READ)
+
+
 def close_to_others(folder: Path) -> bool:
     """Take away what others may do with the seeds; whether they could."""
-    file = folder / FILE
-    if not file.exists() or not file.stat().st_mode & OTHERS_MAY_READ:
-        return False
-    file.chmod(0o600)
-    return True
+    open_to_others = others_may_read(folder)
+    if open_to_others:
+        (folder / FILE).chmod(0o600)
+    return open_to_others
 
 
 def secret_seeds(folder: Path) -> tuple[str, ...]:

@@ -86,11 +86,12 @@ class Sync:
             trouble = self._client.key_trouble
         self._keys_again = self._clock.monotonic() + self._keys_wait
         self._wake_all(await self._intake.settle())
+        await self._health.note("device", "ok", self._client.device_line)
+        identity = self._client.identity
+        await self._health.note("identity", identity.state, identity.text)
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")
-        identity = self._client.identity
-        await self._health.note("identity", identity.state, identity.text)
 
     async def follow_trust(self) -> None:
         """Notice, until cancelled, that somebody at this machine trusted an identity (X-035)."""

@@ -1,0 +1,100 @@
+"""The Matrix door: everything between the homeserver and the rooms of the program, and its running."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wintermute.clock import Clock
+from wintermute.commands.stores import Stores
+from wintermute.config.schema import Matrix
+from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.followups import FollowUps
+from wintermute.matrix.inbox import Policy
+from wintermute.matrix.intake import Intake
+from wintermute.matrix.invitations import Invitations
+from wintermute.matrix.outbox import Sender
+from wintermute.matrix.people import PeopleStore
+from wintermute.matrix.session import Session, save
+from wintermute.matrix.speaker import MatrixSpeaker
+from wintermute.matrix.sync import Sync
+from wintermute.matrix.trust import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The parts that work until they are cancelled."""
+
+    sync: Sync
+    invitations: Invitations
+    sender: Sender
+    speaker: MatrixSpeaker
+    intake: Intake
+
+    def parts(self) -> list[Coroutine[Any, Any, None]]:
+        """What is to run; the sender begins later, see `send`."""
+        return [
+            self.sync.run(),
+            self.sync.follow_trust(),
+            self.invitations.run(),
+            self.speaker.run(),
+        ]
+
+    async def send(self, session: Session, folder: Path) -> None:
+        """Send until cancelled, when it is known who is in the rooms."""
+        if session.keys_lost:
+            await self.intake.tell_keys_lost()
+            save(folder, replace(session, keys_lost=False))
+        await self.sender.run()
+
+
+def open_door(
+    settings: Matrix,
+    policy: Policy,
+    client: MatrixClient,
+    stores: Stores,
+    speaker: MatrixSpeaker,
+    sender: Sender,
+    wake: Callable[[str], None],
+    pulse: Callable[[], None],
+    clocks: tuple[Clock, Clock],
+) -> Door:
+    """Build what receives. `wake` a conversation in which something waits; `pulse` at each sync.
+
+    Of the clocks the second counts attempts to reach the homeserver.
+    """
+    clock, attempts = clocks
+    trust = Trust(
+        stores.database,
+        client,
+        PeopleStore(stores.database, clock),
+        stores.outbox,
+        stores.conversations,
+        policy,
+    )
+    follow = FollowUps(
+        stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
+    )
+    intake = Intake(
+        stores.database,
+        client,
+        stores.inbox,
+        stores.outbox,
+        stores.known,
+        stores.conversations,
+        stores.health,
+        follow,
+        trust,
+        policy,
+        settings,
+        clock,
+    )
+    invitations = Invitations(client, stores.known, clock)
+
+    def stored() -> None:
+        sender.wake()
+        invitations.wake()
+        pulse()
+
+    sync = Sync(client, stores.inbox, stores.known, intake, stores.health, wake, stored, attempts)
+    return Door(sync, invitations, sender, speaker, intake)

@@ -1,0 +1,75 @@
+"""A new identity for the bot, on purpose: only here is one replaced that the homeserver has.
+
+The old identity stays until the homeserver has taken the new one, whose seeds are on disk before
+they are uploaded; after a kill the same command goes on with the same seeds.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from wintermute.clock import Clock
+from wintermute.config.schema import Matrix
+from wintermute.errors import ApprovalNeeded, ConfigurationError, WintermuteError
+from wintermute.ids import NewId
+from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.cross_signing import IdentityState, approval_text
+from wintermute.matrix.people import People, fingerprint
+from wintermute.matrix.seeds import NEXT, Seeds, keep_seeds, new_seeds, next_seeds
+from wintermute.matrix.session import load, store_file
+
+WAIT_SECONDS = 5.0
+MOST_TRIES = 180
+"""A quarter of an hour for whoever has to approve it."""
+
+
+async def reset_identity(
+    matrix: Matrix, folder: Path, clock: Clock, new_id: NewId, say: Callable[[str], None]
+) -> str:
+    """Put a new identity in the place of the old one; the line to print.
+
+    `say` shows what somebody has to do meanwhile.
+
+    Raises: WintermuteError with what to do.
+    """
+    session = load(folder)
+    if session is None or not store_file(folder, session).exists():
+        raise WintermuteError(
+            "there is no login with encryption keys here yet: run `wintermute run` first, which "
+            "makes an identity by itself if the account has none"
+        )
+    seeds = _next_identity(folder, matrix.user_id)
+    async with open_client(matrix, session, folder, new_id, clock, People()) as client:
+        state = await _accepted(client, seeds, matrix, clock, say)
+    if not state.signed:
+        raise WintermuteError(state.text)
+    return (
+        f"new identity {fingerprint(seeds.master.public)}; the old one is kept with a date. "
+        "Everybody who verified the bot has to verify it again"
+    )
+
+
+def _next_identity(folder: Path, user_id: str) -> Seeds:
+    try:
+        seeds = next_seeds(folder, user_id)
+    except ConfigurationError:
+        seeds = None  # nobody ever verified it
+    if seeds is None:
+        seeds = new_seeds(user_id)
+        keep_seeds(folder, seeds, NEXT)
+    return seeds
+
+
+async def _accepted(
+    client: MatrixClient, seeds: Seeds, matrix: Matrix, clock: Clock, say: Callable[[str], None]
+) -> IdentityState:
+    for attempt in range(MOST_TRIES):
+        try:
+            return await client.replace_identity(seeds)
+        except ApprovalNeeded as error:
+            if not error.page:
+                text = approval_text(error, has_password=matrix.password is not None)
+                raise WintermuteError(text) from error
+            if not attempt:
+                say(f"open {error.page} as {matrix.user_id} and approve; waiting for that")
+        await clock.sleep(WAIT_SECONDS)
+    raise WintermuteError("nobody approved it; run this again to go on")
