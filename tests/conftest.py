@@ -13,7 +13,18 @@ from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewName, NewPerson, NewRoom, NewScene, Scene
+from tests.world.scene import (
+    JS,
+    NIO,
+    NewAnybody,
+    NewBot,
+    NewCurrent,
+    NewName,
+    NewPerson,
+    NewRoom,
+    NewScene,
+    Scene,
+)
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 
@@ -86,6 +97,12 @@ def current(scene: Scene) -> NewCurrent:
     if missing := what_is_missing():
         pytest.skip(missing)
     return scene.current
+
+
+@pytest.fixture(params=[NIO, pytest.param(JS, marks=pytest.mark.slow)])
+def anybody(scene: Scene, request: pytest.FixtureRequest) -> NewAnybody:
+    """`person`, and slow at a strict client of today: `ann = await anybody("ann")` for encrypted rooms."""
+    return scene.at(request.param)
 
 
 @pytest.fixture

@@ -2,15 +2,20 @@
 
 import pytest
 
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewRoom
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(
+    ("encrypted", "anybody"),
+    [(False, NIO), (True, NIO), (True, JS)],
+    ids=["plain", "encrypted", "encrypted-js"],
+    indirect=["anybody"],
+)
 async def test_a_message_is_answered_once_and_in_order(
-    encrypted: bool, person: NewPerson, bot: NewBot, room: NewRoom
+    encrypted: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
-    """X-001, X-002, X-015."""
-    ann = await person("ann")
+    """X-001, X-002, X-015, X-018."""
+    ann = await anybody("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=encrypted)
     for n in range(3):

@@ -11,8 +11,8 @@ import pytest
 from tests.world.bot import said
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
-from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
-from tests.world.user import MatrixUser
+from tests.world.person import Person
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewName, NewPerson, NewRoom, Scene
 from tests.world.warm import Interpreter
 
 
@@ -33,27 +33,36 @@ async def scene(
         yield opened
 
 
+@pytest.mark.parametrize(
+    ("counts", "anybody"),
+    [
+        pytest.param({False: 60, True: 25}, NIO, id="nio"),
+        pytest.param({True: 25}, JS, id="js", marks=pytest.mark.slow),
+    ],
+    indirect=["anybody"],
+)
 async def test_what_was_said_while_we_were_away_is_answered_once_and_in_order(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    counts: dict[bool, int],
+    anybody: NewAnybody,
+    bot: NewBot,
+    room: NewRoom,
+    model: ModelServer,
 ) -> None:
     """X-001, X-005: pages of messages, and an invitation with messages before and after it."""
-    ann = await person("ann")
+    ann = await anybody("ann")
     daemon = await bot(ann)
-    known = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    known = {await room(ann, daemon, encrypted=each): count for each, count in counts.items()}
     for chat in known:
         await ann.send(chat, "hello")
         await ann.wait_for_count(chat, daemon.user_id, 1)
     assert await daemon.stop() == 0
 
     async with asyncio.TaskGroup() as group:
-        for chat, count in zip(known, (60, 25), strict=True):
+        for chat, count in known.items():
             group.create_task(count_up(ann, chat, count))
-    new = [await ann.create_room(encrypted=encrypted) for encrypted in (False, True)]
+    new = {await ann.create_room(encrypted=each): each for each in counts}
     for chat in new:
-        await ann.send(chat, "before the invitation")
-        await ann.invite(chat, daemon.user_id)
-        for n in range(12):
-            await ann.send(chat, f"before the join {n}")
+        await invite_late(ann, chat, daemon.user_id)
 
     await daemon.start()
     for chat in (*known, *new):
@@ -61,17 +70,26 @@ async def test_what_was_said_while_we_were_away_is_answered_once_and_in_order(
         await ann.send(chat, "the end")
     for chat in (*known, *new):
         await ann.wait_for(chat, lambda m: m.body == "echo: the end", within=60)
-    for chat, count in zip(known, (60, 25), strict=True):
+    for chat, count in known.items():
         assert await said(ann, chat, daemon.user_id) == [
             "echo: hello",
             *(f"echo: {n}" for n in range(count)),
             "echo: the end",
         ]
     between = [f"echo: before the join {n}" for n in range(12)]
-    assert await said(ann, new[0], daemon.user_id) == [*between, "echo: the end"]
-    # What was encrypted before we were there was not encrypted for us.
-    assert (await said(ann, new[1], daemon.user_id))[-1] == "echo: the end"
+    for chat, encrypted in new.items():
+        answers = await said(ann, chat, daemon.user_id)
+        assert answers[-1] == "echo: the end"
+        # What was encrypted before we were there was not encrypted for us.
+        assert encrypted or answers[:-1] == between
     assert "before the invitation" not in str(model.requests)
+
+
+async def invite_late(person: Person, room: str, guest: str) -> None:
+    await person.send(room, "before the invitation")
+    await person.invite(room, guest)
+    for n in range(12):
+        await person.send(room, f"before the join {n}")
 
 
 @pytest.mark.slow
@@ -96,6 +114,6 @@ async def test_a_burst_in_several_rooms_is_answered_in_full(
         assert await said(bob, chat, daemon.user_id) == wanted
 
 
-async def count_up(person: MatrixUser, room: str, end: int) -> None:
+async def count_up(person: Person, room: str, end: int) -> None:
     for n in range(end):
         await person.send(room, str(n))

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.world.bot import Bot, said
 from tests.world.model import ModelServer
+from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import MatrixUser
+from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
 
 CLIENT = "/_matrix/client/v3"
 MEGOLM = {"algorithm", "ciphertext", "sender_key", "session_id", "device_id", "m.relates_to"}
@@ -21,7 +21,7 @@ def sent_to(proxy: Proxy, room: str) -> list[Request]:
     return [r for r in proxy.requests if r.method == "PUT" and f"/rooms/{room}/send/" in r.path]
 
 
-async def plainly(person: MatrixUser, room: str, text: str) -> None:
+async def plainly(person: Person, room: str, text: str) -> None:
     """Send in clear, whatever this person's client thinks of the room."""
     path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear-{next(NUMBERS)}"
     status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
@@ -29,10 +29,10 @@ async def plainly(person: MatrixUser, room: str, text: str) -> None:
 
 
 async def test_nothing_is_said_in_clear_in_an_encrypted_room(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-015: answers and commands, also where encryption is of no kind we know."""
-    ann = await person("ann")
+    ann = await anybody("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "secret")
@@ -57,10 +57,10 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
 
 
 async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-012: the part of the homeserver that keeps keys is away at our start."""
-    ann = await person("ann")
+    ann = await anybody("ann")
     proxy.before = lambda request: Answer(503) if "/keys/" in request.path else None
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon)
@@ -117,10 +117,10 @@ async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
 
 
 async def test_keys_survive_a_restart_and_their_loss_is_told_once(
-    person: NewPerson, bot: NewBot, room: NewRoom
+    anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
     """X-016."""
-    ann = await person("ann")
+    ann = await anybody("ann")
     daemon = await bot(ann)
     folder = daemon.data / "matrix"
     chats = [await room(ann, daemon, encrypted=True) for _ in range(2)]
@@ -179,7 +179,7 @@ async def without_a_password_it_stays_down(daemon: Bot, folder: Path) -> None:
 
 
 async def test_what_cannot_be_decrypted_waits_for_its_key(
-    proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
+    proxy: Proxy, anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
     """X-021: over a restart, with one notice, counted; then answered."""
     withheld: list[Request] = []
@@ -190,7 +190,7 @@ async def test_what_cannot_be_decrypted_waits_for_its_key(
         withheld.append(request)
         return Answer(200, {})
 
-    ann = await person("ann", via=proxy.url)
+    ann = await anybody("ann", via=proxy.url)
     daemon = await bot(ann)
     plain = await room(ann, daemon)
     sealed = await room(ann, daemon, encrypted=True)
@@ -226,7 +226,7 @@ def half_an_hour_ago(daemon: Bot) -> str:
     return str(row["t"])
 
 
-async def status(person: MatrixUser, room: str) -> str:
+async def status(person: Person, room: str) -> str:
     before = len([m for m in person.messages(room) if "still locked" in m.body])
     await person.send(room, "/status")
     await person.until(
@@ -235,7 +235,7 @@ async def status(person: MatrixUser, room: str) -> str:
     return [m for m in person.messages(room) if "still locked" in m.body][-1].body
 
 
-async def hand_over(person: MatrixUser, withheld: list[Request]) -> None:
+async def hand_over(person: Person, withheld: list[Request]) -> None:
     for request in withheld:
         body: Any = request.json
         answer = await person.api("PUT", request.path, body)

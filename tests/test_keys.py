@@ -18,7 +18,7 @@ from tests.test_malformed_events import WRONG, answered, wrong
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
-from tests.world.scene import NewBot, NewName, NewRoom
+from tests.world.scene import NewAnybody, NewBot, NewName, NewRoom
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.config.schema import Matrix
 from wintermute.errors import ConfigurationError, HomeserverUnavailable
@@ -422,30 +422,31 @@ async def test_garbage_device_keys_of_a_stranger_stop_nothing(
     homeserver: Homeserver,
     proxy: Proxy,
     fresh: NewName,
+    anybody: NewAnybody,
     bot: NewBot,
     room: NewRoom,
-    tmp_path: Path,
 ) -> None:
     """X-022, X-015: also after a restart, and whoever else is in the room can still read us."""
     eve = garbage_person(homeserver, fresh("eve"))
-    proxy.after = without(eve.user_id)
-    async with MatrixUser(proxy.url, homeserver.user(fresh("ann")), tmp_path / "ann") as ann:
-        daemon = await bot(ann)
-        chat = await room(ann, daemon, encrypted=True)
-        await ann.send(chat, "alone?")
-        await answered(ann, chat, daemon.user_id, "alone?")
-        await ann.invite(chat, eve.user_id)
-        homeserver.request("POST", f"{CLIENT}/rooms/{chat}/join", {}, eve.access_token)
-        await ann.wait_joined(chat, eve.user_id)
-        for question in ("still there?", "and after a restart?"):
-            pid = daemon.pid
-            await ann.send(chat, f"{daemon.user_id}: {question}")
-            await answered(ann, chat, daemon.user_id, question)
-            assert (daemon.running, daemon.pid) == (True, pid)
-            await daemon.restart()
-        assert all(message.encrypted for message in ann.messages(chat, daemon.user_id))
-        [count] = daemon.rows("SELECT value FROM counters WHERE name = 'malformed'")
-        assert count["value"] >= 3  # her devices without a usable key, at least once
+    ann = await anybody("ann", via=proxy.url)
+    if isinstance(ann, MatrixUser):
+        proxy.after = without(eve.user_id)
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "alone?")
+    await answered(ann, chat, daemon.user_id, "alone?")
+    await ann.invite(chat, eve.user_id)
+    homeserver.request("POST", f"{CLIENT}/rooms/{chat}/join", {}, eve.access_token)
+    await ann.wait_joined(chat, eve.user_id)
+    for question in ("still there?", "and after a restart?"):
+        pid = daemon.pid
+        await ann.send(chat, f"{daemon.user_id}: {question}")
+        await answered(ann, chat, daemon.user_id, question)
+        assert (daemon.running, daemon.pid) == (True, pid)
+        await daemon.restart()
+    assert all(message.encrypted for message in ann.messages(chat, daemon.user_id))
+    [count] = daemon.rows("SELECT value FROM counters WHERE name = 'malformed'")
+    assert count["value"] >= 3  # her devices without a usable key, at least once
 
 
 def garbage_person(homeserver: Homeserver, name: str) -> Login:

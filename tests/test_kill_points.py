@@ -15,9 +15,9 @@ from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.person import Person
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewScene
-from tests.world.user import MatrixUser
+from tests.world.scene import JS, NIO, NewScene
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -185,9 +185,7 @@ KEY_POINT = Point(
 class World:
     """One person, her rooms, and the daemon between two proxies; killed and started again and again."""
 
-    def __init__(
-        self, ann: MatrixUser, bot: Bot, proxies: dict[str, Proxy], encrypted: bool
-    ) -> None:
+    def __init__(self, ann: Person, bot: Bot, proxies: dict[str, Proxy], encrypted: bool) -> None:
         self.ann = ann
         self.bot = bot
         self.encrypted = encrypted
@@ -206,6 +204,13 @@ class World:
         self.rooms.append(
             await self.ann.create_room(invite=[self.bot_id], encrypted=self.encrypted)
         )
+
+    async def move(self) -> None:
+        """Make a room that the bot comes into, and no more."""
+        await self.bot.start()
+        await self.new_room()
+        await self.ann.wait_joined(self.room, self.bot_id)
+        await self.bot.stop()
 
     async def say(self) -> str:
         """Send the next message, once the bot is there to read it."""
@@ -295,7 +300,10 @@ def behave(seen: Seen) -> Step:
 
 
 @pytest_asyncio.fixture(
-    loop_scope="module", scope="module", params=[False, True], ids=["plain", "encrypted"]
+    loop_scope="module",
+    scope="module",
+    params=[(False, NIO), (True, NIO)],
+    ids=["plain", "encrypted"],
 )
 async def world(
     request: pytest.FixtureRequest,
@@ -305,6 +313,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """The same person and data folder for all points of a kind."""
     folder: Path = tmp_path_factory.mktemp("killed")
+    encrypted, client = request.param
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ModelServer())
         model.keyed(behave)
@@ -314,11 +323,11 @@ async def world(
         }
         scene = new_scene(folder, f"{proxies['model'].url}/v1")
         await stack.enter_async_context(scene)
-        ann = await scene.person("ann")
+        ann = await scene.at(client)("ann")
         (folder / "notes").mkdir()
         roots = {"files": {"roots": [str(folder / "notes")]}}
         bot = await scene.bot(ann, via=proxies["matrix"].url, tools=roots)
-        here = World(ann, bot, proxies, request.param)
+        here = World(ann, bot, proxies, encrypted)
         await here.new_room()
         await here.answer(await here.say())
         await bot.said_all()
@@ -339,22 +348,39 @@ async def test_a_killed_daemon_answers_the_message_once_after_its_restart(
 
 async def test_a_kill_between_the_commits_of_a_room_key_loses_no_key(world: World) -> None:
     """X-011: nio stores an Olm session and the room key it carried one after the other."""
-    await world.bot.start()
-    await world.new_room()
-    await world.ann.wait_joined(world.room, world.bot_id)
-    await world.bot.stop()
+    await world.move()
     if world.encrypted:
         await world.strike(KEY_POINT)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["first-start", "top-up"])
-@pytest.mark.parametrize("phase", ["before", "after"], ids=["request", "response"])
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [(True, JS)], ids=["encrypted-js"], indirect=True)
+async def test_a_killed_daemon_answers_a_current_client_once(world: World) -> None:
+    """X-011, X-018: at the points that matter most, and where the key of a room is kept."""
+    most = [point for point in POINTS if point.name.replace(" ", "-") in MATTER_MOST]
+    for point in most:
+        await world.strike(point)
+    await world.move()
+    await world.strike(KEY_POINT)
+
+
+@pytest.mark.parametrize(
+    ("phase", "first", "client"),
+    [
+        pytest.param("before", True, NIO, id="request-first-start"),
+        pytest.param("before", False, NIO, id="request-top-up"),
+        pytest.param("after", True, NIO, id="response-first-start"),
+        pytest.param("after", False, NIO, id="response-top-up"),
+        pytest.param("after", False, JS, id="response-top-up-js", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_kill_around_a_key_upload_leaves_a_bot_that_speaks(
     homeserver: Homeserver,
     new_scene: NewScene,
     tmp_path: Path,
     phase: str,
     first: bool,
+    client: str,
 ) -> None:
     """X-011, X-016: and the homeserver takes its next keys, over another restart."""
     async with (
@@ -362,7 +388,7 @@ async def test_a_kill_around_a_key_upload_leaves_a_bot_that_speaks(
         Proxy(homeserver.url) as proxy,
         new_scene(tmp_path, model.url) as scene,
     ):
-        ann, bob = await scene.person("ann"), await scene.person("bob")
+        ann, bob = await scene.at(client)("ann"), await scene.at(client)("bob")
         allowed = {"allowed_users": [bob.user_id]}
         bot = await scene.bot(ann, via=proxy.url, start=False, matrix=allowed)
         here = World(ann, bot, {"matrix": proxy}, encrypted=True)

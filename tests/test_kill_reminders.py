@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
@@ -36,8 +37,9 @@ from tests.world.duties import (
 )
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Seen, Step
+from tests.world.person import Person
 from tests.world.proxy import Action, Cut, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewScene
+from tests.world.scene import JS, NIO, NewScene
 from tests.world.user import MatrixUser
 from wintermute.clock import Clock
 from wintermute.schedule.words import REMINDER
@@ -142,7 +144,7 @@ RUNS_HELD = """
 class World:
     """One person, her two direct chats, and the daemon between two proxies; killed again and again."""
 
-    def __init__(self, ann: MatrixUser, bot: Bot, proxies: dict[str, Proxy]) -> None:
+    def __init__(self, ann: Person, bot: Bot, proxies: dict[str, Proxy]) -> None:
         self.ann = ann
         self.bot = bot
         self.proxies = proxies
@@ -238,7 +240,7 @@ class World:
         return [in_time(m.body) for m in seen[-len(bodies) :]]
 
     def _is_signed(self, room_id: str, signed: dict[str, Counter[str]]) -> bool:
-        return signs(self.ann, room_id) == signed
+        return signs(cast(MatrixUser, self.ann), room_id) == signed
 
 
 def behave(seen: Seen) -> Step:
@@ -246,9 +248,12 @@ def behave(seen: Seen) -> Step:
     return done(f"result of {objective(seen).splitlines()[0]}")
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=[NIO])
 async def world(
-    homeserver: Homeserver, new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    homeserver: Homeserver,
+    new_scene: NewScene,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[World]:
     """The same person and data folder for all tests."""
     folder: Path = tmp_path_factory.mktemp("killed")
@@ -261,7 +266,7 @@ async def world(
         }
         scene = new_scene(folder, f"{proxies['model'].url}/v1")
         await stack.enter_async_context(scene)
-        ann = await scene.person("ann")
+        ann = await scene.at(request.param)("ann")
         here = World(ann, await scene.bot(ann, via=proxies["matrix"].url), proxies)
         await here.furnish()
         yield here
@@ -285,6 +290,14 @@ async def test_reminders_killed_where_it_matters_most_are_said_once(
     points = tuple(point for point in REMINDER_POINTS if point.name in most)
     assert len(points) == len(most)
     await _killed_on_their_way(world, room, points)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [JS], indirect=True)
+async def test_reminders_are_said_once_to_a_current_client(world: World) -> None:
+    """X-011, X-018, T-063: killed where it is sent and not known to be."""
+    points = tuple(point for point in REMINDER_POINTS if point.name == "before send response")
+    await _killed_on_their_way(world, ENCRYPTED, points)
 
 
 async def _killed_on_their_way(world: World, room: str, points: tuple[Point, ...]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.homeserver import Homeserver, Login
-from tests.world.proxy import Action, Proxy, Request, pass_after
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
 CLIENT = "/_matrix/client/v3"
@@ -140,3 +140,23 @@ async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     await daemon.logged("login waits")
     await proxy.up()
     await daemon.logged(" ready ")
+
+
+async def test_where_no_password_is_taken_the_line_asks_for_a_token(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """X-051: a homeserver whose logins are on a web page."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url, start=False)
+
+    def only_by_page(request: Request) -> Action:
+        if not request.path.endswith("/login"):
+            return None
+        if request.method == "GET":
+            return Answer(200, {"flows": [{"type": "m.login.sso"}]})
+        return Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"})
+
+    proxy.before = only_by_page
+    await daemon.start(ready=False)
+    assert await daemon.ended() == 2
+    assert "set a new matrix.access_token" in daemon.log[-1]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
+from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom, NewScene
 from tests.world.user import CLIENT, MatrixUser
@@ -292,7 +293,7 @@ async def test_no_event_stops_the_daemon(
     await answered(ann, locked, daemon.user_id, "and now?")
 
 
-async def answered(person: MatrixUser, room: str, bot: str, text: str) -> None:
+async def answered(person: Person, room: str, bot: str, text: str) -> None:
     await person.wait_for(room, lambda m: m.sender == bot and m.body.endswith(text))
 
 

@@ -25,7 +25,7 @@ from tests.test_matrix_reading import (
 )
 from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, Text
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
@@ -243,12 +243,16 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
             assert await desk.body(tx, reaction(mark, "$a1", "$of-another")) is None
 
 
-@pytest.mark.parametrize("encryption", ["preferred", "required"])
+@pytest.mark.parametrize(
+    ("encryption", "anybody"),
+    [("preferred", NIO), ("required", NIO), pytest.param("required", JS, marks=pytest.mark.slow)],
+    indirect=["anybody"],
+)
 async def test_thumbs_in_an_encrypted_room_are_kept(
-    encryption: str, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    encryption: str, anybody: NewAnybody, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-026: reactions are never encrypted; taking one back undoes nothing; strangers have none."""
-    ann, eve = await person("ann"), await person("eve")
+    ann, eve = await anybody("ann"), await anybody("eve")
     daemon = await bot(ann, matrix={"encryption": encryption})
     chat = await room(ann, daemon, eve, encrypted=True)
     model.script(Text(LONG))

@@ -13,8 +13,8 @@ from itertools import dropwhile
 from tests.world.bot import Bot
 from tests.world.delegating import done, objective, spawn
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
-from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import MatrixUser
+from tests.world.person import Person
+from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.conversation import words
 
 FACT = "Ann earns 4711 a month"
@@ -35,7 +35,7 @@ def acting(**uses: Use) -> Model:
     return choose
 
 
-async def ask(person: MatrixUser, chat: str, daemon: Bot, text: str) -> str:
+async def ask(person: Person, chat: str, daemon: Bot, text: str) -> str:
     """What the bot says in a chat after it was told this."""
     sent = await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
 
@@ -53,7 +53,7 @@ def asked(model: ModelServer) -> str:
     return json.dumps(model.requests[-1].body, ensure_ascii=False)
 
 
-async def come_in(guest: MatrixUser, host: MatrixUser, chat: str) -> None:
+async def come_in(guest: Person, host: Person, chat: str) -> None:
     """Come into a chat and say something there."""
     await host.invite(chat, guest.user_id)
     await guest.join(chat)
@@ -215,10 +215,10 @@ async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
 
 
 async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    anybody: NewAnybody, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-031, M-010: who is heard while it is made is not told what it was made of."""
-    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    ann, eve, release = await anybody("ann"), await anybody("eve"), asyncio.Event()
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
     model.script(Slow(release, Text(FACT)))

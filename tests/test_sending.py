@@ -11,7 +11,7 @@ from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser, Message
 from tests.world.warm import Interpreter
 
@@ -144,12 +144,20 @@ async def talk(person: MatrixUser, room: str, mark: object) -> None:
         await person.send(room, f"{mark} {n}")
 
 
-@pytest.mark.parametrize("new_device", [False, True], ids=["old", "new device"])
+@pytest.mark.parametrize(
+    ("new_device", "anybody"),
+    [
+        pytest.param(False, NIO, id="old"),
+        pytest.param(True, NIO, id="new device"),
+        pytest.param(True, JS, id="new device-js", marks=pytest.mark.slow),
+    ],
+    indirect=["anybody"],
+)
 async def test_what_may_have_been_sent_is_looked_for_before_it_is_sent_again(
-    new_device: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    new_device: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """X-013: the homeserver would have forgotten the transaction id."""
-    ann = await person("ann")
+    ann = await anybody("ann")
     daemon = await bot(ann, via=proxy.url)
     chats = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
     for chat in chats:

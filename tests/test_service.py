@@ -25,9 +25,9 @@ from tests.world.bot import Bot
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer
+from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import MatrixUser
+from tests.world.scene import HasAccount, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS
 from wintermute.daemon import DRAIN_SECONDS
@@ -105,7 +105,7 @@ def python_of_a_service(folder: Path, **environment: str) -> str:
     return str(script)
 
 
-async def expects_an_answer(person: MatrixUser, room: str, text: str) -> None:
+async def expects_an_answer(person: Person, room: str, text: str) -> None:
     await person.send(room, text)
     await person.wait_for(room, lambda message: message.body == f"echo: {text}")
 
@@ -120,7 +120,7 @@ class NewService(Protocol):
     """`service`: a daemon as systemd starts it, killed when the test ends."""
 
     async def __call__(
-        self, owner: MatrixUser, *, via: str = "", start: bool = True, **environment: str
+        self, owner: HasAccount, *, via: str = "", start: bool = True, **environment: str
     ) -> Bot: ...
 
 
@@ -130,7 +130,7 @@ async def service(bot: NewBot, systemd: Systemd, tmp_path: Path) -> AsyncIterato
     async with AsyncExitStack() as stack:
 
         async def new(
-            owner: MatrixUser, *, via: str = "", start: bool = True, **environment: str
+            owner: HasAccount, *, via: str = "", start: bool = True, **environment: str
         ) -> Bot:
             config = (await bot(owner, via=via, start=False)).config
             environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
@@ -251,14 +251,14 @@ def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 async def test_a_new_configuration_is_taken_up_without_losing_or_doubling_a_message(
     systemd: Systemd,
-    person: NewPerson,
+    anybody: NewAnybody,
     service: NewService,
     room: NewRoom,
     model: ModelServer,
     python: Interpreter,
 ) -> None:
     """Issue 4: SIGHUP while a model answers, and in a burst; one process holds the folder."""
-    ann, bob = await person("ann"), await person("bob")
+    ann, bob = await anybody("ann"), await anybody("bob")
     daemon = await service(ann)
     chat = await room(ann, daemon, encrypted=True)
     model.script(Silence())

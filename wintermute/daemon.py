@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from wintermute.clock import Clock, SystemClock
-from wintermute.commands.chat import NAMES, ChatCommands
+from wintermute.commands.chat import NAMES, ChatCommands, Verifier
 from wintermute.commands.stores import Stores
 from wintermute.config.lock import hold
 from wintermute.config.read import environment
@@ -48,6 +48,7 @@ from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.seeds import secret_seeds
 from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
+from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.oversize import Oversize
@@ -236,7 +237,8 @@ async def _built(
     policy = _policy(config)
     sender = Sender(client, stores.outbox, stores.known, clock, policy)
     speaker = MatrixSpeaker(client, sender, policy)
-    answering = _answering(config, clock, stores, models, speaker, texts, redact)
+    verifications = Verifications(client, stores, policy, clock)
+    answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
     door = open_door(
         config.matrix,
         policy,
@@ -244,6 +246,7 @@ async def _built(
         stores,
         speaker,
         sender,
+        verifications,
         answering.rooms.wake,
         pulse,
         (clock, Attempts(clock, pulse)),
@@ -312,6 +315,7 @@ def _answering(
     speaker: Speaker,
     texts: Texts,
     redact: Redaction,
+    verifier: Verifier | None = None,
 ) -> Answering:
     gather = _gather(config, clock, stores, texts)
     folding = _folding(config, stores, models, texts)
@@ -322,7 +326,6 @@ def _answering(
     runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
     promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
-    forking = Forking(stores.inbox, stores.conversations, stores.casts, delegation)
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -336,12 +339,12 @@ def _answering(
         stores.health,
         clock,
         seeding,
-        forking,
+        Forking(stores.inbox, stores.conversations, stores.casts, delegation),
         _oversize(config, clock, stores, gather),
         DueEvents(stores.occurrences, stores.tasks.zone),
     )
-    ceilings = config.llm.budget
-    commands = ChatCommands(stores, seeding, folding, delegation, clock, config.timezone, ceilings)
+    zone, ceilings = config.timezone, config.llm.budget
+    commands = ChatCommands(stores, seeding, folding, delegation, clock, zone, ceilings, verifier)
     rooms = Rooms(
         stores.database,
         stores.inbox,

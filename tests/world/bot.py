@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tests.world.clock import WITHIN
 from tests.world.homeserver import Login
-from tests.world.user import MatrixUser
+from tests.world.person import Person
 from tests.world.warm import Interpreter, Process
 from wintermute.templates import shipped_prompts
 
@@ -220,7 +220,7 @@ class Bot:
 
 
 async def meet(
-    host: MatrixUser, bot: str, *guests: MatrixUser, encrypted: bool = False, name: str = ""
+    host: Person, bot: str, *guests: Person, encrypted: bool = False, name: str = ""
 ) -> str:
     """A new room of a person with the bot, and guests, in it."""
     invited = [bot, *(guest.user_id for guest in guests)]
@@ -234,6 +234,6 @@ async def meet(
     return room
 
 
-async def said(watcher: MatrixUser, room: str, sender: str) -> list[str]:
+async def said(watcher: Person, room: str, sender: str) -> list[str]:
     """Everything a sender ever said in a room, as the homeserver has it."""
     return [event.body for event in await watcher.history(room) if event.sender == sender]

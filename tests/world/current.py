@@ -126,6 +126,11 @@ class CurrentClient:
             if event.type == "m.room.message" and sender in (None, event.sender)
         ]
 
+    def doubted(self, sender: str) -> list[ShownMessage]:
+        """What a sender said that is shown with a shield, or not at all."""
+        seen = [event for room in self._events for event in self.events(room)]
+        return [e for e in seen if e.sender == sender and (e.shield or e.failure)]
+
     def members(self, room: str) -> frozenset[str]:
         """Who has joined, as far as this person knows."""
         known = self._memberships.get(room, {})

@@ -162,10 +162,9 @@ class Phone:
 
     def _mac(self, content: Json) -> Outgoing:
         bot = (self.bot.user_id, self.bot.device_id)
-        ids = {
-            f"ed25519:{BOT.device_id}": BOT.device_key,
-            f"ed25519:{BOT.master_key}": BOT.master_key,
-        }
+        ids = {f"ed25519:{self.bot.device_id}": self.bot.device_key}
+        if self.bot.master_key:
+            ids[f"ed25519:{self.bot.master_key}"] = self.bot.master_key
         macs = {
             name: self.tag(key, bot, (self.user, self.device), name) for name, key in ids.items()
         }

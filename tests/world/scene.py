@@ -11,10 +11,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, cast
+from typing import Protocol, Self
+
+import pytest
 
 from tests.world.bot import Bot, Json, meet, write_settings
-from tests.world.current import CurrentClient
+from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.person import Person
 from tests.world.user import MatrixUser
@@ -23,11 +25,20 @@ from tests.world.warm import Interpreter
 NewName = Callable[[str], str]
 NewScene = Callable[[Path, str], "Scene"]
 
+NIO, JS = "nio", "js"
+"""The clients that `anybody` may sit at: the one of `person`, and a strict one of `current`."""
+
 
 class NewPerson(Protocol):
     """`person`: a new user at a client that syncs until the test ends."""
 
     async def __call__(self, name: str, *, via: str = "") -> MatrixUser: ...
+
+
+class NewAnybody(Protocol):
+    """`anybody`: a new user, at one client and in another run of the test at the other."""
+
+    async def __call__(self, name: str, *, via: str = "") -> Person: ...
 
 
 class HasAccount(Protocol):
@@ -88,6 +99,8 @@ class Scene:
         self._folder = folder
         self._model_url = model_url
         self._stack = AsyncExitStack()
+        self._strict: list[CurrentClient] = []
+        self._bots: list[Bot] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,13 +111,36 @@ class Scene:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        await self._stack.aclose()
+        try:
+            if error is None:
+                self._assert_believed()
+        finally:
+            await self._stack.aclose()
+
+    def _assert_believed(self) -> None:
+        """Who refuses unsigned devices read all that a bot said, and without a shield."""
+        for client in self._strict:
+            for bot in self._bots:
+                doubted = client.doubted(bot.user_id)
+                assert not doubted, doubted
 
     async def person(self, name: str, *, via: str = "") -> MatrixUser:
         """A new user at a client that syncs; `via` is another way to the homeserver."""
         login = self._homeserver.user(self._fresh(name))
         client = MatrixUser(via or self._homeserver.url, login, self._folder / login.device_id)
         return await self._stack.enter_async_context(client)
+
+    async def strict(self, name: str, *, via: str = "") -> CurrentClient:
+        """A new user at a current client that refuses unsigned devices, and must believe our bots."""
+        if missing := what_is_missing():
+            pytest.skip(missing)
+        client = await self.current(name, via=via, strict=True)
+        self._strict.append(client)
+        return client
+
+    def at(self, client: str) -> NewAnybody:
+        """What makes new users at this client."""
+        return self.strict if client == JS else self.person
 
     async def current(
         self,
@@ -151,6 +187,7 @@ class Scene:
             **changes,
         )
         daemon = Bot(config, self._python)
+        self._bots.append(daemon)
         self._stack.push_async_exit(daemon)
         if start:
             await daemon.start()
@@ -165,5 +202,4 @@ class Scene:
         name: str = "",
     ) -> str:
         """A new room, once all are in it; a direct chat without guests."""
-        people = [cast(MatrixUser, person) for person in (host, *guests)]  # `meet` says no wider
-        return await meet(people[0], daemon.user_id, *people[1:], encrypted=encrypted, name=name)
+        return await meet(host, daemon.user_id, *guests, encrypted=encrypted, name=name)

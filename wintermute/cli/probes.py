@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, SystemClock
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.health.report import Fact
+from wintermute.health.store import Health
 from wintermute.prompt.instructions import Instructions
 from wintermute.prompt.sections import unknown_tools
 from wintermute.prompt.seeds import FALLBACK
@@ -64,6 +65,18 @@ async def database(path: Path) -> Fact:
             return Fact("database", "ok", str(path))
     except WintermuteError as error:
         return Fact("database", "fail", str(error))
+
+
+async def bridge(path: Path) -> list[Fact]:
+    """A bridge that writes for somebody, if one was met: the bot does not take its word (F-005)."""
+    if not path.exists():  # noqa: ASYNC240  as above
+        return []
+    try:
+        async with open_database(path, read_only=True) as database:
+            met = await Health(database, SystemClock()).part("bridge")
+    except WintermuteError:
+        return []  # told above
+    return [Fact("bridge", met.state, met.detail)] if met else []
 
 
 def templates(folder: Path, language: str) -> Fact:

@@ -1,6 +1,7 @@
 """The commands of a chat. None of them needs a model."""
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.records import Change
@@ -27,9 +28,26 @@ NAMES = {
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
     "/undo": "take back the last change of a memory or a task here",
+    "/verify": "compare emojis, so that your client knows that it is me",
     "/status": "what works and what does not",
     "/help": "this list",
 }
+
+
+class Verifier(Protocol):
+    """What can prove to a person whom they talk to."""
+
+    async def ask(self, tx: Transaction, row: Waiting) -> str:
+        """Begin with whoever gave the command, once the transaction is done; what to tell them."""
+        ...
+
+
+class AtThisMachine:
+    """Whoever sits at the terminal needs no proof."""
+
+    async def ask(self, _tx: Transaction, _row: Waiting) -> str:
+        """Nothing begins."""
+        return "There is nothing to verify at a terminal: `/verify` is for Matrix rooms."
 
 
 class ChatCommands:
@@ -44,6 +62,7 @@ class ChatCommands:
         clock: Clock,
         timezone: str,
         ceilings: Budget = UNLIMITED,
+        verifier: Verifier | None = None,
     ) -> None:
         self._stores = stores
         self._seeding = seeding
@@ -52,6 +71,7 @@ class ChatCommands:
         self._clock = clock
         self._timezone = timezone
         self._ceilings = ceilings
+        self._verifier = verifier or AtThisMachine()
         self._task_verbs = TaskVerbs(stores, clock)
         self._reminding = Reminding(stores.tasks, clock)
         self._answers: dict[str, Callable[[Transaction, Waiting], Awaitable[str]]] = {
@@ -61,6 +81,7 @@ class ChatCommands:
             "/tasks": self._tasks,
             "/remind": self._remind,
             "/undo": self._undo,
+            "/verify": self._verifier.ask,
             "/status": self._status,
             "/help": self._help,
         }

@@ -69,7 +69,7 @@ class TaskVerbs:
             words += [last] if last else []
         if verb is None or len(words) != 2:
             return VERBS
-        by_owner = row.origin == "owner" or scope == self._tasks.owner_scope
+        by_owner = row.origin == "owner"
         why = Reason("command", scope, evidence=(row.event_id,))
         try:
             return await verb(Wish(tx, why, words[1].strip(AROUND).lower(), scope, by_owner))

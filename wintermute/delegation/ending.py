@@ -7,6 +7,7 @@ from wintermute.delegation.records import STOPPED, state_of
 from wintermute.delegation.reports import report, with_spawned
 from wintermute.delegation.store import SubSessions
 from wintermute.mailbox.inbox import RESULT, Inbox
+from wintermute.messages import Origin
 from wintermute.prompt.events import event
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Ending:
             return False
         kind, text = report(members)
         body = event(kind, newest.id, text)
-        return await self._inbox.store_event(
-            tx, cause, f"{RESULT}{newest.room_turn}/{newest.id}", body
-        )
+        # In the owner's own chat a session that nobody vouches for must not gain by this.
+        origin: Origin = "other" if cause.origin == "other" else "system"
+        event_id = f"{RESULT}{newest.room_turn}/{newest.id}"
+        return await self._inbox.store_event(tx, cause, event_id, body, origin)

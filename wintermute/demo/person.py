@@ -9,7 +9,7 @@ from pathlib import Path
 from wintermute.clock import Clock, SystemClock
 from wintermute.config.schema import Matrix
 from wintermute.demo.kept import write
-from wintermute.errors import HomeserverUnavailable
+from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import OUTBOX_KEY
@@ -57,7 +57,7 @@ class Person:
         while True:
             try:
                 await self._round(full_state=False, wait_s=LONG_POLL_SECONDS)
-            except HomeserverUnavailable:
+            except (HomeserverUnavailable, SendRefused):
                 await self._clock.sleep(AGAIN_SECONDS)
 
     async def until_with(self, room_id: str, user_id: str, within: float) -> None:
@@ -78,6 +78,8 @@ class Person:
     async def _round(self, *, full_state: bool, wait_s: float) -> None:
         batch = await self._client.sync(self._token, full_state=full_state, wait_s=wait_s)
         await self._client.upkeep()
+        # Whoever knows the password that the demo prints is the person at the terminal.
+        await self._client.sign_all_devices()
         came = self._locked + [
             (room.room_id, event) for room in batch.joined for event in room.events
         ]

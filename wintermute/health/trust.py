@@ -8,17 +8,19 @@ MOST_NAMED = 20
 
 
 async def people(database: Database) -> tuple[HealthState, str]:
-    """Everybody with an identity: verified with the bot, known, or changed (X-034, X-035)."""
+    """Everybody who was looked for: verified with the bot, known, or changed (X-034, X-035)."""
     rows = await database.rows(
         "SELECT user_id, master_key, changed_to, verified FROM people ORDER BY user_id"
     )
     named = "; ".join(f"{row['user_id']} {_standing(row)}" for row in rows[:MOST_NAMED])
     more = f"; {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
     changed = any(row["changed_to"] is not None for row in rows)
-    return ("warn" if changed else "ok"), (named + more) or "nobody with an identity seen yet"
+    return ("warn" if changed else "ok"), (named + more) or "nobody looked for yet"
 
 
 def _standing(row: Row) -> str:
+    if not row["master_key"]:
+        return "has no identity"
     if row["changed_to"] is not None:
         advice = f"ask them, then `wintermute matrix trust {row['user_id']}`"
         return f"has another identity now -> {advice}"

@@ -118,14 +118,16 @@ class Inbox:
         )
         return added == 1
 
-    async def store_event(self, tx: Transaction, cause: Waiting, event_id: str, body: str) -> bool:
+    async def store_event(
+        self, tx: Transaction, cause: Waiting, event_id: str, body: str, origin: Origin = "system"
+    ) -> bool:
         """Keep an event of our own in the conversation of `cause`; False when it was there (L-070)."""
         event = Incoming(
             event_id=event_id,
             room_id=cause.room_id,
             sender=cause.sender,
             sender_name="",
-            origin="system",
+            origin=origin,
             kind="event",
             body=body,
             sent_at=self._clock.now(),

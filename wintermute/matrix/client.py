@@ -107,6 +107,11 @@ class MatrixClient:
         """
         return await self._keys.replace_identity(seeds)
 
+    async def sign_all_devices(self) -> None:
+        """Vouch for every device of our account; the bot never does."""
+        with translated():
+            await self._keys.identity.sign_all_devices()
+
     async def fresh_keys(self, user: str) -> dict[str, str]:
         """The keys of a user's devices and identity as they are served now, by their ids."""
         await self._keys.ask({user})
@@ -115,9 +120,12 @@ class MatrixClient:
         master = self.people.master_key(user)
         return found | ({f"{ED25519}{master}": master} if master else {})
 
-    async def send_to_device(self, kind: str, user: str, device: str, content: Json) -> None:
-        """Say something in clear to one device of a user, or to all with `*`."""
-        await self._keys.to_devices(kind, {user: {device: content}})
+    async def send_to_device(
+        self, kind: str, user: str, device: str, content: Json, txn_id: str
+    ) -> None:
+        """Say something in clear to one device of a user, or to all with `*`; once per `txn_id`."""
+        body = {"messages": {user: {device: content}}}
+        await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
     @property
     def key_trouble(self) -> str:
@@ -185,18 +193,30 @@ class MatrixClient:
             return None
         if not isinstance(source, dict):
             return None
-        return Opened(source, self._origin(room_id, encrypted))
+        device = self._origin(room_id, encrypted)
+        if device is None:  # a new one; or who claims to be the sender has such keys
+            self._nio.olm.users_for_key_query.add(encrypted["sender"])
+        return Opened(source, device)
+
+    def owner(self, room_id: str, event: Json) -> str:
+        """Whose device encrypted an event; "" if that is not known."""
+        encrypted = megolm(event)
+        if encrypted is None or self._nio.olm is None:
+            return ""
+        device = self._origin(room_id, encrypted)
+        return device.user_id if device else ""
 
     def _origin(self, room_id: str, event: Json) -> Device | None:
         """The device whose session encrypted an event; nio takes the sender's word (notes, end)."""
         olm, content, sender = self._nio.olm, event["content"], event["sender"]
         session = olm.inbound_group_store.get(room_id, content["sender_key"], content["session_id"])
+        if session is None:
+            return None
         keys = (content["sender_key"], session.ed25519)
         for user in (sender, *(set(olm.device_store.users) - {sender})):
             for device in olm.device_store[user].values():
                 if (device.curve25519, device.ed25519) == keys:
                     return known(device)
-        olm.users_for_key_query.add(sender)
         return None
 
     def verdict(self, opened: Opened, sender: str) -> Verdict:

@@ -15,11 +15,23 @@ from nio import AsyncClient
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Secret
-from wintermute.errors import ApprovalNeeded, ConfigurationError, SendRefused
+from wintermute.errors import (
+    ApprovalNeeded,
+    ConfigurationError,
+    HomeserverUnavailable,
+    SendRefused,
+)
 from wintermute.health.store import HealthState
 from wintermute.matrix.http import call, path
-from wintermute.matrix.people import Device, cross_signing_key, device_of, fingerprint
+from wintermute.matrix.people import (
+    Device,
+    cross_signing_key,
+    device_of,
+    fingerprint,
+    identities,
+)
 from wintermute.matrix.seeds import (
+    USAGES,
     Seeds,
     close_to_others,
     keep_seeds,
@@ -39,6 +51,8 @@ AGAIN_SECONDS = 3600.0
 APPROVAL_SECONDS = 60.0
 """While somebody may be at the page that approves it."""
 MOST_STEPS = 3
+UNUSABLE = "?"
+"""In the place of a key that is there and does not hold: what cannot be read is not replaced."""
 NEW_IDENTITY = "`wintermute matrix reset-crypto --identity`"
 
 Step = Literal["make", "upload", "sign", "wait", "foreign", "done"]
@@ -46,7 +60,7 @@ Step = Literal["make", "upload", "sign", "wait", "foreign", "done"]
 
 @dataclass(frozen=True, slots=True)
 class OwnKeys:
-    """What the homeserver serves of us; empty where there is none, or none that holds.
+    """What the homeserver serves of us; empty where there is nothing, UNUSABLE where it is no key.
 
     `device`: our device as we know it, with the signatures that are there; None when it is not.
     """
@@ -70,30 +84,35 @@ class IdentityState:
 
 def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
     """Our part of an answer to /keys/query; None when we are not in it."""
-    devices = answer.get("device_keys")
-    mine = devices.get(user_id) if isinstance(devices, dict) else None
+    mine = answer["device_keys"][user_id] if identities(answer, [user_id]) else None
     if not isinstance(mine, dict):
         return None
-    master = cross_signing_key(answer, user_id, "master")
-    self_signing, user_signing = (
-        key if key and is_signed(answer[f"{usage}_keys"][user_id], user_id, master) else ""
-        for usage in ("self_signing", "user_signing")
-        for key in [cross_signing_key(answer, user_id, usage)]
-    )
+    master, self_signing, user_signing = (_served_key(answer, user_id, usage) for usage in USAGES)
     served = mine.get(device["device_id"])
     ours = isinstance(served, dict) and unsigned(served) == unsigned(device)
     return OwnKeys(master, self_signing, user_signing, served if ours else None)
+
+
+def _served_key(answer: Json, user_id: str, usage: str) -> str:
+    everybody = answer.get(f"{usage}_keys")
+    found = everybody.get(user_id) if isinstance(everybody, dict) else None
+    if not found:
+        return ""
+    key = cross_signing_key(answer, user_id, usage)
+    master = cross_signing_key(answer, user_id, "master")
+    holds = usage == "master" or is_signed(found, user_id, master)
+    return key if key and holds else UNUSABLE
 
 
 def next_step(served: OwnKeys, seeds: Seeds | None) -> Step:
     """What is to be done, by what is served and what is on disk."""
     if served.device is None:
         return "wait"  # our device's keys go first
+    theirs = (served.master, served.self_signing, served.user_signing)
     if seeds is None:
-        return "foreign" if served.master else "make"
+        return "foreign" if any(theirs) else "make"
     if served.master not in ("", seeds.master.public):
         return "foreign"
-    theirs = (served.master, served.self_signing, served.user_signing)
     if theirs != tuple(pair.public for pair in seeds.pairs):
         return "upload"
     vouched = is_signed(served.device, seeds.user_id, seeds.self_signing.public)
@@ -111,7 +130,7 @@ class CrossSigning:
         self._user_id = user_id
         self._password = password
         self._clock = clock
-        self._again = 0.0
+        self._again = self._wait = 0.0
         self._made = False
         self._session = ""
         self._served: Json = {}
@@ -145,15 +164,20 @@ class CrossSigning:
     async def settle(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
         """Take what is served of us to what it should be; `ask` queries anew.
 
-        Raises: HomeserverUnavailable, and then it goes on at the next call.
+        What failed is tried again when `wants` says so, whatever is learnt meanwhile: an upload
+        is itself news of us.
         """
+        if not self.state.signed and not self.wants():
+            return
         try:
             await self._steps(answer, ask)
+        except HomeserverUnavailable as error:
+            self._wait = min(max(self._wait * 2, 1.0), AGAIN_SECONDS)
+            reason = f"the homeserver does not take the bot's identity now: {error}"
+            self._refused(reason, max(self._wait, error.retry_after or 0.0), "warn")
         except ApprovalNeeded as error:
-            self._refused(approval_text(error, has_password=self._password is not None))
-            self._again = self._clock.monotonic() + (
-                APPROVAL_SECONDS if error.page else AGAIN_SECONDS
-            )
+            reason = approval_text(error, has_password=self._password is not None)
+            self._refused(reason, APPROVAL_SECONDS if error.page else AGAIN_SECONDS)
         except (SendRefused, ConfigurationError, OSError) as error:
             self._refused(str(error))
 
@@ -169,20 +193,19 @@ class CrossSigning:
             last = "upload" if step == "make" else step
             await self._take(step)
             answer = await ask()
-        self._judge(step, step == last)
+        self._judge(step)
 
     async def _take(self, step: Step) -> None:
         if step == "make":
             keep_seeds(self._folder, new_seeds(self._user_id))
-            self.seeds = load_seeds(
-                self._folder, self._user_id
-            )  # what is uploaded is what is on disk
             self._made = True
             log.info("identity made")
-        if self.seeds is not None and step in ("make", "upload"):
-            await self.upload(self.seeds)
+        # What is used is what is on disk.
+        self.seeds = load_seeds(self._folder, self._user_id, proven=True)
+        if self.seeds is not None and step == "sign":
+            await self._sign(self.seeds, self.device())
         elif self.seeds is not None:
-            await self._sign_device(self.seeds)
+            await self.upload(self.seeds)
 
     def _read_seeds(self, answer: Json) -> Seeds | None:
         """Our identity; the next one, if it was accepted and a kill came before it took its place."""
@@ -194,26 +217,27 @@ class CrossSigning:
             replace_seeds(self._folder, self._clock)
         return load_seeds(self._folder, self._user_id)
 
-    def _judge(self, step: Step, repeated: bool) -> None:
+    def _judge(self, step: Step) -> None:
         if step == "done" and self.seeds is not None:
-            self._session = ""
+            self._session, self._wait = "", 0.0
             key = fingerprint(self.seeds.master.public)
             self.state = IdentityState("ok", f"this device is signed by {key}", True, self._made)
         elif step == "wait":
-            self.state = IdentityState("warn", "waits for the keys of this device to be accepted")
-            self._again = self._clock.monotonic() + APPROVAL_SECONDS
+            self._refused(WAITS, APPROVAL_SECONDS, "warn")
         elif step == "foreign":
             self._refused(FOREIGN)
-        elif repeated:
+        else:
             self._refused(
                 "the homeserver accepts our identity and does not keep it -> ask its admin"
             )
 
-    def _refused(self, reason: str) -> None:
+    def _refused(
+        self, reason: str, seconds: float = AGAIN_SECONDS, state: HealthState = "fail"
+    ) -> None:
         if self.state.text != reason:
             log.warning("identity not in order reason=%s", reason)
-        self.state = IdentityState("fail", reason)
-        self._again = self._clock.monotonic() + AGAIN_SECONDS
+        self.state = IdentityState(state, reason)
+        self._again = self._clock.monotonic() + seconds
 
     def device(self) -> Json:
         """The keys of our device as other people are to know them, without signatures."""
@@ -261,9 +285,7 @@ class CrossSigning:
                 "usage": [usage],
                 "keys": {f"{ED25519}{pair.public}": pair.public},
             }
-            for usage, pair in zip(
-                ("master", "self_signing", "user_signing"), seeds.pairs, strict=True
-            )
+            for usage, pair in zip(USAGES, seeds.pairs, strict=True)
         }
         by_device = {f"{ED25519}{self._nio.device_id}": self._nio.olm.sign_json(bare["master"])}
         return {
@@ -272,9 +294,20 @@ class CrossSigning:
             "user_signing_key": seeds.master.sign(bare["user_signing"], self._user_id),
         }
 
-    async def _sign_device(self, seeds: Seeds) -> None:
-        signed = seeds.self_signing.sign(self.device(), self._user_id)
-        body = {self._user_id: {self._nio.device_id: signed}}
+    async def sign_all_devices(self) -> None:
+        """Vouch for each device of the account, for a person at whose password's mercy it is."""
+        for name, served in self._served.items():
+            usable = isinstance(served, dict) and served.get("device_id") == name
+            if (
+                usable
+                and self.seeds
+                and not is_signed(served, self._user_id, self.seeds.self_signing.public)
+            ):
+                await self._sign(self.seeds, unsigned(served))
+
+    async def _sign(self, seeds: Seeds, device: Json) -> None:
+        signed = seeds.self_signing.sign(device, self._user_id)
+        body = {self._user_id: {device["device_id"]: signed}}
         answer = await call(self._nio, "POST", path("keys", "signatures", "upload"), body)
         failures: Any = answer.get("failures")
         if failures:  # it says so with a 200
@@ -285,6 +318,7 @@ class CrossSigning:
         log.info("device signed")
 
 
+WAITS = "waits until the homeserver serves the keys of this device as they are"
 FOREIGN = (
     "the homeserver has another identity for this account than the one here -> restore the Matrix "
     f"folder from a backup; or run {NEW_IDENTITY}, and let everybody verify the bot again"
@@ -297,7 +331,7 @@ def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:
     if error.page:
         return f"{begin} -> open {error.page} as the bot, approve, and wait a minute"
     if error.by_password and not has_password:
-        return f"{begin} -> set matrix.password in the configuration and start again"
+        return f"{begin} -> write matrix.password in place of matrix.access_token and start again"
     if error.by_password:
         return f"{begin} and refuses matrix.password -> correct it and start again"
     stages = " or ".join("+".join(flow) for flow in error.flows) or "nothing that we know"

@@ -19,6 +19,7 @@ from wintermute.matrix.session import Session, save
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Sync
 from wintermute.matrix.trust import Trust
+from wintermute.matrix.verifications import Verifications
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Door:
     sender: Sender
     speaker: MatrixSpeaker
     intake: Intake
+    verifications: Verifications
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
         """What is to run; the sender begins later, see `send`."""
@@ -38,7 +40,12 @@ class Door:
             self.sync.follow_trust(),
             self.invitations.run(),
             self.speaker.run(),
+            self._verify(),
         ]
+
+    async def _verify(self) -> None:
+        await self.sync.ready.wait()
+        await self.verifications.run()
 
     async def send(self, session: Session, folder: Path) -> None:
         """Send until cancelled, when it is known who is in the rooms."""
@@ -55,6 +62,7 @@ def open_door(
     stores: Stores,
     speaker: MatrixSpeaker,
     sender: Sender,
+    verifications: Verifications,
     wake: Callable[[str], None],
     pulse: Callable[[], None],
     clocks: tuple[Clock, Clock],
@@ -64,31 +72,12 @@ def open_door(
     Of the clocks the second counts attempts to reach the homeserver.
     """
     clock, attempts = clocks
-    trust = Trust(
-        stores.database,
-        client,
-        PeopleStore(stores.database, clock),
-        stores.outbox,
-        stores.conversations,
-        policy,
-    )
+    people = PeopleStore(stores.database, clock)
+    trust = Trust(stores.database, client, people, stores.outbox, stores.conversations, policy)
     follow = FollowUps(
         stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
     )
-    intake = Intake(
-        stores.database,
-        client,
-        stores.inbox,
-        stores.outbox,
-        stores.known,
-        stores.conversations,
-        stores.health,
-        follow,
-        trust,
-        policy,
-        settings,
-        clock,
-    )
+    intake = Intake(stores, client, follow, trust, verifications, policy, settings, clock)
     invitations = Invitations(client, stores.known, clock)
 
     def stored() -> None:
@@ -97,4 +86,4 @@ def open_door(
         pulse()
 
     sync = Sync(client, stores.inbox, stores.known, intake, stores.health, wake, stored, attempts)
-    return Door(sync, invitations, sender, speaker, intake)
+    return Door(sync, invitations, sender, speaker, intake, verifications)

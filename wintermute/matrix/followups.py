@@ -53,7 +53,7 @@ class FollowUps:
         found = await self.inbox.find(tx, edit.edits or "")
         if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
             return None
-        if found.state == "locked":
+        if found.state in ("locked", "untrusted"):
             return found
         ours = found.state != "ignored" and found.edits is None
         return found if ours and found.kind in ("message", "command") else None

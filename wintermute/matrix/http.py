@@ -16,7 +16,8 @@ TOKEN_GONE = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATE
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
 """Stages of authentication that a person settles at a web page (MSC4312)."""
-PAGE = re.compile(r"https?://[!-~]{1,1000}")
+PAGE = re.compile(r"https?://[\w.~:/?#@!$&'()*+,;=%\[\]-]{1,1000}", re.ASCII)
+STAGE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 LOG_IN_AGAIN = (
     "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
     "matrix.password (or a new access_token) is set, and start again"
@@ -64,7 +65,7 @@ def _answer(response: ClientResponse, content: bytes) -> Json:
 def refuse(status: int, answer: Json) -> None:
     """Raise what a refusal means; return when it is no Matrix answer at all."""
     code = answer.get("errcode")
-    if code in TOKEN_GONE:
+    if isinstance(code, str) and code in TOKEN_GONE:
         raise LoginRefused(LOG_IN_AGAIN)
     if status == 401 and isinstance(answer.get("flows"), list):
         raise approval(answer)
@@ -84,7 +85,9 @@ def approval(answer: Json) -> ApprovalNeeded:
     """What a 401 of interactive authentication asks for, whatever is in it."""
     flows = [flow.get("stages") for flow in answer["flows"] if isinstance(flow, dict)]
     stages = tuple(
-        tuple(str(stage)[:100] for stage in flow) for flow in flows if isinstance(flow, list)
+        tuple(name if STAGE.fullmatch(name) else "?" for name in map(str, flow))
+        for flow in flows
+        if isinstance(flow, list)
     )
     session, params = answer.get("session"), answer.get("params")
     wanted = {flow[0] for flow in stages if len(flow) == 1}

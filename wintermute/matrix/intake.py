@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from wintermute.clock import Clock
+from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
-from wintermute.db import Database, Transaction
-from wintermute.health.store import Health
-from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.inbox import Inbox, Locked, State
-from wintermute.mailbox.outbox import Outbox
-from wintermute.mailbox.rooms import KnownRooms
+from wintermute.db import Transaction
+from wintermute.mailbox.inbox import Locked, State
 from wintermute.matrix.client import MatrixClient, Opened
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import (
@@ -25,8 +22,8 @@ from wintermute.matrix.inbox import (
     views,
 )
 from wintermute.matrix.people import Verdict
-from wintermute.matrix.relations import read_edit, read_reaction
-from wintermute.matrix.sieve import SyncBatch, is_malformed_message
+from wintermute.matrix.relations import Reaction, read_edit, read_reaction
+from wintermute.matrix.sieve import SyncBatch, is_malformed_message, verification_in_room
 from wintermute.matrix.trust import (
     UNSIGNED,
     UNSIGNED_IN_CLEAR,
@@ -35,6 +32,7 @@ from wintermute.matrix.trust import (
     room_conversation,
     worth,
 )
+from wintermute.matrix.verifications import Verifications
 from wintermute.messages import Incoming, Json
 
 MOST_BOT_EXCHANGES = 3  # X-004
@@ -54,6 +52,7 @@ BRIDGED = (
     "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
     "bridge, I only hear those who write to me with a Matrix client of their own."
 )
+NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
 KEYS_LOST = (
     "My encryption keys were lost, so I am here with a new device. I cannot read encrypted messages "
     "from before. "
@@ -103,27 +102,24 @@ class Intake:
 
     def __init__(
         self,
-        database: Database,
+        stores: Stores,
         client: MatrixClient,
-        inbox: Inbox,
-        outbox: Outbox,
-        known: KnownRooms,
-        conversations: Conversations,
-        health: Health,
         followups: FollowUps,
         trust: Trust,
+        verifications: Verifications,
         policy: Policy,
         settings: Matrix,
         clock: Clock,
     ) -> None:
-        self._database = database
+        self._database = stores.database
         self._client = client
-        self._inbox = inbox
-        self._outbox = outbox
-        self._known = known
-        self._conversations = conversations
-        self._health = health
+        self._inbox = stores.inbox
+        self._outbox = stores.outbox
+        self._known = stores.known
+        self._conversations = stores.conversations
+        self._health = stores.health
         self._followups = followups
+        self._verifications = verifications
         self._policy = policy
         self._settings = settings
         self.trust = trust
@@ -140,6 +136,8 @@ class Intake:
             for room_id in batch.left:
                 await self._known.left(tx, room_id)
                 await self._known.settled(tx, room_id)
+            for message in batch.verifications:
+                await self._verifications.heard(tx, message)
             await self._health.count_in(tx, "malformed", batch.malformed)
             await self._inbox.store_token(tx, self._client.account.user_id, batch.next_batch)
         return woken
@@ -157,14 +155,26 @@ class Intake:
             if event["sender"] != us:
                 conversation = await self._event(tx, event, then) or conversation
             else:
-                await self._own(tx, event)
+                await self._own(tx, event, room.room_id)
         return {conversation} if conversation else set()
 
-    async def _own(self, tx: Transaction, event: Json) -> None:
+    async def _own(self, tx: Transaction, event: Json, room_id: str) -> None:
         """Know an event of ours again: somebody may react to it before its sender is answered."""
         txn_id = string(mapping(event.get("unsigned")), "transaction_id")
         if txn_id:
             await self._outbox.seen(tx, txn_id, str(event["event_id"]))
+            self._verifications.echoed(txn_id, str(event["event_id"]))
+        elif self._verifications.watches(room_id):  # another device of ours may have answered
+            opened = self._client.opened(room_id, event)
+            if opened is not None:
+                await self._verifies(tx, event, opened.event, room_id)
+
+    async def _verifies(self, tx: Transaction, raw: Json, event: Json, room_id: str) -> bool:
+        """Whether an event belongs to a verification, which then takes it."""
+        message = verification_in_room(raw, event, room_id)
+        if message is not None:
+            await self._verifications.heard(tx, message)
+        return message is not None
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us; its conversation then."""
@@ -214,7 +224,8 @@ class Intake:
 
     async def _take(self, tx: Transaction, came: Arrival) -> str | None:
         """Store what an event in clear is to us; its conversation then."""
-        conversation = await self._read(tx, came)
+        verifies = await self._verifies(tx, came.raw, came.event, came.view.room_id)
+        conversation = None if verifies else await self._read(tx, came)
         if conversation is None and came.locked is not None:
             await self._inbox.discard_locked(tx, came.locked.seq)
         return conversation
@@ -226,27 +237,35 @@ class Intake:
         # be undone, and can say nothing to us.
         reaction = read_reaction(*asked)
         if reaction is not None:
-            command = None
-            if came.verdict != "changed":
-                command = await self._followups.command(tx, reaction)
-            if command is None:
-                return None
-            return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
+            return await self._reacted(tx, came, reaction)
         edit = read_edit(*asked)
         if edit is not None:
             return await self._edited(tx, came, edit)
         incoming = read_event(*asked)
         return await self._message(tx, came, incoming) if incoming else None
 
-    async def _message(self, tx: Transaction, came: Arrival, incoming: Incoming) -> str:
-        conversation = await self._home(tx, came)
+    async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
         worth_of = self._worth(came)
         if worth_of == "held":
-            return await self._hold(tx, conversation, came)
+            return None
+        if worth_of == "other" and came.encrypted and reaction.command.origin == "owner":
+            reaction = reaction._replace(command=replace(reaction.command, origin="other"))
+        command = await self._followups.command(tx, reaction)
+        if command is None:
+            return None
+        return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
+
+    async def _message(self, tx: Transaction, came: Arrival, incoming: Incoming) -> str | None:
+        worth_of, context = self._worth(came), incoming.kind == "context"
+        if worth_of == "refused" and context:
+            return None
+        conversation = await self._home(tx, came)
+        if worth_of == "held":
+            return await self._hold(tx, conversation, came, tell=not context)
         if worth_of == "other" and incoming.origin == "owner":
             incoming = replace(incoming, origin="other")
         takes = await self._takes(tx, conversation, incoming, came)
-        if incoming.kind == "context":  # other people's lines: what is shown of them is enough
+        if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
         state: State = "waiting" if takes else "ignored"
         return await self._keep(tx, came, conversation, incoming, state)
@@ -259,7 +278,7 @@ class Intake:
             return None
         conversation = await self._home(tx, came)
         if self._worth(came) == "held":
-            return await self._hold(tx, conversation, came)
+            return await self._hold(tx, conversation, came, tell=True)
         if original.state in (
             "locked",
             "untrusted",
@@ -307,12 +326,12 @@ class Intake:
         accept = self._settings.unsigned_devices == "accept"
         return worth(came.verdict, encrypted=came.encrypted, accept=accept)
 
-    async def _hold(self, tx: Transaction, conversation: str, came: Arrival) -> str:
-        """Keep what cannot be trusted yet; the room hears once per device how it can be (X-034)."""
+    async def _hold(self, tx: Transaction, conversation: str, came: Arrival, *, tell: bool) -> str:
+        """Keep what cannot be trusted yet; who spoke to us hears once per device how it can be (X-034)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         event_id = str(came.raw["event_id"])
         await self._inbox.store_locked(tx, conversation, room_id, event_id, came.raw, "untrusted")
-        if came.verdict == "unsigned":
+        if came.verdict == "unsigned" and tell:
             notice = UNSIGNED.format(person=sender, device=came.device_id)
             key = f"unsigned {sender} {came.device_id} {room_id}"
             await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
@@ -351,7 +370,8 @@ class Intake:
 
     async def reconsider(self) -> set[str]:
         """Look again at what could not be trusted; the conversations in which something waits now."""
-        return await self.unlock(new_keys=True) | await self._tried(await self._untrusted())
+        rows = [*await self._inbox.locked(), *await self._untrusted()]
+        return await self._tried(sorted(rows, key=lambda row: row.seq))
 
     async def unlock(self, *, new_keys: bool) -> set[str]:
         """Try again what could not be decrypted; the conversations in which something waits now.
@@ -362,7 +382,7 @@ class Intake:
         if new_keys:
             return await self._tried(rows)
         for row in rows:
-            await self._complain(row, None)
+            await self._complain(row)
         return set()
 
     async def _tried(self, rows: Sequence[Locked]) -> set[str]:
@@ -371,7 +391,7 @@ class Intake:
             opened = self._client.opened(row.room_id, row.raw)
             sender, encrypted = str(row.raw["sender"]), row.raw["type"] == "m.room.encrypted"
             if opened is None or (encrypted and self._client.verdict(opened, sender) == "foreign"):
-                await self._complain(row, opened)
+                await self._complain(row)
                 continue
             view = self._client.room(row.room_id)
             async with self._database.transaction() as tx:
@@ -392,15 +412,16 @@ class Intake:
                 await self._inbox.discard_untrusted(tx, before)
         return rows
 
-    async def _complain(self, row: Locked, opened: Opened | None) -> None:
+    async def _complain(self, row: Locked) -> None:
         """Say at most once per room and hour that a message stays locked (X-021)."""
         age = self._clock.now() - row.received_at
         sender = row.raw.get("sender")
         if not KEYS_GRACE <= age < DAY or sender not in self._policy.allowed:
             return
-        notice = LOCKED
-        if opened is not None and opened.device is not None:
-            notice = BRIDGED.format(sender=sender, owner=opened.device.user_id)
+        notice, owner = LOCKED, self._client.owner(row.room_id, row.raw)
+        if owner not in ("", sender):
+            notice = BRIDGED.format(sender=sender, owner=owner)
+            await self._health.note("bridge", "warn", f"{owner} writes for {sender} -> {NO_BRIDGE}")
         key = f"locked {row.room_id}"
         async with self._database.transaction() as tx:
             await self._outbox.notice_once(tx, key, HOUR, row.conversation_id, row.room_id, notice)

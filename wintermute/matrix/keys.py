@@ -27,7 +27,7 @@ from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
 from wintermute.matrix.http import call, path
-from wintermute.matrix.people import Device, People, cross_signing_key
+from wintermute.matrix.people import Device, People, cross_signing_key, told_of
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sieve import counts, members
 from wintermute.messages import Json
@@ -121,7 +121,10 @@ class Keys:
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
         """Upload the next identity in the place of ours, unless that was done, and sign with it."""
         us = {self._nio.user_id}
-        if cross_signing_key(await self.ask(us), self._nio.user_id, "master") != seeds.master.public:
+        if (
+            cross_signing_key(await self.ask(us), self._nio.user_id, "master")
+            != seeds.master.public
+        ):
             await self.identity.upload(seeds)
         await self.identity.settle(await self.ask(us), lambda: self.ask(us))
         return self.identity.state
@@ -141,6 +144,8 @@ class Keys:
         await self._query()
         async with self._sharing:
             everyone = list(room.users)
+            if not apart and any(map(self.people.is_changed, everyone)):
+                raise HomeserverUnavailable("somebody in the room has another identity now")
             wanted, refused = self._audience(everyone, apart=apart)
             missing = await self._claim_missing(wanted)
             reached = {device: olm for device, olm in wanted.items() if device not in missing}
@@ -320,7 +325,8 @@ class Keys:
         if self._nio.user_id in found:
             self._own = answer
             self.identity.learn(answer["device_keys"][self._nio.user_id])
-        self._wait_for(wanted - found.keys(), found.keys())
+        told = told_of(answer, found)
+        self._wait_for(wanted - told, told)
         return answer
 
     def _wait_for(self, missing: Collection[str], found: Collection[str]) -> None:

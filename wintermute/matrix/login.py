@@ -52,7 +52,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
             return kept  # it never got as far as making keys
         log.warning("key store lost device=%s", kept.device_id)
         if matrix.password is None:
-            ways = await _ways_to_log_in(matrix.homeserver)
+            ways = await _ways_to_log_in(matrix)
             raise ConfigurationError(
                 f"the encryption keys of device {kept.device_id} are gone: set {ways}, so that a new "
                 "device can be made"
@@ -103,10 +103,13 @@ async def _by_password(matrix: Matrix) -> Session:
     )
 
 
-async def _ways_to_log_in(homeserver: str) -> str:
-    """What to set so that a new device can be made there."""
-    async with _anonymous(homeserver) as nio:
-        return f"matrix.password (or {NEW_TOKEN})" if await _takes_passwords(nio) else NEW_TOKEN
+async def _ways_to_log_in(matrix: Matrix) -> str:
+    """What to set so that a new device can be made."""
+    async with _anonymous(matrix.homeserver) as nio:
+        if not await _takes_passwords(nio):
+            return NEW_TOKEN
+    instead = " in place of matrix.access_token" if matrix.access_token else ""
+    return f"matrix.password{instead} (or {NEW_TOKEN})"
 
 
 async def _takes_passwords(nio: AsyncClient) -> bool:

@@ -15,9 +15,9 @@ from wintermute.errors import WintermuteError
 from wintermute.matrix.signing import ED25519, is_public_key, is_signed
 from wintermute.messages import Json
 
-Verdict = Literal["good", "unsigned", "changed", "foreign"]
+Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign"]
 """Of what came from a device: theirs as far as can be known; not signed by them; of somebody whose
-identity is another one now; of no device of theirs."""
+identity is another one now, or was never looked for; of no device of theirs."""
 NOBODY = ""
 
 
@@ -46,7 +46,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """An allowed person whose identity was seen. `changed_to`: what is served instead, if it is."""
+    """An allowed person who was looked for; without a master key when they had no identity.
+
+    `changed_to`: what is served instead of it, if something is.
+    """
 
     user_id: str
     master_key: str
@@ -57,19 +60,23 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a key query brought that is to be kept."""
+    """What a key query brought that is to be kept; empty where only unsigned devices came or went."""
 
     people: tuple[Person, ...] = ()
     signed: tuple[tuple[Device, str], ...] = ()
     """Devices, each with the master key of the identity that signed it."""
 
 
-def identities(answer: Json, users: Collection[str]) -> dict[str, Identity]:
-    """What an answer to /keys/query says of each user. Who is missing in it, or failed, is not here."""
+def told_of(answer: Json, users: Collection[str]) -> set[str]:
+    """Of whom an answer to /keys/query says anything: neither missing in it, nor failed."""
     answered = _dict(answer.get("device_keys"))
     failed = _dict(answer.get("failures"))
-    known = (u for u in users if u in answered and u.partition(":")[2] not in failed)
-    return {user: _identity(answer, user) for user in known}
+    return {u for u in users if u in answered and u.partition(":")[2] not in failed}
+
+
+def identities(answer: Json, users: Collection[str]) -> dict[str, Identity]:
+    """What an answer to /keys/query says of each user of whom it says anything."""
+    return {user: _identity(answer, user) for user in told_of(answer, users)}
 
 
 def _identity(answer: Json, user: str) -> Identity:
@@ -87,7 +94,9 @@ def cross_signing_key(answer: Json, user: str, usage: str) -> str:
     if found.get("user_id") != user or not isinstance(usages, list) or usage not in usages:
         return NOBODY
     (name, key), *more = [*keys.items()] or [(NOBODY, NOBODY)]
-    return key if not more and is_public_key(key) and name == ED25519 + key else NOBODY
+    if more or not isinstance(key, str) or name != ED25519 + key:
+        return NOBODY
+    return key if is_public_key(key) else NOBODY
 
 
 class People:
@@ -97,6 +106,7 @@ class People:
         self.allowed = frozenset(allowed)
         self._kept: dict[str, Person] = {}
         self._served: dict[str, Identity] = {}
+        self._devices: dict[str, frozenset[Device]] = {}
         self._signed_now: dict[str, frozenset[Device]] = {}
         self._signed_once: set[tuple[Device, str]] = set()
         self._news: list[Learned] = []
@@ -115,27 +125,29 @@ class People:
         """Take in an answer to /keys/query; `devices` are the usable ones of everybody in it."""
         people: list[Person] = []
         signed: set[tuple[Device, str]] = set()
+        moved = False
         for user, identity in identities(answer, devices).items():
             self._served[user] = identity
             raw = _dict(_dict(answer.get("device_keys")).get(user))
+            everything = {device_of(user, name, each): name for name, each in devices[user].items()}
             now = frozenset(
-                device_of(user, name, devices[user][name])
-                for name in devices[user]
+                device
+                for device, name in everything.items()
                 if identity.signing and is_signed(_dict(raw.get(name)), user, identity.signing)
             )
             self._signed_now[user] = now
             if user in self.allowed:
+                moved |= self._devices.get(user) != everything.keys()
+                self._devices[user] = frozenset(everything)
                 people += self._kept_anew(user, identity)
                 signed |= {(device, identity.master) for device in now} - self._signed_once
         self._signed_once |= signed
-        if people or signed:
+        if people or signed or moved:
             self._news.append(Learned(tuple(people), tuple(signed)))
 
     def _kept_anew(self, user: str, identity: Identity) -> list[Person]:
         before = self._kept.get(user)
-        if before is None and not identity.master:
-            return []
-        person = before or Person(user, identity.master)
+        person = before if before and before.master_key else Person(user, identity.master)
         same = identity.sound and identity.master == person.master_key
         changed_to = None if same else (identity.master if identity.sound else NOBODY)
         told = person.told if changed_to is not None else None
@@ -147,8 +159,13 @@ class People:
         news, self._news = self._news, []
         return news
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something was learnt since `take_news`."""
+        return bool(self._news)
+
     def person(self, user: str) -> Person | None:
-        """An allowed person whose identity was seen."""
+        """An allowed person who was looked for."""
         return self._kept.get(user)
 
     def told(self, person: Person) -> None:
@@ -166,8 +183,8 @@ class People:
 
     def cross_signs(self, user: str) -> bool:
         """Whether somebody has an identity, now or when it was seen."""
-        served = self._served.get(user)
-        return user in self._kept or bool(served and served.master)
+        person, served = self._kept.get(user), self._served.get(user)
+        return bool(person and person.master_key) or bool(served and served.master)
 
     def master_key(self, user: str) -> str:
         """The identity that the homeserver serves for somebody; "" when it serves none."""
@@ -178,9 +195,11 @@ class People:
         """What a message of a device of its sender is worth."""
         person = self._kept.get(device.user_id)
         if person is None:
-            return "good"
+            return "unseen" if device.user_id in self.allowed else "good"
         if person.changed_to is not None:
             return "changed"
+        if not person.master_key:
+            return "good"
         return "good" if (device, person.master_key) in self._signed_once else "unsigned"
 
     def is_signed_now(self, device: Device) -> bool:
@@ -232,7 +251,8 @@ class PeopleStore:
         for person in learned.people:
             await tx.execute(
                 "INSERT INTO people (user_id, master_key, changed_to, seen_at) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (user_id) DO UPDATE SET changed_at = ?, changed_to ="
+                " ON CONFLICT (user_id) DO UPDATE SET changed_at = ?, master_key ="
+                " iif(master_key = '', excluded.master_key, master_key), changed_to ="
                 " iif(excluded.changed_to IS master_key, NULL, excluded.changed_to),"
                 " told = iif(excluded.changed_to IS NULL, NULL, told)",
                 (person.user_id, person.master_key, person.changed_to, now, now),
@@ -270,7 +290,7 @@ class PeopleStore:
             "SELECT user_id, master_key, changed_to, told, verified FROM people WHERE user_id = ?",
             (user_id,),
         )
-        if row is None:
+        if row is None or not row["master_key"]:
             raise WintermuteError(f"no identity of {user_id} was ever seen: nothing to trust")
         person = _person(row)
         if person.changed_to is None:
@@ -280,14 +300,11 @@ class PeopleStore:
                 f"{user_id} was not told of this identity yet, or it changed again since: wait for "
                 "the notice, compare the fingerprint with them, and run this again"
             )
-        if person.changed_to:
-            await tx.execute(
-                "UPDATE people SET master_key = changed_to, changed_to = NULL, told = NULL,"
-                " changed_at = ? WHERE user_id = ?",
-                (stamp(self._clock.now()), user_id),
-            )
-        else:
-            await tx.execute("DELETE FROM people WHERE user_id = ?", (user_id,))
+        await tx.execute(
+            "UPDATE people SET master_key = changed_to, changed_to = NULL, told = NULL,"
+            " changed_at = ? WHERE user_id = ?",
+            (stamp(self._clock.now()), user_id),
+        )
         return person
 
 

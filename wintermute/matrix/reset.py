@@ -17,8 +17,8 @@ from wintermute.matrix.people import People, fingerprint
 from wintermute.matrix.seeds import NEXT, Seeds, keep_seeds, new_seeds, next_seeds
 from wintermute.matrix.session import load, store_file
 
-WAIT_SECONDS = 5.0
-MOST_TRIES = 180
+WAIT_SECONDS = 2.0
+MOST_TRIES = 450
 """A quarter of an hour for whoever has to approve it."""
 
 

@@ -70,8 +70,12 @@ def _new_pair() -> Pair:
     return Pair(base64.b64encode(seed).decode(), public_key(seed))
 
 
-def load_seeds(folder: Path, user_id: str, name: str = FILE) -> Seeds | None:
+def load_seeds(
+    folder: Path, user_id: str, name: str = FILE, *, proven: bool = False
+) -> Seeds | None:
     """The kept identity; None when none was made yet.
+
+    `proven`: each seed makes its public key, which costs more than reading them.
 
     Raises: ConfigurationError for a file that is not what we wrote for this account.
     """
@@ -79,7 +83,7 @@ def load_seeds(folder: Path, user_id: str, name: str = FILE) -> Seeds | None:
     try:
         found = json.loads(file.read_text("utf-8"))
         pairs = (Pair(**found[usage]) for usage in USAGES)
-        seeds = Seeds(found["user_id"], *map(_sound, pairs))
+        seeds = Seeds(found["user_id"], *(_sound(pair, proven=proven) for pair in pairs))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -93,17 +97,18 @@ def load_seeds(folder: Path, user_id: str, name: str = FILE) -> Seeds | None:
     return seeds
 
 
-def _sound(pair: Pair) -> Pair:
-    if len(base64.b64decode(pair.seed, validate=True)) != SEED_BYTES or not is_public_key(
-        pair.public
-    ):
+def _sound(pair: Pair, *, proven: bool) -> Pair:
+    seed = base64.b64decode(pair.seed, validate=True)
+    if len(seed) != SEED_BYTES or not is_public_key(pair.public):
         raise ValueError("not a key")
+    if proven and public_key(seed) != pair.public:
+        raise ValueError("not the seed of this key")
     return pair
 
 
 def next_seeds(folder: Path, user_id: str) -> Seeds | None:
     """The identity that is to take the place of ours once the homeserver has it."""
-    return load_seeds(folder, user_id, NEXT)
+    return load_seeds(folder, user_id, NEXT, proven=True)
 
 
 def keep_seeds(folder: Path, seeds: Seeds, name: str = FILE) -> None:
@@ -141,18 +146,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def others_may_read(folder: Path) -> bool:
+def others_may_read(folder: Path, name: str = FILE) -> bool:
     """Whether other accounts of this machine can look at the seeds."""
-    file = folder / FILE
-    return file.exists() and bool(file.stat().st_mode & OTHERS_MAY_READ)
+    file = folder / name
+    return file.is_file() and bool(file.stat().st_mode & OTHERS_MAY_READ)
 
 
 def close_to_others(folder: Path) -> bool:
     """Take away what others may do with the seeds; whether they could."""
-    open_to_others = others_may_read(folder)
-    if open_to_others:
-        (folder / FILE).chmod(0o600)
-    return open_to_others
+    seen = [name for name in (FILE, NEXT) if others_may_read(folder, name)]
+    for name in seen:
+        (folder / name).chmod(0o600)
+    return bool(seen)
 
 
 def secret_seeds(folder: Path) -> tuple[str, ...]:

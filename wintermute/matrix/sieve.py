@@ -13,6 +13,9 @@ from wintermute.messages import Json
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
+VERIFICATION = "m.key.verification."
+"""How the types of a verification's messages begin."""
+STEPS = frozenset({"ready", "start", "accept", "key", "mac", "done", "cancel"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +30,33 @@ class RoomBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class VerificationMessage:
+    """Somebody's message of a verification by emoji; `room_id` is empty between devices.
+
+    `kind` is its type without `m.key.verification.`, `sent_ms` its time by its own word.
+    """
+
+    kind: str
+    sender: str
+    room_id: str
+    transaction_id: str
+    content: Json
+    sent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SyncBatch:
-    """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not."""
+    """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
+
+    `verifications` are those between devices.
+    """
 
     next_batch: str
     joined: tuple[RoomBatch, ...]
     invited: tuple[tuple[str, tuple[Json, ...]], ...]
     left: tuple[str, ...]
     to_device: int
+    verifications: tuple[VerificationMessage, ...]
     malformed: int
     for_nio: Json
 
@@ -47,6 +69,7 @@ def sift(raw: Json) -> SyncBatch | None:
     rooms = _dict(raw.get("rooms"))
     joined = [_room(room_id, room) for room_id, room in _rooms(rooms, "join")]
     to_device, dropped = _to_device(raw)
+    verifications, unusable = _verifications(raw)
     return SyncBatch(
         next_batch=next_batch,
         joined=tuple(batch for batch, _, _ in joined),
@@ -56,7 +79,8 @@ def sift(raw: Json) -> SyncBatch | None:
         ),
         left=tuple(room_id for room_id, _ in _rooms(rooms, "leave")),
         to_device=len(to_device),
-        malformed=dropped + sum(bad for _, _, bad in joined),
+        verifications=verifications,
+        malformed=dropped + unusable + sum(bad for _, _, bad in joined),
         for_nio={
             "next_batch": next_batch,
             "device_one_time_keys_count": counts(raw.get("device_one_time_keys_count")),
@@ -183,6 +207,54 @@ def _to_device(raw: Json) -> tuple[list[Json], int]:
     ]
     good = [event for event in map(_olm_message, wanted) if event]
     return good, len(wanted) - len(good)
+
+
+def verification_in_room(raw: Json, event: Json, room_id: str) -> VerificationMessage | None:
+    """What an event of a room, as it came and in clear, is to a verification."""
+    content, kind = _dict(event.get("content")), _step(event)
+    relation = _dict(content.get("m.relates_to"))
+    transaction_id = relation.get("event_id") if relation.get("rel_type") == "m.reference" else None
+    is_message = event.get("type") == "m.room.message"
+    if is_message and content.get("msgtype") == f"{VERIFICATION}request":
+        kind, transaction_id = "request", raw["event_id"]
+    if not kind or not isinstance(transaction_id, str) or not _is_name(transaction_id):
+        return None
+    stamp = raw["origin_server_ts"]
+    return VerificationMessage(kind, raw["sender"], room_id, transaction_id, content, stamp)
+
+
+def _verifications(raw: Json) -> tuple[tuple[VerificationMessage, ...], int]:
+    """The messages of verifications between devices, and how many were not usable."""
+    wanted = [
+        event
+        for event in _dicts(_dict(raw.get("to_device")).get("events"))
+        if _step(event) or event.get("type") == f"{VERIFICATION}request"
+    ]
+    good = tuple(message for message in map(_verification, wanted) if message)
+    return good, len(wanted) - len(good)
+
+
+def _verification(event: Json) -> VerificationMessage | None:
+    content, sender = event.get("content"), event.get("sender")
+    if not isinstance(content, dict) or not isinstance(sender, str) or not _is_name(sender):
+        return None
+    transaction_id, stamp = content.get("transaction_id"), content.get("timestamp")
+    if not isinstance(transaction_id, str) or not _is_name(transaction_id):
+        return None
+    sent_ms = stamp if isinstance(stamp, int) and not isinstance(stamp, bool) else 0
+    kind = _step(event) or "request"
+    return VerificationMessage(kind, sender, "", transaction_id, content, sent_ms)
+
+
+def _step(event: Json) -> str:
+    """Which message of a verification under way an event is; "" when it is none."""
+    kind = event.get("type")
+    name = kind.removeprefix(VERIFICATION) if isinstance(kind, str) else ""
+    return name if name != kind and name in STEPS else ""
+
+
+def _is_name(value: str) -> bool:
+    return _is_id(value) and value.isprintable()
 
 
 def _olm_message(event: Json) -> Json | None:

@@ -89,6 +89,8 @@ class Sync:
         await self._health.note("device", "ok", self._client.device_line)
         identity = self._client.identity
         await self._health.note("identity", identity.state, identity.text)
+        if identity.state == "fail":
+            await self._intake.trust.tell_owner(identity.text)
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")

@@ -3,6 +3,8 @@
 Also the notices about it, each told once, and what is kept of people's identities (X-034, X-035).
 """
 
+import asyncio
+from datetime import timedelta
 from typing import Literal
 
 from wintermute.db import Database, Transaction
@@ -34,6 +36,12 @@ GONE = (
     "still the same person: until somebody says so I answer nothing of theirs and send nothing to "
     "this room. If they removed it, run `wintermute matrix trust {user}` on the machine that I run on."
 )
+
+IDENTITY = (
+    "My cryptographic identity is not in order: {trouble}. We can go on talking, but clients may "
+    "show red shields at my messages, or leave them out."
+)
+EVER = timedelta(days=3650)
 
 
 def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
@@ -87,11 +95,17 @@ class Trust:
         self._conversations = conversations
         self._policy = policy
         self._version = -1
+        self._turn = asyncio.Lock()
+        self._owner_told = ""
 
     async def settle(self) -> bool:
         """After a key query: keep what it brought. Whether what waits is to be looked at again."""
+        async with self._turn:
+            return await self._settle()
+
+    async def _settle(self) -> bool:
         news = self._client.people.take_news()
-        if news:
+        if any(learned.people or learned.signed for learned in news):
             async with self._database.transaction() as tx:
                 for learned in news:
                     await self._store.keep(tx, learned)
@@ -102,17 +116,42 @@ class Trust:
 
     async def reread(self) -> bool:
         """Whether somebody at this machine trusted an identity since the last look."""
-        version = await self._database.version()
-        if version == self._version:
-            return False
-        self._version = version
-        return self._client.people.restore(await self._store.people(), ())
+        async with self._turn:
+            version = await self._database.version()
+            if version == self._version:
+                return False
+            kept = await self._store.people()
+            if self._client.people.has_news:  # newer than what was read
+                return False
+            self._version = version
+            return self._client.people.restore(kept, ())
+
+    async def tell_owner(self, trouble: str) -> None:
+        """Say once, in the owner's own chat, what is wrong with our identity and what to do (X-051)."""
+        account = self._client.account
+        views = [self._client.room(room_id) for room_id in self._client.rooms]
+        theirs = [
+            view
+            for view in views
+            if self._policy.owner in view.members and is_direct(view, account, self._policy)
+        ]
+        if not theirs or self._owner_told == trouble:
+            return
+        view, notice = theirs[0], IDENTITY.format(trouble=trouble)
+        async with self._database.transaction() as tx:
+            conversation = await room_conversation(
+                tx, self._conversations, view, account, self._policy
+            )
+            await self._outbox.notice_once(
+                tx, f"identity {trouble}", EVER, conversation, view.room_id, notice
+            )
+        self._owner_told = trouble
 
     async def _tell(self, person: Person) -> None:
         """One notice: to them alone if there is such a room, else where they are."""
         account = self._client.account
         views = [self._client.room(room_id) for room_id in self._client.rooms]
-        theirs = [view for view in views if person.user_id in view.members]
+        theirs = [view for view in views if person.user_id in (*view.members, *view.invited)]
         theirs.sort(key=lambda view: not is_direct(view, account, self._policy))
         if not theirs:
             return

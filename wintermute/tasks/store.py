@@ -38,7 +38,7 @@ class Tasks:
     """The store of tasks.
 
     A task that its `scope` may not see is as unknown as one that does not exist. A global task is
-    seen everywhere and changed by the owner alone: in the owner's own scope, or `by_owner`.
+    seen everywhere and changed by the owner alone: without a scope, or `by_owner`.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class Tasks:
         self, tx: Transaction, task_id: str, scope: str | None, by_owner: bool
     ) -> Task:
         task = await self.find(tx, task_id, scope)
-        if task.scope == EVERYWHERE and not by_owner and scope not in (None, self.owner_scope):
+        if task.scope == EVERYWHERE and not by_owner and scope is not None:
             raise ToolFailed(f"{task.id} is shown in every room; only the owner may change it")
         return task
 

@@ -11,8 +11,11 @@ def reason(caller: Caller) -> Reason:
 
 
 def for_owner(caller: Caller, owner_scope: str) -> bool:
-    """Whether the owner asked, or it happens in the owner's own chat.
+    """Whether the owner asked, or it happens by itself in the owner's own chat.
 
-    What the system starts elsewhere has no more rights than whoever talks there.
+    What the system starts elsewhere has no more rights than whoever talks there. In the owner's
+    own chat another asks through a session of the owner that nobody vouches for (X-034).
     """
+    if caller.origin == "other":
+        return False
     return caller.origin == "owner" or caller.scope == owner_scope

@@ -27,9 +27,14 @@ TAKES = {
 }
 """The arguments of each action. A reason is listened to everywhere, and kept by `complete`."""
 DUE_TIMES = 3
+REMINDER = "reminder"
 NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
 HELD_BACK = "while it is paused it is not due: resume it"
 OVER = "the whole series is over; if it was done just this once, resume it"
+UNVOUCHED = (
+    "here only a verified session of the owner may plan what runs by itself: nothing was done."
+    " A reminder is possible"
+)
 BY_ITSELF = (
     "a task that runs by itself makes and changes no schedules: nothing was done."
     " Say in the answer what should be scheduled or changed"
@@ -68,6 +73,7 @@ class TaskTool:
         everywhere = args.get("scope", "here") == EVERYWHERE
         if everywhere and not for_owner(caller, self._tasks.owner_scope):
             raise ToolFailed("only the owner may have a task shown in every room")
+        self._check_vouched(caller, asked.execution_mode)
         return await self._tasks.add(
             tx,
             reason(caller),
@@ -87,6 +93,9 @@ class TaskTool:
         asked = Asked.of(args) if action == "update" else NOTHING
         if caller.origin == "timer":
             await self._check_unscheduled(tx, task_id, scope, asked)
+        if action == "update":
+            before = await self._tasks.find(tx, task_id, scope)
+            self._check_vouched(caller, asked.execution_mode, before.plan.mode)
         if action == "complete":
             words = args.get("reason", "")
             return await self._tasks.complete(tx, why, task_id, scope, words, by_owner=by_owner)
@@ -108,6 +117,15 @@ class TaskTool:
             "delete": self._tasks.delete,
         }
         return await moves[action](tx, why, task_id, scope, by_owner=by_owner)
+
+    def _check_vouched(self, caller: Caller, *modes: str | None) -> None:
+        """What runs by itself in the owner's own chat has the owner's rights then (X-034).
+
+        Raises: ToolFailed.
+        """
+        by_itself = any((mode or REMINDER).strip().lower() != REMINDER for mode in modes)
+        if by_itself and caller.scope == self._tasks.owner_scope and caller.origin == "other":
+            raise ToolFailed(UNVOUCHED)
 
     async def _check_unscheduled(
         self, tx: Transaction, task_id: str, scope: str, asked: Asked

@@ -1,0 +1,215 @@
+"""Somebody has another identity now: nothing of theirs is answered, nothing goes where they are."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.test_whose_device import answered, notices, states
+from tests.world.bot import Bot
+from tests.world.clock import WITHIN
+from tests.world.current import CurrentClient
+from tests.world.model import ModelServer, Slow, Text
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
+from tests.world.scene import NewBot, NewCurrent, NewRoom
+from wintermute.clock import SystemClock
+from wintermute.db import open_database
+from wintermute.matrix.people import PeopleStore, fingerprint
+
+Json = dict[str, Any]
+Lie = Callable[[Json, str], None]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what neither a client nor the log tells of."""
+    async with asyncio.timeout(WITHIN):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def trust(daemon: Bot, user: str) -> None:
+    """What somebody at the machine does, beside a daemon or without one."""
+    async with open_database(daemon.data / "wintermute.db") as database:
+        async with database.transaction() as tx:
+            await PeopleStore(database, SystemClock()).trust(tx, user)
+
+
+def sent(proxy: Proxy, room: str) -> list[str]:
+    """The session of each encrypted event that was sent to a room."""
+    found = proxy.seen("PUT", f"/rooms/{room}/send/m.room.encrypted/")
+    return [request.json["session_id"] for request in found]
+
+
+def given(proxy: Proxy, user: str) -> int:
+    """How often a room key went to devices of a user."""
+    shares = proxy.seen("PUT", "/sendToDevice/m.room.encrypted/")
+    return sum(user in request.json["messages"] for request in shares)
+
+
+def waiting(daemon: Bot) -> list[str]:
+    return [row["body"] for row in daemon.rows("SELECT body FROM outbox WHERE state = 'waiting'")]
+
+
+async def told(person: CurrentClient, room: str) -> str:
+    """The notice about their new identity."""
+    key = await person.master_key(person.user_id)
+    notice = await person.wait_for(room, lambda m: fingerprint(key or "") in m.body)
+    return notice.event_id
+
+
+async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
+    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+) -> None:
+    """X-035: one notice, readable, in a session of its own; a restart; then all goes on."""
+    ann = await current("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    gate = asyncio.Event()
+    model.script(Slow(gate, Text("two, at last")))
+    await ann.send(chat, "two")
+    await until(lambda: len(model.requests) == 2)
+    await ann.make_identity(anew=True)
+    await told(ann, chat)
+    gate.set()
+    await ann.send(chat, "three")
+    phone = await current(ann)
+    await phone.send(chat, "four")
+    await until(lambda: states(daemon).count("untrusted") == 2)
+    assert waiting(daemon) == ["two, at last"]
+    await daemon.restart()
+    assert states(daemon).count("untrusted") == 2
+    assert waiting(daemon) == ["two, at last"]
+    assert len(notices(daemon, "new cryptographic identity")) == 1
+    first, of_notice = sent(proxy, chat)
+    assert first != of_notice
+    assert given(proxy, ann.user_id) == 2
+
+    await trust(daemon, ann.user_id)
+    await ann.wait_for(chat, lambda m: m.body == "echo: four")
+    told_all = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert told_all[2:] == ["two, at last", "echo: three", "echo: four"]
+    assert of_notice not in sent(proxy, chat)[2:]
+    await answered(phone, chat, "five")
+
+
+def no_master_key(answer: Json, user: str) -> None:
+    answer["master_keys"].pop(user, None)
+
+
+def not_signed(answer: Json, user: str) -> None:
+    if user in answer["self_signing_keys"]:
+        answer["self_signing_keys"][user]["signatures"] = {}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        no_master_key,
+        pytest.param(not_signed, marks=pytest.mark.slow),
+    ],
+)
+async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
+    lie: Lie, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """X-034, X-035: nothing goes on until it is there again."""
+    ann = await current("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+
+    def lying(request: Request, status: int, body: bytes) -> Action:
+        if not request.path.endswith("/keys/query"):
+            return None
+        answer = json.loads(body)
+        lie(answer, ann.user_id)
+        return Answer(status, answer)
+
+    proxy.after = lying
+    await daemon.restart()
+    await ann.wait_for(chat, lambda m: "no longer has" in m.body)
+    await ann.send(chat, "two")
+    await until(lambda: states(daemon).count("untrusted") == 1)
+    await daemon.restart()
+    assert states(daemon).count("untrusted") == 1
+    proxy.after = pass_after
+    await daemon.restart()
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    assert len(notices(daemon, "no longer has")) == 1
+
+
+async def test_where_somebody_has_changed_the_others_wait_with_them(
+    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """X-035: in the group, and nowhere else."""
+    ann, ben = await asyncio.gather(current("ann"), current("ben"))
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    chat, bens = await room(ann, daemon, encrypted=True), await room(ben, daemon, encrypted=True)
+    group = await room(ann, daemon, ben, encrypted=True)
+    await ann.make_identity(anew=True)
+    await told(ann, chat)
+    us = {"m.mentions": {"user_ids": [daemon.user_id]}}
+    await ben.send(group, "hello", **us)
+    await answered(ben, bens, "one")
+    await until(lambda: len(waiting(daemon)) == 1)
+    assert sent(proxy, group) == []
+    await trust(daemon, ann.user_id)
+    answer = await ben.wait_for(group, lambda m: m.sender == daemon.user_id)
+    assert answer.body.endswith("hello")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [["operation", "INSERT INTO people"], ["executing", "INSERT INTO outbox"]],
+        [["operation", "INSERT INTO people"], ["executing", "UPDATE people SET told"]],
+        [["operation", "UPDATE people SET told"], ["executing", "INSERT INTO outbox_parts"]],
+        [["operation", "INSERT INTO outbox_parts"], ["executing", "UPDATE outbox_parts"]],
+    ],
+)
+async def test_a_kill_at_any_step_tells_of_it_once(
+    steps: list[list[str]], current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-035."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    assert await daemon.stop() == 0
+    await ann.make_identity(anew=True)
+    await ann.send(chat, "two")
+    await daemon.start({"logger": "aiosqlite", "steps": steps}, ready=False)
+    assert await daemon.ended() < 0
+    await daemon.start()
+    await told(ann, chat)
+    await daemon.said_all()
+    await daemon.restart()
+    assert len(notices(daemon, "new cryptographic identity")) == 1
+    assert [m.body for m in ann.messages(chat, daemon.user_id)][2:] == []
+    await trust(daemon, ann.user_id)
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+
+
+@pytest.mark.slow
+async def test_what_changes_again_is_told_again_and_trusted_anew(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-035: trusted while nobody was at work, and changed meanwhile."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    await ann.make_identity(anew=True)
+    await told(ann, chat)
+    assert await daemon.stop() == 0
+    await trust(daemon, ann.user_id)
+    await ann.make_identity(anew=True)
+    await ann.send(chat, "two")
+    await daemon.start()
+    await told(ann, chat)
+    assert "untrusted" in states(daemon)
+    await trust(daemon, ann.user_id)
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")

@@ -1,0 +1,117 @@
+"""`wintermute matrix verify`, `trust` and `reset-crypto --identity`, as somebody at the machine uses them."""
+
+import json
+from typing import Any
+
+from tests.world.bot import Bot
+from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+
+Json = dict[str, Any]
+PAGE = "https://account.example.org/approve"
+
+
+async def identity(daemon: Bot) -> str:
+    """The master key that is kept."""
+    kept = json.loads((daemon.data / "matrix" / "cross-signing.json").read_text())
+    return str(kept["master"]["public"])
+
+
+async def facts(daemon: Bot, *words: str) -> dict[str, Json]:
+    """What a command says, by name."""
+    _, said = await daemon.command(*words, "--json")
+    return {fact["name"]: fact for fact in json.loads(said)}
+
+
+async def test_verify_shows_who_we_are_beside_the_daemon(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """Issue 13: user, device, fingerprints and state; `check` and `status` say the same."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    shown = await facts(daemon, "matrix", "verify")
+    master = await ann.master_key(daemon.user_id)
+    assert shown["user"]["text"] == daemon.user_id
+    assert str(master) in shown["identity"]["text"].replace(" ", "")
+    assert ann.user_id in shown["people"]["text"]
+    kept = json.loads((daemon.data / "matrix" / "session.json").read_text())
+    assert kept["device_id"] in shown["device"]["text"]
+    for command in (("check",), ("status",)):
+        said = await facts(daemon, *command)
+        assert said["identity"]["state"] == "ok", said["identity"]
+        assert said["people"]["state"] == "ok", said["people"]
+
+
+async def test_check_names_who_has_no_identity(person: NewPerson, bot: NewBot) -> None:
+    """X-034."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    said = (await facts(daemon, "check"))["people"]
+    assert said["state"] == "warn"
+    assert ann.user_id in said["text"]
+
+
+async def test_nobody_is_trusted_who_did_not_change(current: NewCurrent, bot: NewBot) -> None:
+    """X-035."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    for user, words in ((ann.user_id, "has not changed"), ("@eve:test", "ever seen")):
+        code, said = await daemon.command("matrix", "trust", user)
+        assert (code, words in said) == (1, True), said
+
+
+async def test_a_new_identity_is_made_on_purpose_with_the_password(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-017: only so; the old one is kept with a date, and clients see the new one."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    before = await identity(daemon)
+    code, _ = await daemon.command("matrix", "reset-crypto", "--identity")
+    assert code == 1  # the daemon runs
+    assert await daemon.stop() == 0
+    code, said = await daemon.command("matrix", "reset-crypto", "--identity")
+    assert code == 0, said
+    after = await identity(daemon)
+    assert after != before
+    assert after in said.replace(" ", "")
+    folder = daemon.data / "matrix"
+    assert [file.name[:25] for file in folder.glob("*.until-*")] == ["cross-signing.json.until-"]
+    assert not (folder / "cross-signing.next.json").exists()
+    await daemon.start()
+    await ann.send(chat, "hello")
+    answer = await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert answer.shield is None
+    assert await ann.master_key(daemon.user_id) == after
+
+
+async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """Issue 13: the page of the stage, then the same session again; a wrong yes changes nothing."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    assert await daemon.stop() == 0
+    before = await identity(daemon)
+    asked: list[Json] = []
+
+    def approval(request: Request) -> Action:
+        if "device_signing" not in request.path:
+            return None
+        asked.append(request.json)
+        if len(asked) == 2:
+            return Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"})
+        stage = "org.matrix.cross_signing_reset"
+        params = {stage: {"url": PAGE}}
+        return Answer(401, {"flows": [{"stages": [stage]}], "params": params, "session": "s1"})
+
+    proxy.before = approval
+    code, said = await daemon.command("matrix", "reset-crypto", "--identity")
+    assert (code, PAGE in said) == (1, True), said
+    assert [request.get("auth") for request in asked] == [None, {"session": "s1"}]
+    assert len({json.dumps(request["self_signing_key"]) for request in asked}) == 1
+    assert await identity(daemon) == before

@@ -1,0 +1,380 @@
+"""Whose device it is, decided from what a homeserver answers, whatever that is."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_keys import Device as Phone
+from tests.test_malformed_events import WRONG, wrong
+from tests.world.clock import FakeClock
+from wintermute.db import open_database
+from wintermute.errors import WintermuteError
+from wintermute.matrix.devices import usable_devices
+from wintermute.matrix.people import (
+    NOBODY,
+    Device,
+    Identity,
+    People,
+    PeopleStore,
+    Person,
+    cross_signing_key,
+    identities,
+)
+from wintermute.matrix.signing import ED25519, public_key, signature
+
+Json = dict[str, Any]
+ANN, BEN = "@ann:test", "@ben:test"
+OLD, NEW = b"o" * 32, b"n" * 32
+SIGNING, OTHER = b"s" * 32, b"t" * 32
+
+
+def key_of(user: str, usage: str, seed: bytes) -> Json:
+    public = public_key(seed)
+    return {"user_id": user, "usage": [usage], "keys": {ED25519 + public: public}}
+
+
+def also_signed(value: Json, user: str, seed: bytes) -> Json:
+    """Signed by one more key of a user."""
+    signatures = dict(value.get("signatures", {}))
+    by_user = {**signatures.get(user, {}), ED25519 + public_key(seed): signature(value, seed)}
+    return value | {"signatures": signatures | {user: by_user}}
+
+
+def answer(
+    *phones: Phone,
+    signed: Collection[Phone] = (),
+    master: bytes = OLD,
+    signing: bytes = SIGNING,
+    user: str = ANN,
+) -> Json:
+    """What a homeserver answers of somebody with an identity."""
+    devices = {
+        phone.name: also_signed(phone.keys(), user, signing) if phone in signed else phone.keys()
+        for phone in phones
+    }
+    own = also_signed(key_of(user, "self_signing", signing), user, master)
+    return {
+        "device_keys": {user: devices},
+        "master_keys": {user: key_of(user, "master", master)},
+        "self_signing_keys": {user: own},
+    }
+
+
+def plain(*phones: Phone, user: str = ANN) -> Json:
+    """What it answers of somebody without."""
+    return {"device_keys": {user: {phone.name: phone.keys() for phone in phones}}}
+
+
+def device(phone: Phone) -> Device:
+    keys = phone.plain()["keys"]
+    ed25519, curve25519 = (keys[f"{kind}:{phone.name}"] for kind in ("ed25519", "curve25519"))
+    return Device(phone.user, phone.name, ed25519, curve25519)
+
+
+def learn(people: People, *answers: Json, user: str = ANN) -> None:
+    for each in answers:
+        found, _ = usable_devices(each, [user])
+        people.learn(each, found)
+
+
+def known(*answers: Json) -> People:
+    people = People([ANN])
+    learn(people, *answers)
+    return people
+
+
+LAPTOP, TABLET = Phone(ANN, "LAPTOP"), Phone(ANN, "TABLET")
+BOTH = (LAPTOP, TABLET)
+
+
+def test_a_device_is_theirs_if_their_identity_signed_it() -> None:
+    """X-034."""
+    people = known(answer(*BOTH, signed=[LAPTOP]))
+    assert people.verdict(device(LAPTOP)) == "good"
+    assert people.verdict(device(TABLET)) == "unsigned"
+    assert (people.is_signed_now(device(LAPTOP)), people.is_signed_now(device(TABLET))) == (True, 0)
+    learn(people, answer(*BOTH, signed=BOTH))
+    assert people.verdict(device(TABLET)) == "good"
+
+
+def test_without_an_identity_every_device_is_good_until_there_is_one() -> None:
+    """X-034: what their new identity did not sign is not theirs then."""
+    people = known(plain(LAPTOP))
+    assert people.verdict(device(LAPTOP)) == "good"
+    assert not people.cross_signs(ANN)
+    learn(people, answer(LAPTOP))
+    assert people.verdict(device(LAPTOP)) == "unsigned"
+    assert people.cross_signs(ANN)
+
+
+def test_a_signature_once_seen_stays_for_what_a_device_sent() -> None:
+    """X-034: signed out, or its signature is gone: what it said is theirs, but it gets no keys."""
+    for later in (answer(TABLET, signed=[TABLET]), answer(*BOTH, signed=[TABLET])):
+        people = known(answer(LAPTOP, signed=[LAPTOP]), later)
+        assert people.verdict(device(LAPTOP)) == "good"
+        assert not people.is_signed_now(device(LAPTOP))
+
+
+def test_another_device_of_the_same_name_is_another_device() -> None:
+    people = known(answer(LAPTOP, signed=[LAPTOP]))
+    assert people.verdict(device(Phone(ANN, "LAPTOP"))) == "unsigned"
+
+
+def changes() -> Iterator[tuple[str, Json, str]]:
+    """What can be served after an identity was seen, and what it is then changed to."""
+    right = answer(LAPTOP, signed=[LAPTOP])
+    yield "another master key", answer(LAPTOP, signed=[LAPTOP], master=NEW), public_key(NEW)
+    yield "none", plain(LAPTOP), NOBODY
+    yield "no master key", {**right, "master_keys": {}}, NOBODY
+    stranger = also_signed(key_of(ANN, "self_signing", OTHER), ANN, NEW)
+    yield "signed by nobody", {**right, "self_signing_keys": {ANN: stranger}}, NOBODY
+    for spoilt in wrong(right["master_keys"][ANN]):
+        yield "spoilt", {**right, "master_keys": {ANN: spoilt}}, NOBODY
+
+
+CHANGES = [*changes()]
+
+
+@pytest.mark.parametrize("case", CHANGES[:4], ids=lambda case: case[0])
+def test_another_identity_or_none_is_a_changed_one(case: tuple[str, Json, str]) -> None:
+    """X-035."""
+    _, later, changed_to = case
+    people = known(answer(LAPTOP, signed=[LAPTOP]), later)
+    [person] = people.changed()
+    assert (person.master_key, person.changed_to) == (public_key(OLD), changed_to)
+    assert people.verdict(device(LAPTOP)) == "changed"
+    learn(people, answer(LAPTOP, signed=[LAPTOP]))
+    assert not people.changed()
+    assert people.verdict(device(LAPTOP)) == "good"
+
+
+def test_a_spoilt_master_key_is_none() -> None:
+    """X-035: each field missing or of another kind, in an answer after the identity was seen."""
+    right = key_of(ANN, "master", OLD)
+    for name, later, _ in CHANGES[4:]:
+        people = known(answer(LAPTOP, signed=[LAPTOP]), later)
+        served = later["master_keys"][ANN]
+        same = all(served.get(field) == right[field] for field in right)
+        assert people.is_changed(ANN) == (not same), (name, served)
+
+
+def silences() -> Iterator[Json]:
+    """Answers that say nothing of ann."""
+    yield {}
+    yield {"device_keys": {}}
+    yield {"device_keys": {BEN: {}}, "failures": {}}
+    yield {**plain(LAPTOP), "failures": {"test": {"errcode": "M_UNAVAILABLE"}}}
+    yield {"device_keys": {ANN: None}}
+    yield {"device_keys": {ANN: []}, "master_keys": {ANN: {}}}
+
+
+@pytest.mark.parametrize("nothing", [*silences()])
+def test_who_is_missing_in_an_answer_stays_as_they_were(nothing: Json) -> None:
+    """X-034."""
+    people = known(answer(*BOTH, signed=[LAPTOP]), nothing)
+    assert not people.changed()
+    assert people.verdict(device(LAPTOP)) == "good"
+    assert people.verdict(device(TABLET)) == "unsigned"
+    assert people.is_signed_now(device(LAPTOP))
+
+
+OUTSIDE = Phone(ANN, "OUTSIDE").plain()["keys"]["curve25519:OUTSIDE"]
+LONG = "A" * 70_000
+SPOILT_KEYS: list[Json] = [
+    {},
+    {"user_id": BEN},
+    {"usage": []},
+    {"usage": "master"},
+    {"usage": {"master": True}},
+    {"usage": ["self_signing"]},
+    {"usage": [["master"], None]},
+    {"keys": {}},
+    {"keys": []},
+    {"keys": {ED25519 + public_key(OLD): public_key(NEW)}},
+    {"keys": {public_key(OLD): public_key(OLD)}},
+    {"keys": {f"curve25519:{OUTSIDE}": OUTSIDE}},
+    {"keys": {ED25519 + "?" * 43: "?" * 43}},
+    {"keys": {ED25519 + "AAAA": "AAAA"}},
+    {"keys": {ED25519: ""}},
+    {"keys": {ED25519 + LONG: LONG}},
+    {"keys": {ED25519 + public_key(OLD): {"a": public_key(OLD)}}},
+    {"keys": {ED25519 + public_key(seed): public_key(seed) for seed in (OLD, NEW)}},
+]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT_KEYS)
+def test_only_one_ed25519_key_of_the_user_with_the_usage_is_a_key(spoilt: Json) -> None:
+    right = key_of(ANN, "master", OLD)
+    assert cross_signing_key({"master_keys": {ANN: right}}, ANN, "master") == public_key(OLD)
+    served = {"master_keys": {ANN: right | spoilt if spoilt else {}}}
+    assert cross_signing_key(served, ANN, "master") == NOBODY
+
+
+def test_a_self_signing_key_counts_only_if_the_master_key_signed_it() -> None:
+    """X-034, X-035: signed by another, for another, with a spoilt signature, or by nobody."""
+    right = answer(LAPTOP, signed=[LAPTOP])
+    bare = key_of(ANN, "self_signing", SIGNING)
+    by_master = right["self_signing_keys"][ANN]
+    [(name, mark)] = by_master["signatures"][ANN].items()
+    marks = [bare, also_signed(bare, BEN, OLD), also_signed(bare, ANN, SIGNING)]
+    marks += [
+        also_signed(bare | {"usage": ["self_signing", "x"]}, ANN, OLD) | {"usage": bare["usage"]}
+    ]
+    for value in (*WRONG[1:], mark[:-2] + "AA", "A" * 86):
+        marks.append(bare | {"signatures": {ANN: {name: value}}})
+        marks.append(bare | {"signatures": {ANN: value}})
+        marks.append(bare | {"signatures": value})
+    marks += [key_of(BEN, "self_signing", SIGNING) | {"signatures": by_master["signatures"]}]
+    for spoilt in marks:
+        served = {**right, "self_signing_keys": {ANN: spoilt}}
+        assert identities(served, [ANN])[ANN] == Identity(public_key(OLD), NOBODY, sound=False)
+    for nothing in ({}, {"self_signing_keys": {}}):
+        served = {key: right[key] for key in ("device_keys", "master_keys")} | nothing
+        assert identities(served, [ANN])[ANN] == Identity(public_key(OLD), NOBODY, sound=True)
+
+
+def test_a_device_with_a_spoilt_signature_is_unsigned() -> None:
+    right = also_signed(LAPTOP.keys(), ANN, SIGNING)
+    name = ED25519 + public_key(SIGNING)
+    for value in (*WRONG[1:], right["signatures"][ANN][name][:-2] + "AA"):
+        served = answer(LAPTOP)
+        by_user = {**right["signatures"][ANN], name: value}
+        served["device_keys"][ANN]["LAPTOP"] = right | {"signatures": {ANN: by_user}}
+        assert known(served).verdict(device(LAPTOP)) == "unsigned"
+
+
+def test_every_field_of_an_answer_can_be_anything() -> None:
+    """X-022: each field of any depth missing or of another kind."""
+    full = answer(*BOTH, signed=BOTH) | {"failures": {"elsewhere": {}}}
+    count = 0
+    for spoilt in wrong(full):
+        assert isinstance(spoilt, dict)
+        people = known(full, spoilt)
+        assert people.verdict(device(LAPTOP)) in ("good", "changed")
+        assert people.take_news()
+        count += 1
+    assert count > 400
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+PARTS = ("device_keys", "master_keys", "self_signing_keys", "failures")
+OF_ANN = st.dictionaries(st.sampled_from([ANN, BEN, "test", ""]), ANYTHING, max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from(PARTS), ANYTHING | OF_ANN, max_size=4))
+def test_no_answer_at_all_can_raise(served: Json) -> None:
+    """X-022."""
+    people = known(answer(LAPTOP, signed=[LAPTOP]), served)
+    learn(people, served, user="")
+    assert people.verdict(device(LAPTOP)) in ("good", "changed")
+
+
+def test_a_guest_is_known_by_what_is_served_only() -> None:
+    people = People([ANN])
+    phone = Phone(BEN, "PHONE")
+    learn(people, answer(phone, signed=[phone], user=BEN), user=BEN)
+    assert people.cross_signs(BEN)
+    assert people.is_signed_now(device(phone))
+    assert (people.person(BEN), people.take_news()) == (None, [])
+    learn(people, answer(phone, user=BEN, master=NEW), user=BEN)
+    assert not people.is_signed_now(device(phone))
+    assert people.verdict(device(phone)) == "good"
+
+
+def test_only_what_is_new_is_news() -> None:
+    """What waits is looked at again after each of them, so that none may come of nothing."""
+    people = known(plain(LAPTOP))
+    assert len(people.take_news()) == 1
+    for step in (plain(*BOTH), answer(*BOTH), answer(*BOTH, signed=[LAPTOP]), answer(master=NEW)):
+        learn(people, step)
+        assert len(people.take_news()) == 1
+        learn(people, step)
+        assert people.take_news() == []
+
+
+async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> None:
+    """X-035: over a restart, and trusted is only what they were told of."""
+    async with open_database(tmp_path / "w.db") as database:
+        store = PeopleStore(database, FakeClock())
+        people = known(answer(LAPTOP, signed=[LAPTOP]), answer(LAPTOP, signed=[LAPTOP], master=NEW))
+        await kept(store, database, people)
+        [person] = await store.people()
+        assert person == Person(ANN, public_key(OLD), public_key(NEW))
+        for user, problem in ((ANN, "not told"), (BEN, "ever seen")):
+            with pytest.raises(WintermuteError, match=problem):
+                await trusted(store, database, user)
+        await told(store, database, person)
+        learn(people, answer(LAPTOP, signed=[LAPTOP], master=OTHER))
+        await kept(store, database, people)
+        with pytest.raises(WintermuteError, match="changed again"):
+            await trusted(store, database, ANN)
+        await told(store, database, (await store.people())[0])
+        assert (await trusted(store, database, ANN)).master_key == public_key(OLD)
+        again = People([ANN])
+        assert again.restore(await store.people(), await store.signed())
+        assert again.verdict(device(LAPTOP)) == "good"
+        assert not again.restore(await store.people(), ())
+        with pytest.raises(WintermuteError, match="has not changed"):
+            await trusted(store, database, ANN)
+
+
+async def test_who_has_none_any_more_can_be_trusted_without(tmp_path: Path) -> None:
+    """X-035."""
+    async with open_database(tmp_path / "w.db") as database:
+        store = PeopleStore(database, FakeClock())
+        people = known(answer(LAPTOP, signed=[LAPTOP]), plain(LAPTOP))
+        await kept(store, database, people)
+        await told(store, database, (await store.people())[0])
+        await trusted(store, database, ANN)
+        assert people.restore(await store.people(), ())
+        learn(people, plain(LAPTOP))
+        assert people.verdict(device(LAPTOP)) == "good"
+
+
+async def test_news_that_are_not_kept_yet_outlive_a_look_at_the_store(tmp_path: Path) -> None:
+    """X-035: somebody else wrote to the database in between; the change is still known."""
+    async with open_database(tmp_path / "w.db") as database:
+        store = PeopleStore(database, FakeClock())
+        people = known(answer(LAPTOP, signed=[LAPTOP]))
+        await kept(store, database, people)
+        learn(people, answer(LAPTOP, signed=[LAPTOP], master=NEW))
+        people.restore(await store.people(), ())
+        assert people.is_changed(ANN)
+        await kept(store, database, people)
+        people.restore(await store.people(), ())
+        assert people.is_changed(ANN)
+
+        learn(people, answer(LAPTOP, signed=[LAPTOP], master=OTHER))
+        learn(people, answer(LAPTOP, signed=[LAPTOP], master=NEW))
+        await told(store, database, (await store.people())[0])
+        await trusted(store, database, ANN)
+        assert people.restore(await store.people(), ())
+        assert not people.is_changed(ANN)
+        await kept(store, database, people)
+        assert [person.changed_to for person in await store.people()] == [None]
+
+
+async def kept(store: PeopleStore, database: Any, people: People) -> None:
+    async with database.transaction() as tx:
+        for learned in people.take_news():
+            await store.keep(tx, learned)
+
+
+async def told(store: PeopleStore, database: Any, person: Person) -> None:
+    async with database.transaction() as tx:
+        await store.told(tx, person)
+
+
+async def trusted(store: PeopleStore, database: Any, user: str) -> Person:
+    async with database.transaction() as tx:
+        return await store.trust(tx, user)

@@ -1,0 +1,365 @@
+"""People at current clients verify the bot by emoji, in rooms and between devices."""
+
+import asyncio
+import re
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.world.bot import Bot
+from tests.world.current import CurrentClient
+from tests.world.emojis import EmojiCheck
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+
+Json = dict[str, Any]
+ENCRYPTED = "m.room.encrypted"
+
+
+def device(daemon: Bot) -> str:
+    """Which device the bot is."""
+    named = (re.search(r" ready device=(\S+)", line) for line in daemon.log)
+    return next(found[1] for found in named if found)
+
+
+def rows(daemon: Bot) -> list[Json]:
+    """How the bot sees its verifications."""
+    return daemon.rows("SELECT * FROM verifications ORDER BY began_at")
+
+
+async def until_row(daemon: Bot, true: Callable[[Json], bool]) -> Json:
+    """The bot's newest verification, once something is true of it."""
+    async with asyncio.timeout(30):
+        while not (found := rows(daemon)) or not true(found[-1]):  # noqa: ASYNC110  another process
+            await asyncio.sleep(0.02)
+    return found[-1]
+
+
+async def in_phase(daemon: Bot, phase: str) -> Json:
+    return await until_row(daemon, lambda row: row["phase"] == phase)
+
+
+async def device_check(ann: CurrentClient, daemon: Bot) -> EmojiCheck:
+    """She asks the bot's device, once her client knows it."""
+    await ann.until_so(lambda: ann.knows(daemon.user_id, device(daemon)))
+    return await ann.verify(daemon.user_id, device=device(daemon))
+
+
+async def agree(daemon: Bot, check: EmojiCheck) -> None:
+    """From ready to the end, as a person who sees the same at both."""
+    emojis = await check.emojis()
+    assert len(emojis) == 7
+    found = await in_phase(daemon, "keyed")
+    assert found["shown"] == ", ".join(f"{sign} {name}" for sign, name in emojis)
+    assert found["user_id"] == check._client.user_id  # type: ignore[attr-defined]  # a person's
+    await daemon.logged(f"compare={found['shown']}")
+    await check.confirm()
+    await check.until("done")
+    await in_phase(daemon, "done")
+
+
+def verified(daemon: Bot, ann: CurrentClient) -> bool:
+    """Whether she is among the verified people."""
+    [row] = daemon.rows("SELECT * FROM people WHERE user_id = ?", ann.user_id)
+    return bool(row["verified"] == row["master_key"])
+
+
+def words(ann: CurrentClient, chat: str, daemon: Bot) -> list[str]:
+    """What the bot said in a room."""
+    return [message.body for message in ann.messages(chat, daemon.user_id)]
+
+
+async def test_a_person_verifies_the_bot_in_an_encrypted_room(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-019: the room says where to compare, and not what; nothing travels in clear."""
+    ann = await current("ann", strict=True)
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    assert not await ann.trusts(daemon.user_id)
+    check = await ann.verify(daemon.user_id, room=chat)
+    await check.until("ready")
+    await check.start()
+    await agree(daemon, check)
+    await ann.until_so(lambda: ann.trusts(daemon.user_id))
+    assert verified(daemon, ann)
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    [notice, _] = words(ann, chat, daemon)
+    assert "wintermute matrix verify" in notice
+    assert not re.search(r"[^\x00-\x7f]", notice)
+    assert all(
+        e.encrypted
+        for e in ann.events(chat)
+        if e.sender == daemon.user_id and e.content.get("body")
+    )
+    assert all(
+        e.encrypted
+        for e in ann.events(chat)
+        if e.sender == daemon.user_id and e.type.startswith("m.key.")
+    )
+    assert not daemon.rows("SELECT 1 FROM inbox WHERE body <> 'hello'")
+
+
+async def test_the_bot_asks_when_it_is_told_to_verify(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-019: `/verify`; the answer says what to do."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "/verify")
+    check = await ann.incoming(daemon.user_id)
+    [answer] = [m for m in await ann.wait_for_count(chat, daemon.user_id, 2) if "accept" in m.body]
+    assert "wintermute matrix verify" in answer.body
+    await check.accept()
+    await agree(daemon, check)
+    await ann.until_so(lambda: ann.trusts(daemon.user_id))
+    assert verified(daemon, ann)
+    assert len(words(ann, chat, daemon)) == 2
+    assert all(m.encrypted for m in ann.messages(chat, daemon.user_id))
+
+
+async def test_a_device_verifies_the_bots_device(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-019: between devices, the direct chat says where to compare; a mismatch before it trusts nobody."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    check = await device_check(ann, daemon)
+    await check.until("ready")
+    await check.start()
+    await check.emojis()
+    await in_phase(daemon, "keyed")
+    await check.mismatch()
+    assert (await in_phase(daemon, "cancelled"))["code"] == "m.mismatched_sas"
+    assert not await ann.trusts(daemon.user_id)
+
+    check = await ann.verify(daemon.user_id, device=device(daemon))
+    await check.until("ready")
+    await check.start()
+    await agree(daemon, check)
+    await ann.until_so(lambda: ann.trusts(daemon.user_id))
+    notices = await ann.wait_for_count(chat, daemon.user_id, 2)
+    assert all("wintermute matrix verify" in notice.body for notice in notices)
+
+
+@pytest.mark.slow
+async def test_a_stranger_is_declined_and_people_are_answered_all_the_while(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-019: 1,000 requests of a stranger in the same room, and between devices."""
+    ann, eve = await asyncio.gather(current("ann"), current("eve"))
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, eve, encrypted=True)
+    check = await eve.verify(daemon.user_id, room=chat)
+    await check.until("cancelled")
+    assert check.code == "m.user"
+    stamp = int(time.time() * 1000)  # noqa: TID251  a stranger's clock
+    request = {"from_device": eve.device_id, "methods": ["m.sas.v1"], "timestamp": stamp}
+    await asyncio.gather(
+        *(
+            eve.send_to_device(
+                daemon.user_id,
+                "m.key.verification.request",
+                request | {"transaction_id": f"T{n}"},
+                device(daemon),
+            )
+            for n in range(1000)
+        )
+    )
+    await ann.send(chat, "hello", **{"m.mentions": {"user_ids": [daemon.user_id]}})
+    await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and m.body.endswith("hello"))
+    assert not rows(daemon)
+    cancels = [e for e in ann.events(chat) if e.type == "m.key.verification.cancel"]
+    assert len(cancels) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "state"),
+    [
+        ("room", "started"),
+        ("room", "keyed"),
+        ("devices", "keyed"),
+        ("command", "started"),
+    ],
+)
+async def test_a_person_who_thinks_better_of_it_trusts_nobody(
+    current: NewCurrent, bot: NewBot, room: NewRoom, where: str, state: str
+) -> None:
+    """X-020: a cancellation in each state."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    check = await begun(ann, daemon, chat, where)
+    if state != "ready":
+        if where != "command":
+            await check.start()
+        await check.until("started")
+    if state == "keyed":
+        await check.emojis()
+        await in_phase(daemon, "keyed")
+    await check.cancel()
+    assert (await in_phase(daemon, "cancelled"))["code"] == "m.user"
+    assert not await ann.trusts(daemon.user_id)
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+
+
+async def begun(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> EmojiCheck:
+    """A verification that both are ready for."""
+    if where == "command":
+        await ann.send(chat, "/verify")
+        check = await ann.incoming(daemon.user_id)
+        await check.accept()
+        return check
+    if where == "room":
+        check = await ann.verify(daemon.user_id, room=chat)
+    else:
+        check = await device_check(ann, daemon)
+    await check.until("ready")
+    return check
+
+
+@pytest.mark.slow
+async def test_a_third_person_in_the_room_changes_nothing(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-019: whose client says every message of a verification in its own name; in a plain room."""
+    ann, eve = await asyncio.gather(current("ann"), current("eve"))
+    daemon = await bot(ann, matrix={"allowed_users": [eve.user_id]})
+    await room(ann, daemon, encrypted=True)  # or her client would not know of its identity
+    chat = await room(ann, daemon, eve)
+    check = await begun(ann, daemon, chat, "room")
+    relation = {"rel_type": "m.reference", "event_id": check.seen["transaction"]}
+    for kind in ("ready", "start", "accept", "key", "mac", "done", "cancel"):
+        content: Json = {"m.relates_to": relation, "from_device": eve.device_id, "code": "m.user"}
+        await eve.send_event(chat, f"m.key.verification.{kind}", content)
+    await check.start()
+    await agree(daemon, check)
+    assert [row["user_id"] for row in rows(daemon)] == [ann.user_id]
+
+
+@pytest.mark.slow
+async def test_both_start_at_once_and_go_on_with_one(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-020: her user id is the smaller one, so it is hers."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "/verify")
+    check = await ann.incoming(daemon.user_id)
+    await check.accept()
+    await check.start()
+    await agree(daemon, check)
+    await ann.until_so(lambda: ann.trusts(daemon.user_id))
+
+
+@pytest.mark.slow
+async def test_another_device_of_our_account_that_answers_first_goes_on(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-020: the bot steps back without a word."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    assert await daemon.stop() == 0
+    other = await current(daemon, identity=False)
+    check = await ann.verify(daemon.user_id, room=chat)
+    await (await other.incoming(ann.user_id)).accept()
+    await check.until("ready")
+    await daemon.start()
+    assert (await in_phase(daemon, "cancelled"))["code"] == "m.accepted"
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    sent = [e.type for e in ann.events(chat) if e.sender == daemon.user_id]
+    assert "m.key.verification.cancel" not in sent
+    assert check.phase == "ready"
+
+
+@pytest.mark.slow
+async def test_an_unsigned_device_of_an_allowed_person_may_verify_too(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-019, X-034: which says nothing about its owner's identity."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    phone = await current(ann, identity=False)
+    check = await device_check(phone, daemon)
+    await check.until("ready")
+    await check.start()
+    await agree(daemon, check)
+    assert (await in_phase(daemon, "done"))["device_id"] == phone.device_id
+    del chat
+
+
+@pytest.mark.slow
+async def test_a_changed_identity_gains_nothing_by_verifying(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-035: between devices it works and changes nothing; in the room it is not answered."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await ann.make_identity(anew=True)
+    await ann.wait_for(chat, lambda m: "matrix trust" in m.body)
+    said = len(ann.events(chat))
+    check = await device_check(ann, daemon)
+    await check.until("ready")
+    await check.start()
+    await agree(daemon, check)
+    [person] = daemon.rows("SELECT * FROM people")
+    assert (person["verified"], person["changed_to"]) == (None, await ann.master_key(ann.user_id))
+    laptop = await current(ann)
+    in_room = await laptop.verify(daemon.user_id, room=chat)
+    await ann.until(lambda: len(ann.events(chat)) > said)
+    await device_check(await current(ann), daemon)
+    await until_row(daemon, lambda row: row["phase"] == "ready")
+    assert in_room.phase == "requested"
+    assert {e.sender for e in ann.events(chat)[said:]} == {ann.user_id}
+
+
+@pytest.mark.slow
+async def test_a_terminal_and_a_bot_without_keys_have_nothing_to_verify(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    ann = await person("ann")
+    daemon = await bot(ann, matrix={"encryption": "off"})
+    chat = await room(ann, daemon)
+    await ann.send(chat, "/verify")
+    [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    assert "no keys" in answer.body
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("where", ["room", "devices"])
+async def test_from_request_to_done_takes_three_seconds_at_most(
+    current: NewCurrent, bot: NewBot, room: NewRoom, where: str
+) -> None:
+    """X-019: beside the person, who compares in no time."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    took = []
+    for n in range(5):
+        person = await current(ann) if n else ann
+        await person.until_so(partial(person.knows, daemon.user_id, device(daemon)))
+        began = time.monotonic()
+        check = await begun(person, daemon, chat, where)
+        await check.start()
+        await check.emojis()
+        await check.confirm()
+        await check.until("done")
+        took.append(time.monotonic() - began)
+    print(f"{where}: median {statistics.median(took):.2f} s of {took}")  # noqa: T201  the figure
+    assert statistics.median(took) <= 3

@@ -1,0 +1,237 @@
+"""Whose device speaks: only what somebody's identity signed speaks for them."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from tests.world.bot import Bot, said
+from tests.world.current import CurrentClient
+from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.person import Person
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.user import CLIENT
+
+Json = dict[str, Any]
+NUMBERS = itertools.count(1)
+ACCEPT: Json = {"unsigned_devices": "accept"}
+
+
+async def plainly(person: Person, room: str, text: str) -> None:
+    """Send in clear, whatever this person's client thinks of the room."""
+    path = f"{CLIENT}/rooms/{room}/send/m.room.message/in-clear-{next(NUMBERS)}"
+    status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
+    assert status == 200, told
+
+
+async def answered(person: Person, room: str, *texts: str) -> None:
+    """Say each, and wait for its echo: what came before it in the room is stored then."""
+    for text in texts:
+        await person.send(room, text)
+        await person.wait_for(room, lambda m, text=text: m.body == f"echo: {text}")  # type: ignore[misc]  # mypy sees no default
+
+
+async def echoes(watcher: CurrentClient, room: str, daemon: Bot) -> list[str]:
+    return [m for m in await said(watcher, room, daemon.user_id) if m.startswith("echo: ")]
+
+
+def states(daemon: Bot) -> list[str]:
+    return [row["state"] for row in daemon.rows("SELECT state FROM inbox ORDER BY seq")]
+
+
+def notices(daemon: Bot, words: str) -> list[str]:
+    rows = daemon.rows("SELECT body FROM outbox WHERE kind = 'notice' ORDER BY seq")
+    return [row["body"] for row in rows if words in row["body"]]
+
+
+async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-034: told once; a restart in between; then in order, each once."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    phone = await current(ann, identity=False)
+    for text in ("two", "three"):
+        await phone.send(chat, text)
+    await ann.wait_for(chat, lambda m: phone.device_id in m.body and m.sender == daemon.user_id)
+    await answered(ann, chat, "four")
+    assert states(daemon).count("untrusted") == 2
+    await daemon.restart()
+    await answered(ann, chat, "five")
+    await phone.edit(chat, await phone.send(chat, "sicks"), "six")
+    await answered(ann, plain, "noted")
+    assert states(daemon).count("untrusted") == 4
+    assert len(notices(daemon, phone.device_id)) == 1
+
+    await ann.share_identity(phone)
+    await ann.wait_for(chat, lambda m: m.body == "echo: six")
+    await answered(phone, chat, "seven")
+    assert states(daemon).count("untrusted") == 0
+    assert await echoes(ann, chat, daemon) == [
+        f"echo: {word}" for word in ("one", "four", "five", "two", "three", "six", "seven")
+    ]
+
+
+async def test_an_accepted_unsigned_device_has_the_rights_of_another(
+    current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-034: commands, tools, what runs by itself, and what comes in clear as well."""
+    ann = await current("ann")
+    daemon = await bot(ann, matrix=ACCEPT)
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    phone = await current(ann, identity=False)
+    await answered(phone, chat, "two")
+    await plainly(ann, chat, "three")
+    await ann.wait_for(chat, lambda m: m.body == "echo: three")
+    casts = daemon.rows("SELECT origin FROM casts WHERE event_id LIKE '$%' ORDER BY seq")
+    assert [cast["origin"] for cast in casts] == ["owner", "other", "other"]
+    assert not notices(daemon, "verified")
+
+    for speaker, details in ((phone, False), (ann, True)):
+        await speaker.send(chat, "/status")
+        shown = await speaker.wait_for(
+            chat, lambda m: "**homeserver**" in m.body and m.sender == daemon.user_id
+        )
+        assert ("in sync" in shown.body) == details, shown.body
+        await ann.redact(chat, shown.event_id)
+        await speaker.until(lambda: "m.room.redaction" in [e.type for e in ann.events(chat)])
+        ann._events[chat].pop(shown.event_id, None)
+
+    teach = {"skill_name": "tea", "summary": "how", "documentation": "boil"}
+    plan = {"action": "add", "content": "x", "schedule_type": "once", "at": "tomorrow 09:00"}
+    plan |= {"execution_mode": "autonomous_silent", "ai_prompt": "do it"}
+    for speaker, word, allowed in ((phone, "refused", False), (ann, "allowed", True)):
+        model.script(Calls((Use("add_skill", teach), Use("task", plan))), Text(word))
+        await speaker.send(chat, "please")
+        await speaker.wait_for(chat, lambda m, word=word: m.body == word)  # type: ignore[misc]  # mypy sees no default
+        results = [m for m in model.requests[-1].messages if m["role"] == "tool"][-2:]
+        assert ["error" not in m["content"][:5] for m in results] == [allowed] * 2, results
+
+
+async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
+    current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-034: whoever runs the homeserver could have written it; with `preferred` too."""
+    ann, ben = await current("ann"), await current("ben", identity=False)
+    allowed = {"allowed_users": [ben.user_id]}
+    daemon = await bot(ann, matrix=allowed)
+    chat = await room(ann, daemon, encrypted=True)
+    bens = await room(ben, daemon, encrypted=True)
+    for text in ("one", "two"):
+        await plainly(ann, chat, text)
+    await ann.wait_for(chat, lambda m: "not encrypted" in m.body)
+    await plainly(ben, bens, "three")
+    await ben.wait_for(bens, lambda m: m.body == "echo: three")
+    await answered(ann, chat, "four")
+    group = await room(ann, daemon, ben, encrypted=True)
+    await plainly(ann, group, "overheard")
+    await plainly(ben, group, "heard")
+    us = {"m.mentions": {"user_ids": [daemon.user_id]}}
+    await ann.send(group, "five", **us)
+    await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
+    assert "heard" in str(model.requests[-1].messages)
+    assert "overheard" not in str(model.requests[-1].messages)
+    assert len(model.requests) == 3
+    assert len(notices(daemon, "not encrypted")) == 1
+
+
+async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signed(
+    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """X-034: a person without cross-signing is answered as before."""
+    ben = await person("ben")
+    daemon = await bot(ben)
+    chat = await room(ben, daemon, encrypted=True)
+    await answered(ben, chat, "one")
+    laptop = await current(ben)
+    await answered(laptop, chat, "two")
+    await ben.send(chat, "three")
+    await laptop.wait_for(chat, lambda m: ben.login.device_id in m.body)
+    await laptop.crypto("crossSignDevice", ben.login.device_id)
+    await laptop.wait_for(chat, lambda m: m.body == "echo: three")
+    await answered(ben, chat, "four")
+
+
+async def test_a_new_device_without_any_identity_is_answered_at_once(
+    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """X-049: its keys are asked for after its message has come; that is no reason for a notice."""
+    ben = await person("ben")
+    daemon = await bot(ben, via=proxy.url)
+    chat = await room(ben, daemon, encrypted=True)
+    await answered(ben, chat, "one")
+    proxy.after = without_device_lists
+    phone = await current(ben, identity=False)
+    await answered(phone, chat, "two")
+    assert not notices(daemon, "decrypt")
+
+
+def without_device_lists(request: Request, status: int, body: bytes) -> Action:
+    """The homeserver forgets to say that somebody has a new device."""
+    if not request.path.endswith("/sync"):
+        return None
+    answer = json.loads(body)
+    answer.pop("device_lists", None)
+    return Answer(status, answer)
+
+
+async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-034: a signature once seen stays, over a restart."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    phone = await current(ann)
+    await answered(phone, chat, "one")
+    assert await daemon.stop() == 0
+    await phone.send(chat, "two")
+    assert (await phone.api("POST", f"{CLIENT}/logout", {}))[0] == 200
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    await daemon.restart()
+    await answered(ann, chat, "three")
+    assert await echoes(ann, chat, daemon) == ["echo: one", "echo: two", "echo: three"]
+
+
+@pytest.mark.parametrize("how", ["missing", "failed"])
+async def test_who_is_not_in_an_answer_stays_as_they_were(
+    how: str, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """X-034: over a restart too."""
+    ann = await current("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    phone = await current(ann, identity=False)
+    await answered(ann, chat, "one")
+    await phone.send(chat, "two")
+    await ann.wait_for(chat, lambda m: phone.device_id in m.body)
+
+    def away(request: Request, status: int, body: bytes) -> Action:
+        if not request.path.endswith("/keys/query"):
+            return None
+        answer = json.loads(body)
+        if how == "failed":
+            server = ann.user_id.partition(":")[2]
+            answer["failures"] = {server: {}}
+        else:
+            for part in answer.values():
+                part.pop(ann.user_id, None)
+        return Answer(status, answer)
+
+    proxy.after = away
+    await ann.share_identity(phone)
+    await daemon.restart()
+    await answered(ann, chat, "three")
+    await phone.send(chat, "four")
+    await answered(ann, chat, "five")
+    assert states(daemon).count("untrusted") == 2
+    proxy.after = pass_after
+    await daemon.restart()
+    await ann.wait_for(chat, lambda m: m.body == "echo: four")
+    assert (await echoes(ann, chat, daemon))[-2:] == ["echo: two", "echo: four"]

@@ -1,0 +1,419 @@
+"""Verifications by emoji at work: what arrives goes to the pure machine of `sas`, what it answers goes out.
+
+Each has a row before anything is said of it, so that the next run can cancel what this one leaves.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from wintermute.clock import Clock, until_rung
+from wintermute.commands.stores import Stores
+from wintermute.db import Transaction
+from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.mailbox.inbox import Waiting
+from wintermute.matrix import sas
+from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.inbox import Policy, is_direct
+from wintermute.matrix.people import PeopleStore
+from wintermute.matrix.sas import LASTS, Outgoing, Party, Step, Verification
+from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
+from wintermute.matrix.signing import ED25519, digest
+from wintermute.matrix.trust import room_conversation
+from wintermute.matrix.verification_store import DAY, VerificationStore, shown
+from wintermute.messages import Json
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+HOUR = timedelta(hours=1)
+OLDEST = timedelta(minutes=10)  # of a request (Matrix spec, "Key verification framework")
+NEWEST = timedelta(minutes=5)
+CANCEL_LASTS = timedelta(minutes=1)  # trying to say that it is over
+MOST_WAITING = 20  # messages of one verification; a whole one has six
+MOST_OF_ONE = 5  # verifications of one person, all but the last about to end
+MOST_AN_HOUR = 30  # strangers who are declined, or unknown transactions that are cancelled
+LONGEST_WAIT = 5.0
+COMMAND = "/verify "
+"""How the id of a transaction begins whose request has no event yet, followed by the command's."""
+
+ASKED = (
+    "I have sent you a verification request: accept it in your client. Then compare the emojis it "
+    "shows with those that `wintermute matrix verify` shows on the machine I run on."
+)
+COMPARE = (
+    "Let us verify each other! Please compare the emojis in your client with those that "
+    "`wintermute matrix verify` shows on the machine I run on, and confirm only if all are the same."
+)
+NO_KEYS = "There is nothing to verify: `matrix.encryption` is off, so I have no keys."
+TOO_MANY = "There are too many verifications under way. Please try again in a minute."
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A verification under way, and what has come for it.
+
+    `end` is the code with which it is to be given up, `command` its first id when its request is
+    still to be sent. One that is not `kept` has no row. `answered`: our answer was first in the room.
+    """
+
+    now: Verification
+    out: Outgoing = ()
+    end: str = ""
+    command: str = ""
+    kept: bool = True
+    answered: bool = False
+    waiting: deque[VerificationMessage] = field(default_factory=deque)
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, message: VerificationMessage) -> None:
+        """Something came for it; nobody needs as many as would fill the memory."""
+        if len(self.waiting) < MOST_WAITING:
+            self.waiting.append(message)
+            self.bell.set()
+
+    def give_up(self, code: str) -> None:
+        """It is to end, before anything else is done for it."""
+        self.end = self.end or code
+        self.bell.set()
+
+
+class Hourly:
+    """Lets each key through once an hour, and no more than so many of them together."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[tuple[str, str], datetime] = {}
+
+    def admits(self, user: str, name: str = "") -> bool:
+        """Whether it is their turn."""
+        now = self._clock.now()
+        self._since = {key: at for key, at in self._since.items() if now - at < HOUR}
+        if (user, name) in self._since or len(self._since) >= MOST_AN_HOUR:
+            return False
+        self._since[user, name] = now
+        return True
+
+
+class Verifications:
+    """Begins verifications with those who may, takes them to their end, and tells others no."""
+
+    def __init__(self, client: MatrixClient, stores: Stores, policy: Policy, clock: Clock) -> None:
+        self._client = client
+        self._stores = stores
+        self._policy = policy
+        self._clock = clock
+        self._rows = VerificationStore(stores.database, clock)
+        self._people = PeopleStore(stores.database, clock)
+        self._open: set[Exchange] = set()
+        self._begun: asyncio.Queue[Exchange] = asyncio.Queue()
+        self._strangers = Hourly(clock)
+        self._unknown = Hourly(clock)
+
+    # What arrives, in the transaction that stores the sync --------------------------------
+
+    async def heard(self, tx: Transaction, message: VerificationMessage) -> None:
+        """Somebody's message of a verification. Whatever needs time is done by `run`."""
+        if message.room_id and message.sender == self._client.account.user_id:
+            self._another_device(message)
+            return
+        exchange = self._find(message)
+        if exchange is not None:
+            exchange.take(message)
+        elif message.kind == "request":
+            await self._requested(tx, message)
+        elif not message.room_id and message.kind not in ("cancel", "done"):
+            await self._not_known(tx, message)
+
+    def echoed(self, txn_id: str, event_id: str) -> None:
+        """Something that this device said is in its room, although its sender may not know yet."""
+        for exchange in self._open:
+            user = exchange.now.their_user
+            if exchange.command and txn_id == _txn_id(user, exchange.command, "request"):
+                exchange.now = replace(exchange.now, transaction_id=event_id)
+            elif txn_id == _txn_id(user, exchange.now.transaction_id, "ready"):
+                exchange.answered = True
+
+    def watches(self, room_id: str) -> bool:
+        """Whether a verification is under way in a room."""
+        return any(exchange.now.room_id == room_id for exchange in self._open)
+
+    async def ask(self, tx: Transaction, row: Waiting) -> str:
+        """Ask whoever gave the command to verify; what to tell them."""
+        if not self._client.device_key:
+            return NO_KEYS
+        if self._is_full(row.sender):
+            return TOO_MANY
+        name = f"{COMMAND}{row.event_id}"
+        now = self._clock.now()
+        verification = sas.ask(name, row.room_id, self._ours(), row.sender, now)
+        await self._begin(tx, Exchange(verification, command=name))
+        return ASKED
+
+    def _find(self, message: VerificationMessage) -> Exchange | None:
+        wanted = (message.sender, message.transaction_id, message.room_id)
+        for exchange in self._open:
+            now = exchange.now
+            if (now.their_user, now.transaction_id, now.room_id) == wanted:
+                return exchange
+        return None
+
+    def _another_device(self, message: VerificationMessage) -> None:
+        """Whoever of us was first to answer goes on; the others step back silently."""
+        if message.content.get("from_device") == self._client.account.device_id:
+            return
+        for exchange in self._open:
+            if (exchange.now.transaction_id, exchange.now.room_id) == (
+                message.transaction_id,
+                message.room_id,
+            ):
+                first = message.kind == "ready" and not exchange.answered
+                if not exchange.now.we_asked and (first or message.kind == "start"):
+                    exchange.give_up("m.accepted")
+
+    async def _requested(self, tx: Transaction, message: VerificationMessage) -> None:
+        if not self._concerns_us(message):
+            return
+        user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
+        now = self._clock.now()
+        if user not in self._policy.allowed or not self._client.device_key:
+            if self._strangers.admits(user):
+                self._refuse(message, "m.user")
+            return
+        if (
+            (room_id and self._client.is_held(room_id))
+            or self._is_full(user)
+            or await self._rows.knows(tx, user, transaction_id)
+        ):
+            return
+        step = sas.asked(transaction_id, room_id, self._ours(), user, message.content, now)
+        await self._begin(tx, Exchange(*step))
+
+    def _concerns_us(self, message: VerificationMessage) -> bool:
+        """Whether a request is for us, where we listen, and neither old nor of the future."""
+        rooms, room_id = self._policy.rooms, message.room_id
+        if room_id and (
+            (rooms and room_id not in rooms)
+            or message.content.get("to") != self._client.account.user_id
+        ):
+            return False
+        now = self._clock.now()
+        oldest, newest = ((now - OLDEST).timestamp(), (now + NEWEST).timestamp())
+        return oldest * 1000 <= message.sent_ms <= newest * 1000
+
+    async def _not_known(self, tx: Transaction, message: VerificationMessage) -> None:
+        user, transaction_id = message.sender, message.transaction_id
+        if user not in self._policy.allowed or await self._rows.knows(tx, user, transaction_id):
+            return
+        if self._unknown.admits(user, transaction_id):
+            self._refuse(message, "m.unknown_transaction")
+
+    def _refuse(self, message: VerificationMessage, code: str) -> None:
+        device, now = message.content.get("from_device"), self._clock.now()
+        verification = Verification(
+            message.transaction_id,
+            message.room_id,
+            self._ours(),
+            message.sender,
+            device if isinstance(device, str) and 0 < len(device) <= 255 else "",
+            False,
+            now,
+            "requested",
+        )
+        self._begun.put_nowait(Exchange(verification, end=code, kept=False))
+
+    async def _begin(self, tx: Transaction, exchange: Exchange) -> None:
+        """The newest is the one that a person means."""
+        for other in self._open:
+            if other.now.their_user == exchange.now.their_user:
+                other.give_up("m.user")
+        self._open.add(
+            exchange
+        )  # before its row is there, or `_resume` takes it for an earlier run's
+        await self._rows.save(tx, replace(exchange.now, phase="requested"))
+        self._begun.put_nowait(exchange)
+
+    def _is_full(self, user: str) -> bool:
+        return sum(e.now.their_user == user for e in self._open) >= MOST_OF_ONE
+
+    def _ours(self) -> Party:
+        account = self._client.account
+        keys = (self._client.device_key, self._client.master_key)
+        return Party(account.user_id, account.device_id, *keys)
+
+    # What is done about it ----------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Cancel what an earlier run left, and see each verification to its end, until cancelled."""
+        await self._resume()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweep())
+            while True:
+                group.create_task(self._follow(await self._begun.get()))
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._rows.sweep()
+            await self._clock.sleep(HOUR.total_seconds())
+
+    async def _resume(self) -> None:
+        """What an earlier run began cannot go on: its secrets are gone."""
+        left = await self._rows.unfinished(self._ours())
+        now, begun = (
+            self._clock.now(),
+            {(e.now.their_user, e.now.transaction_id) for e in self._open},
+        )
+        for verification in left:
+            name = verification.transaction_id
+            if (verification.their_user, name) not in begun:
+                late = now - verification.began_at >= LASTS
+                end = "m.timeout" if late else "m.unknown_transaction"
+                command = name if name.startswith(COMMAND) and verification.room_id else ""
+                exchange = Exchange(verification, end=end, command=command)
+                self._open.add(exchange)
+                self._begun.put_nowait(exchange)
+
+    async def _follow(self, exchange: Exchange) -> None:
+        try:
+            if exchange.command:
+                await self._request(exchange)
+            if exchange.out:
+                await self._take(exchange, (exchange.now, exchange.out))
+            while not exchange.now.is_over:
+                await self._take(exchange, await self._next(exchange))
+        except (HomeserverUnavailable, SendRefused) as error:
+            log.warning("verification given up user=%s reason=%s", exchange.now.their_user, error)
+            code = "m.user" if isinstance(error, SendRefused) else "m.timeout"
+            await self._keep(exchange, replace(exchange.now, phase="cancelled", code=code))
+        finally:
+            self._open.discard(exchange)
+
+    async def _request(self, exchange: Exchange) -> None:
+        """Ask in the room; from then on the event's id is the transaction's."""
+        now, name = exchange.now, exchange.command
+        content = sas.ask_in_room(now.ours, now.their_user)
+        asking = replace(now, transaction_id=name)
+        event_id = await self._patiently(now, lambda: self._send(asking, "request", content))
+        async with self._stores.database.transaction() as tx:
+            await self._rows.rename(tx, now.their_user, name, event_id)
+        exchange.now = replace(exchange.now, transaction_id=event_id)
+
+    async def _next(self, exchange: Exchange) -> Step:
+        """What happens next to a verification, whatever it is."""
+        while True:
+            exchange.bell.clear()
+            now = exchange.now
+            if exchange.end == "m.accepted":
+                return replace(now, phase="cancelled", code=exchange.end), ()
+            if exchange.end:
+                return sas.cancel(now, exchange.end)
+            step = sas.expired(now, self._clock.now())
+            if step[0].is_over:
+                return step
+            if exchange.waiting:
+                return await self._answered(now, exchange.waiting.popleft())
+            left = now.began_at + LASTS - self._clock.now()
+            await until_rung(exchange.bell, self._clock, left.total_seconds())
+
+    async def _answered(self, now: Verification, message: VerificationMessage) -> Step:
+        keys: dict[str, str] = {}
+        if message.kind == "mac" and now.phase == "keyed":
+            keys = await self._patiently(now, lambda: self._client.fresh_keys(now.their_user))
+        return sas.receive(now, message.kind, message.content, keys)
+
+    async def _take(self, exchange: Exchange, step: Step) -> None:
+        """A step is kept before it is said; an end after, or a kill between would leave it unsaid."""
+        verification, out = step
+        ending = verification.phase == "cancelled"
+        if not ending:
+            await self._keep(exchange, verification)
+        for kind, content in out:
+            await self._say(verification, kind, content)
+        if ending:
+            await self._keep(exchange, verification)
+
+    async def _keep(self, exchange: Exchange, verification: Verification) -> None:
+        before, exchange.now = exchange.now, verification
+        if not exchange.kept:
+            return
+        comparing = verification.phase == "keyed" and before.phase != "keyed"
+        async with self._stores.database.transaction() as tx:
+            await self._rows.save(tx, verification)
+            if comparing and not verification.we_asked:
+                await self._tell(tx, verification)
+            if verification.phase == "done":
+                await self._verified(tx, verification)
+        who = (verification.their_user, verification.their_device)
+        if comparing:
+            log.info("verification user=%s device=%s compare=%s", *who, shown(verification))
+        elif verification.is_over:
+            how = (verification.phase, verification.code)
+            log.info("verification over user=%s device=%s phase=%s code=%s", *who, *how)
+
+    async def _tell(self, tx: Transaction, verification: Verification) -> None:
+        """Say once where to compare. Whoever swaps keys writes our messages too: no emojis there."""
+        account, user = self._client.account, verification.their_user
+        rooms = (verification.room_id,) if verification.room_id else self._client.rooms
+        for view in map(self._client.room, rooms):
+            theirs = is_direct(view, account, self._policy) and user in view.members
+            if (verification.room_id or theirs) and not self._client.is_held(view.room_id):
+                conversation = await room_conversation(
+                    tx, self._stores.conversations, view, account, self._policy
+                )
+                key = f"verification {user} {verification.transaction_id}"
+                where = (conversation, view.room_id)
+                await self._stores.outbox.notice_once(tx, key, DAY, *where, COMPARE)
+                return
+
+    async def _verified(self, tx: Transaction, verification: Verification) -> None:
+        """They proved the identity that we know; another one proves nothing (X-035)."""
+        person = self._client.people.person(verification.their_user)
+        if person is None or person.changed_to is not None:
+            return
+        if f"{ED25519}{person.master_key}" in verification.verified_keys:
+            await self._people.verified(tx, person.user_id, person.master_key)
+
+    async def _say(self, verification: Verification, kind: str, content: Json) -> None:
+        await self._patiently(verification, lambda: self._send(verification, kind, content))
+
+    async def _patiently(
+        self, verification: Verification, attempt: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Try until the verification has no time left. Raises: HomeserverUnavailable, SendRefused."""
+        until, wait = verification.began_at + LASTS, 0.25
+        if verification.is_over:
+            until = max(until, self._clock.now() + CANCEL_LASTS)
+        while True:
+            try:
+                return await attempt()
+            except HomeserverUnavailable as error:
+                wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
+                if self._clock.now() + timedelta(seconds=wait) >= until:
+                    raise
+                log.warning("verification delayed seconds=%s reason=%s", wait, error)
+                await self._clock.sleep(wait)
+
+    async def _send(self, verification: Verification, kind: str, content: Json) -> str:
+        """Send one message, the same once however often it is tried; its event, if it has one."""
+        user, room_id = verification.their_user, verification.room_id
+        txn_id = _txn_id(user, verification.transaction_id, kind)
+        event_type = f"{VERIFICATION}{kind}" if kind != "request" else "m.room.message"
+        if not room_id:
+            device = verification.their_device or "*"
+            await self._client.send_to_device(event_type, user, device, content, txn_id)
+            return ""
+        if self._client.is_held(room_id):
+            raise SendRefused("somebody in the room has another identity now", "m.user")
+        encrypted = room_id in await self._stores.known.encrypted()
+        return await self._client.send(
+            room_id, content, txn_id, encrypted=encrypted, event_type=event_type
+        )
+
+
+def _txn_id(user: str, transaction_id: str, kind: str) -> str:
+    """Two people may call theirs alike. (Not all web servers pass on a slash inside of a path.)"""
+    return digest(f"{user} {transaction_id} {kind}".encode()).replace("/", "_")
