@@ -388,7 +388,7 @@ async def test_a_kill_around_a_key_upload_leaves_a_bot_that_speaks(
         Proxy(homeserver.url) as proxy,
         new_scene(tmp_path, model.url) as scene,
     ):
-        ann, bob = await scene.at(client)("ann"), await scene.at(client)("bob")
+        ann, bob = await scene.at(client)("ann"), await scene.person("bob")
         allowed = {"allowed_users": [bob.user_id]}
         bot = await scene.bot(ann, via=proxy.url, start=False, matrix=allowed)
         here = World(ann, bot, {"matrix": proxy}, encrypted=True)

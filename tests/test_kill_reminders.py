@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import cast
 
 import pytest
 import pytest_asyncio
@@ -40,7 +39,6 @@ from tests.world.model import ModelServer, Seen, Step
 from tests.world.person import Person
 from tests.world.proxy import Action, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.scene import JS, NIO, NewScene
-from tests.world.user import MatrixUser
 from wintermute.clock import Clock
 from wintermute.schedule.words import REMINDER
 from wintermute.tasks.asked import Asked
@@ -240,7 +238,7 @@ class World:
         return [in_time(m.body) for m in seen[-len(bodies) :]]
 
     def _is_signed(self, room_id: str, signed: dict[str, Counter[str]]) -> bool:
-        return signs(cast(MatrixUser, self.ann), room_id) == signed
+        return signs(self.ann, room_id) == signed
 
 
 def behave(seen: Seen) -> Step:

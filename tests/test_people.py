@@ -232,7 +232,8 @@ def test_a_self_signing_key_counts_only_if_the_master_key_signed_it() -> None:
     for spoilt in marks:
         served = {**right, "self_signing_keys": {ANN: spoilt}}
         assert identities(served, [ANN])[ANN] == Identity(public_key(OLD), NOBODY, sound=False)
-    for nothing in ({}, {"self_signing_keys": {}}):
+    empty: list[Json] = [{}, {"self_signing_keys": {}}]
+    for nothing in empty:
         served = {key: right[key] for key in ("device_keys", "master_keys")} | nothing
         assert identities(served, [ANN])[ANN] == Identity(public_key(OLD), NOBODY, sound=True)
 
@@ -339,29 +340,6 @@ async def test_who_has_none_any_more_can_be_trusted_without(tmp_path: Path) -> N
         assert people.restore(await store.people(), ())
         learn(people, plain(LAPTOP))
         assert people.verdict(device(LAPTOP)) == "good"
-
-
-async def test_news_that_are_not_kept_yet_outlive_a_look_at_the_store(tmp_path: Path) -> None:
-    """X-035: somebody else wrote to the database in between; the change is still known."""
-    async with open_database(tmp_path / "w.db") as database:
-        store = PeopleStore(database, FakeClock())
-        people = known(answer(LAPTOP, signed=[LAPTOP]))
-        await kept(store, database, people)
-        learn(people, answer(LAPTOP, signed=[LAPTOP], master=NEW))
-        people.restore(await store.people(), ())
-        assert people.is_changed(ANN)
-        await kept(store, database, people)
-        people.restore(await store.people(), ())
-        assert people.is_changed(ANN)
-
-        learn(people, answer(LAPTOP, signed=[LAPTOP], master=OTHER))
-        learn(people, answer(LAPTOP, signed=[LAPTOP], master=NEW))
-        await told(store, database, (await store.people())[0])
-        await trusted(store, database, ANN)
-        assert people.restore(await store.people(), ())
-        assert not people.is_changed(ANN)
-        await kept(store, database, people)
-        assert [person.changed_to for person in await store.people()] == [None]
 
 
 async def kept(store: PeopleStore, database: Any, people: People) -> None:

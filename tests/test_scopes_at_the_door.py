@@ -215,10 +215,10 @@ async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
 
 
 async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom, model: ModelServer
+    anybody: NewAnybody, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """X-031, M-010: who is heard while it is made is not told what it was made of."""
-    ann, eve, release = await anybody("ann"), await anybody("eve"), asyncio.Event()
+    ann, eve, release = await anybody("ann"), await person("eve"), asyncio.Event()
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
     model.script(Slow(release, Text(FACT)))

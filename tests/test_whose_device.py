@@ -1,12 +1,15 @@
 """Whose device speaks: only what somebody's identity signed speaks for them."""
 
+import asyncio
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.world.bot import Bot, said
+from tests.world.clock import WITHIN
 from tests.world.current import CurrentClient
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.person import Person
@@ -17,6 +20,15 @@ from tests.world.user import CLIENT
 Json = dict[str, Any]
 NUMBERS = itertools.count(1)
 ACCEPT: Json = {"unsigned_devices": "accept"}
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what neither a client nor the log tells of."""
+    for _ in range(int(WITHIN / 0.02)):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("waited in vain")
 
 
 async def plainly(person: Person, room: str, text: str) -> None:
@@ -113,6 +125,7 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
         assert ["error" not in m["content"][:5] for m in results] == [allowed] * 2, results
 
 
+@pytest.mark.slow
 async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -140,6 +153,7 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     assert len(notices(daemon, "not encrypted")) == 1
 
 
+@pytest.mark.slow
 async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signed(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -157,6 +171,7 @@ async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signe
     await answered(ben, chat, "four")
 
 
+@pytest.mark.slow
 async def test_a_new_device_without_any_identity_is_answered_at_once(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -180,6 +195,7 @@ def without_device_lists(request: Request, status: int, body: bytes) -> Action:
     return Answer(status, answer)
 
 
+@pytest.mark.slow
 async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -199,6 +215,7 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
     assert await echoes(ann, chat, daemon) == ["echo: one", "echo: two", "echo: three"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "failed"])
 async def test_who_is_not_in_an_answer_stays_as_they_were(
     how: str, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy

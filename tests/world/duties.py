@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from tests.world.bot import Bot
+from tests.world.person import Person
 from tests.world.proxy import Request
-from tests.world.user import MatrixUser
 from wintermute.changes.records import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.stores import Stores
@@ -86,7 +86,7 @@ def kept(bot: Bot) -> bool:
     )
 
 
-def signs(person: MatrixUser, room: str) -> dict[str, Counter[str]]:
+def signs(person: Person, room: str) -> dict[str, Counter[str]]:
     """How often each sign is on each event."""
     found: dict[str, Counter[str]] = {}
     for event in person.events(room):

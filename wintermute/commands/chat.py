@@ -135,7 +135,10 @@ class ChatCommands:
         return await self._reminding.answer(tx, row, await self._scope(row))
 
     async def _undo(self, tx: Transaction, row: Waiting) -> str:
-        last = await self._stores.changes.newest(("fact", "task"), await self._scope(row))
+        scope = await self._scope(row)
+        if row.origin == "other" and scope == self._stores.owner_scope:
+            return "Here only a verified session of the owner can undo something."
+        last = await self._stores.changes.newest(("fact", "task"), scope)
         if last is None:
             return "There is nothing to undo here."
         undone = await self._stores.undo.within(tx, last)

@@ -197,16 +197,18 @@ class Inbox:
     async def discard_untrusted(self, tx: Transaction, before: datetime) -> None:
         """Nobody vouched for them in all that time."""
         await tx.execute(
-            "UPDATE inbox SET state = 'ignored', raw = '' WHERE state = 'untrusted'"
-            " AND received_at < ?",
+            "UPDATE inbox SET state = 'ignored', raw = '' WHERE state IN ('locked', 'untrusted')"
+            " AND state = 'untrusted' AND received_at < ?",
             (stamp(before),),
         )
 
     async def locked(self, state: State = "locked", limit: int = 200) -> list[Locked]:
         """The newest undecrypted events, or untrusted ones; oldest of them first."""
+        # Both states are named for the index of both, which SQLite does not find by a parameter.
         rows = await self._database.rows(
             "SELECT * FROM (SELECT seq, conversation_id, room_id, raw, received_at, state FROM inbox"
-            " WHERE state = ? ORDER BY seq DESC LIMIT ?) ORDER BY seq",
+            " WHERE state IN ('locked', 'untrusted') AND state = ? ORDER BY seq DESC LIMIT ?)"
+            " ORDER BY seq",
             (state, limit),
         )
         return [

@@ -32,12 +32,13 @@ class Door:
     speaker: MatrixSpeaker
     intake: Intake
     verifications: Verifications
+    clock: Clock
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
         """What is to run; the sender begins later, see `send`."""
         return [
             self.sync.run(),
-            self.sync.follow_trust(),
+            self.sync.follow_trust(self.clock),
             self.invitations.run(),
             self.speaker.run(),
             self._verify(),
@@ -86,4 +87,4 @@ def open_door(
         pulse()
 
     sync = Sync(client, stores.inbox, stores.known, intake, stores.health, wake, stored, attempts)
-    return Door(sync, invitations, sender, speaker, intake, verifications)
+    return Door(sync, invitations, sender, speaker, intake, verifications, clock)

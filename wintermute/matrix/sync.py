@@ -95,13 +95,16 @@ class Sync:
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")
 
-    async def follow_trust(self) -> None:
-        """Notice, until cancelled, that somebody at this machine trusted an identity (X-035)."""
+    async def follow_trust(self, clock: Clock) -> None:
+        """Notice, until cancelled, that somebody at this machine trusted an identity (X-035).
+
+        By a clock of its own: looking at a file is no sign that the homeserver is heard.
+        """
         await self.ready.wait()
         while True:
             if await self._intake.trust.reread():
                 self._wake_all(await self._intake.reconsider())
-            await self._clock.sleep(TRUST_SECONDS)
+            await clock.sleep(TRUST_SECONDS)
 
     def _wake_all(self, conversations: set[str]) -> None:
         for conversation_id in conversations:

@@ -152,7 +152,9 @@ class Trust:
         account = self._client.account
         views = [self._client.room(room_id) for room_id in self._client.rooms]
         theirs = [view for view in views if person.user_id in (*view.members, *view.invited)]
-        theirs.sort(key=lambda view: not is_direct(view, account, self._policy))
+        theirs.sort(
+            key=lambda view: (not is_direct(view, account, self._policy), not view.encrypted)
+        )
         if not theirs:
             return
         view = theirs[0]
