@@ -17,9 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from tests.world.current import CurrentClient, what_is_missing
+from tests.world.homeserver import Login
 from wintermute.config.read import environment, read_config
 from wintermute.config.write import starter_config
 from wintermute.demo.bot import local_zone
@@ -27,6 +30,7 @@ from wintermute.demo.found import configured, find_model
 from wintermute.demo.kept import Kept, free_port
 from wintermute.demo.person import heard
 from wintermute.demo.practice_server import NAME, PracticeModel
+from wintermute.demo.recovery import recovery_key
 from wintermute.errors import ConfigurationError
 
 ROOT = Path(__file__).parent.parent
@@ -390,3 +394,34 @@ def test_nobody_left_to_read_ends_the_demo_without_a_traceback(tmp_path: Path) -
         assert process.stderr is not None
         assert process.stderr.read() == ""
         assert process.wait(PATIENCE) == 0
+
+
+def logged_in(url: str, user: str, password: str) -> Login:
+    """One more session of somebody in a demo."""
+    body = {
+        "type": "m.login.password",
+        "identifier": {"type": "m.id.user", "user": user},
+        "password": password,
+    }
+    with urlopen(f"{url}/_matrix/client/v3/login", json.dumps(body).encode()) as answer:
+        made = json.load(answer)
+    return Login(made["user_id"], made["access_token"], made["device_id"], password)
+
+
+async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_path: Path) -> None:
+    """Issue 13: signed by the person at the terminal, then by itself with the recovery key."""
+    if what_is_missing():
+        pytest.skip(what_is_missing())
+    with running(tmp_path, since="  recovery") as process:
+        kept = Kept(**json.loads((tmp_path / "demo.json").read_text()))
+        url = f"http://127.0.0.1:{kept.port}"
+        login = logged_in(url, "you", kept.password)
+        async with CurrentClient(url, login, tmp_path / "client", strict=True) as client:
+            room = str(kept.room_id)
+            await client.until_so(lambda: client.knows(login.user_id, login.device_id, signed=True))
+            await client.recover(recovery_key(bytes.fromhex(kept.recovery)))
+            await client.send(room, "what do you know?")
+            said = await client.wait_for_count(room, "@wintermute:localhost", 2)
+            assert [(message.shield, message.failure) for message in said] == [(None, None)] * 2
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (0, "")

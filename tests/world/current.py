@@ -294,6 +294,10 @@ class CurrentClient:
         """Cross-signing keys, unless this client has some; `anew` replaces what there is."""
         await self._ask("identity", anew=anew)
 
+    async def recover(self, key: str) -> None:
+        """Take the identity out of secret storage, as a person does who types a recovery key."""
+        await self._ask("recover", key=key)
+
     async def share_identity(self, other: "CurrentClient") -> None:
         """Give the private keys to another client of this person, which signs itself with them."""
         await other.crypto("importSecretsBundle", await self.crypto("exportSecretsBundle"))

@@ -21,7 +21,7 @@ VERBS = {
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
     "loom": "What was said and done: read, fork, replay.",
-    "matrix": "Log out, or start again with encryption.",
+    "matrix": "Whom to trust, how others can trust the bot, its login and its keys.",
 }
 """Each stands in the module of its name; the line is repeated here so that help loads none."""
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from wintermute.demo.recovery import KEY_BYTES
 from wintermute.errors import ConfigurationError
 
 FILE = "demo.json"
@@ -21,6 +22,8 @@ class Kept:
     bot_password: str
     password: str
     room_id: str | None = None
+    recovery: str = ""
+    """The key of the person's secret storage, in hex."""
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -31,14 +34,16 @@ class Kept:
         file = folder / FILE
         if not file.exists():
             new = secrets.token_hex
-            return cls(free_port(), new(32), new(16), secrets.token_urlsafe(9))
+            password, recovery = secrets.token_urlsafe(9), new(KEY_BYTES)
+            return cls(free_port(), new(32), new(16), password, recovery=recovery)
         try:
             kept = cls(**json.loads(file.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"{file} cannot be read ({type(error).__name__}): choose another folder"
             ) from error
-        return replace(kept, port=free_port(kept.port))
+        recovery = kept.recovery or secrets.token_hex(KEY_BYTES)
+        return replace(kept, port=free_port(kept.port), recovery=recovery)
 
     def save(self, folder: Path) -> None:
         """Write it, complete or not at all, for the owner's eyes only."""

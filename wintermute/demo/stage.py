@@ -20,7 +20,9 @@ from wintermute.demo.homeserver import Homeserver, private_homeserver
 from wintermute.demo.kept import Kept
 from wintermute.demo.person import Person, present
 from wintermute.demo.practice_server import NAME, PracticeModel
+from wintermute.demo.recovery import recovery_key, secret_storage
 from wintermute.errors import WintermuteError
+from wintermute.matrix.seeds import USAGES, load_seeds
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
 JOIN_SECONDS = 30.0
@@ -30,6 +32,7 @@ A graphical Matrix client on this machine can join in:
   homeserver  {url}
   user        {user}
   password    {password}
+  recovery    {recovery}
 """
 
 
@@ -120,6 +123,7 @@ async def _perform(plan: Plan) -> None:
             owner=user_id,
         )
         person = await stack.enter_async_context(present(me, plan.folder / "you"))
+        await _keep_secrets(kept, server, person, plan.folder / "you")
         step(f"{user_id} is logged in, with keys")
         await until_ready(daemon)
         step(f"{bot_id} is ready, with keys")
@@ -150,6 +154,20 @@ async def _model(plan: Plan, stack: AsyncExitStack) -> Found:
     return found
 
 
+async def _keep_secrets(kept: Kept, server: Homeserver, person: Person, folder: Path) -> None:
+    """Let a graphical client take over the identity, for which it asks the recovery key."""
+    session = person.session
+    seeds = load_seeds(folder, session.user_id)
+    if seeds is None:
+        return
+    named = zip(USAGES, seeds.pairs, strict=True)
+    secrets = {f"m.cross_signing.{usage}": pair.seed.rstrip("=") for usage, pair in named}
+    stored = secret_storage(bytes.fromhex(kept.recovery), secrets)
+    for kind, content in stored.items():
+        target = f"/_matrix/client/v3/user/{session.user_id}/account_data/{kind}"
+        await server.ask("PUT", target, content, session.access_token)
+
+
 async def _converse(plan: Plan, kept: Kept, cast: _Cast, step: Progress) -> None:
     room_id = kept.room_id
     if room_id is None:
@@ -160,9 +178,14 @@ async def _converse(plan: Plan, kept: Kept, cast: _Cast, step: Progress) -> None
     except TimeoutError:
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
     step("you are in an encrypted room with it: type a message, or /help; Ctrl-D ends")
-    user_id = cast.person.session.user_id
     plan.show(
-        CARD.format(folder=plan.folder, url=cast.server.url, user=user_id, password=kept.password)
+        CARD.format(
+            folder=plan.folder,
+            url=cast.server.url,
+            user=cast.person.session.user_id,
+            password=kept.password,
+            recovery=recovery_key(bytes.fromhex(kept.recovery)),
+        )
     )
     async with open_database(cast.bot.database, read_only=True) as database:
         dialogue = Dialogue(cast.person, room_id, database, plan.show)

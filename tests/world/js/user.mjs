@@ -11,7 +11,7 @@ process.stdout.write = () => true;
 process.on("unhandledRejection", (reason) => console.error(reason)); // as a browser: it goes on
 
 const tell = (line) => write(JSON.stringify(line) + "\n");
-let client, crypto, login;
+let client, crypto, login, recovery;
 
 // What is seen -------------------------------------------------------------------------------
 
@@ -132,6 +132,9 @@ const commands = {
       deviceId: given.device_id,
       accessToken: given.access_token,
       verificationMethods: ["m.sas.v1"],
+      cryptoCallbacks: {
+        getSecretStorageKey: async ({ keys }) => [Object.keys(keys)[0], recovery],
+      },
     });
     await client.initRustCrypto({ useIndexedDB: false });
     crypto = client.getCrypto();
@@ -154,6 +157,10 @@ const commands = {
       setupNewCrossSigning: anew,
       authUploadDeviceSigningKeys: approve,
     }),
+  async recover({ key }) {
+    recovery = api.decodeRecoveryKey(key);
+    await crypto.bootstrapCrossSigning({});
+  },
   crypto: ({ name, words }) => crypto[name](...words),
   async request({ method, path, body }) {
     const answer = await fetch(login.url + path, {
