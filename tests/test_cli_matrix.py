@@ -1,11 +1,16 @@
 """`wintermute matrix verify`, `trust` and `reset-crypto --identity`, as somebody at the machine uses them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from tests.test_malformed_events import WRONG
 from tests.world.bot import Bot
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from wintermute.matrix.seeds import FILE, NEXT, keep_seeds, new_seeds
 
 Json = dict[str, Any]
 PAGE = "https://account.example.org/approve"
@@ -103,7 +108,7 @@ async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
         if "device_signing" not in request.path:
             return None
         asked.append(request.json)
-        if len(asked) == 2:
+        if len(asked) > 1:
             return Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"})
         stage = "org.matrix.cross_signing_reset"
         params = {stage: {"url": PAGE}}
@@ -112,6 +117,89 @@ async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
     proxy.before = approval
     code, said = await daemon.command("matrix", "reset-crypto", "--identity")
     assert (code, PAGE in said) == (1, True), said
-    assert [request.get("auth") for request in asked] == [None, {"session": "s1"}]
+    assert [request.get("auth") for request in asked] == [None, {"session": "s1"}, None]
     assert len({json.dumps(request["self_signing_key"]) for request in asked}) == 1
     assert await identity(daemon) == before
+
+
+async def test_without_encryption_there_is_no_identity_to_replace(
+    person: NewPerson, bot: NewBot
+) -> None:
+    """X-017: in a line that says why, also where there was one before."""
+    daemon = await bot(await person("ann"))
+    assert await daemon.stop() == 0
+    before = await identity(daemon)
+    config = daemon.config.read_text()
+    assert '"encryption": "preferred"' in config
+    daemon.config.write_text(config.replace('"preferred"', '"off"', 1))
+    code, said = await daemon.command("matrix", "reset-crypto", "--identity")
+    assert (code, "matrix.encryption" in said, len(said.splitlines())) == (2, True, 1), said
+    assert await identity(daemon) == before
+
+
+def nobody(served: Json, _user: str) -> object:
+    return {}
+
+
+def not_ours(served: Json, user: str) -> object:
+    return served | {"device_keys": {user: served["device_keys"][user]}}
+
+
+def failed(served: Json, user: str) -> object:
+    return served | {"failures": {user.partition(":")[2]: {}}}
+
+
+@pytest.mark.parametrize("change", [nobody, not_ours, failed])
+async def test_check_says_of_whom_nothing_is_known(
+    change: Callable[[Json, str], object], current: NewCurrent, bot: NewBot, proxy: Proxy
+) -> None:
+    """X-034: an answer that does not name somebody says nothing of them."""
+    ann = await current("ann")
+    daemon = await bot(ann, via=proxy.url)
+    proxy.after = lambda request, status, body: (
+        Answer(status, change(json.loads(body), daemon.user_id))
+        if "keys/query" in request.path
+        else None
+    )
+    said = await facts(daemon, "check")
+    assert said["people"]["state"] == "warn"
+    assert f"not known now: {ann.user_id}" in said["people"]["text"]
+    known = change is not_ours
+    assert ("not known now" not in said["identity"]["text"]) == known
+
+
+async def test_check_bears_any_answer_about_keys(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """X-022."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    us = daemon.user_id
+    for served in (
+        {"device_keys": ["x"], "master_keys": 7},
+        {"device_keys": {us: ["x"], ann.user_id: 7}, "master_keys": {us: True}},
+        {"device_keys": {us: {}}, "master_keys": {us: WRONG[7]}, "failures": "x"},
+    ):
+        proxy.before = lambda request, said=served: (  # type: ignore[misc]  # a default
+            Answer(200, said) if "keys/query" in request.path else None
+        )
+        found = await facts(daemon, "check")
+        assert {found[name]["state"] for name in ("identity", "people")} <= {"warn", "fail"}
+
+
+async def test_check_tells_a_lost_identity_from_another_one_and_sees_open_files(
+    person: NewPerson, bot: NewBot
+) -> None:
+    """X-017: and which file is to be closed, also that of an identity to come."""
+    daemon = await bot(await person("ann"))
+    assert await daemon.stop() == 0
+    folder = daemon.data / "matrix"
+    keep_seeds(folder, new_seeds(daemon.user_id), NEXT)
+    (folder / NEXT).chmod(0o644)
+    assert f"chmod 600 {folder / NEXT}" in (await facts(daemon, "check"))["identity"]["text"]
+    (folder / FILE).unlink()
+    said = (await facts(daemon, "check"))["identity"]
+    assert (said["state"], "seeds are not here" in said["text"]) == ("fail", True)
+    (folder / NEXT).replace(folder / FILE)
+    said = (await facts(daemon, "check"))["identity"]
+    assert (said["state"], "than the one here" in said["text"]) == ("fail", True)

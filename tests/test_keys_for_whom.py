@@ -1,8 +1,9 @@
 """Keys for whom: a room's session goes to the devices of its people that are theirs, and no others."""
 
+import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,22 @@ from nio.crypto import OutboundGroupSession
 from nio.rooms import MatrixRoom
 from vodozemac import AnyOlmMessage, Curve25519PublicKey
 
-from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, keys_of
+from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, given_to, keys_of, known
 from tests.test_keys import Device as Phone
 from tests.test_people import NEW, answer, plain
 from tests.test_whose_device import answered, notices
 from tests.world.clock import FakeClock
-from tests.world.proxy import Proxy, Request
+from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 from tests.world.user import CLIENT
 from wintermute.errors import HomeserverUnavailable
-from wintermute.matrix.keys import Keys
+from wintermute.matrix.devices import MOST_DEVICES, usable_devices
+from wintermute.matrix.keys import DEVICES_A_REQUEST, Keys
 
 Json = dict[str, Any]
-ROOM = "!r"
+ROOM, OTHER_ROOM = "!r", "!s"
+GIVEN = "sendToDevice/m.room.encrypted"
+FAILED: Json = {"failures": {"test": {}}}
 WITHHELD = "MEGOLM_KEY_WITHHELD_FOR_UNVERIFIED_DEVICE"
 LAPTOP, TABLET = Phone(ANN, "LAPTOP"), Phone(ANN, "TABLET")
 
@@ -36,19 +40,21 @@ async def wire() -> AsyncIterator[Wire]:
         yield wire
 
 
-def serve(wire: Wire, *served: Json, without_key: str = "") -> None:
-    """The keys of everybody in the room from now on; `without_key` has none to begin with."""
+def serve(
+    wire: Wire, *served: Json, without_key: Collection[str] = (), phones: Collection[Phone] = ()
+) -> None:
+    """The keys of everybody in the room from now on; `without_key` have none to begin with."""
     whole: Json = {}
     for each in served:
         whole = {part: whole.get(part, {}) | each.get(part, {}) for part in {*whole, *each}}
-    phones = {(LAPTOP.user, LAPTOP.name): LAPTOP, (TABLET.user, TABLET.name): TABLET}
-    phones |= {(phone.user, phone.name): phone for phone in EXTRA}
+    everything = (LAPTOP, TABLET, *EXTRA, *phones)
+    by_name = {(phone.user, phone.name): phone for phone in everything}
 
     def claimed(request: Request) -> Json:
         asked = request.json["one_time_keys"]
         return {
             "one_time_keys": {
-                user: {d: phones[user, d].one_time_key() for d in devices if d != without_key}
+                user: {d: by_name[user, d].one_time_key() for d in devices if d not in without_key}
                 for user, devices in asked.items()
             }
         }
@@ -61,14 +67,32 @@ EXTRA = [Phone("@guest:test", "GUEST"), Phone("@guest:test", SESSION.device_id),
 GUEST, NAMESAKE, SPY = EXTRA
 
 
-async def share(keys: Keys, nio: Any, *users: str, apart: bool = False) -> str:
+async def share(keys: Keys, nio: Any, *users: str, apart: bool = False, room_id: str = ROOM) -> str:
     """What is done before a message; its session."""
-    if ROOM not in nio.rooms:
-        nio.rooms[ROOM] = MatrixRoom(ROOM, BOT, encrypted=True)
+    if room_id not in nio.rooms:
+        nio.rooms[room_id] = MatrixRoom(room_id, BOT, encrypted=True)
     nio.olm.users_for_key_query |= set(users)
-    await keys.share(ROOM, apart=apart)
-    session: OutboundGroupSession = nio.olm.outbound_group_sessions[ROOM]
+    await keys.share(room_id, apart=apart)
+    session: OutboundGroupSession = nio.olm.outbound_group_sessions[room_id]
     return str(session.id)
+
+
+def sessions(nio: Any) -> list[str]:
+    """Every session of ours, used or not."""
+    return [session.id for session in nio.olm.inbound_group_store]
+
+
+def two_rooms(wire: Wire, without_key: Collection[str] = ()) -> None:
+    """One with two devices of hers, one with two of a guest."""
+    guest = plain(GUEST, NAMESAKE, user=GUEST.user)
+    serve(wire, plain(LAPTOP, TABLET), guest, without_key=without_key)
+    wire.answers["rooms/!r"] = {"joined": {BOT: {}, ANN: {}}}
+    wire.answers["rooms/!s"] = {"joined": {BOT: {}, GUEST.user: {}}}
+
+
+def tos(requests: Collection[Request]) -> list[str]:
+    """The devices that to-device messages to her went to."""
+    return [name for request in requests for name in request.json["messages"][ANN]]
 
 
 def sent(wire: Wire, kind: str) -> list[tuple[str, str]]:
@@ -123,7 +147,7 @@ async def test_a_device_without_keys_to_give_changes_nothing_for_the_others(
     """Asked for once a minute; when it has one, a new session goes to it as well."""
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        serve(wire, plain(LAPTOP, TABLET), without_key="TABLET")
+        serve(wire, plain(LAPTOP, TABLET), without_key=["TABLET"])
         first = await share(keys, nio, ANN)
         assert {await share(keys, nio) for _ in range(3)} == {first}
         assert len(wire.bodies("/keys/claim")) == 1
@@ -156,6 +180,7 @@ async def test_where_somebody_has_another_identity_by_now_nothing_is_sent(
         keys.people.allowed |= {ANN}
         serve(wire, answer(LAPTOP, signed=[LAPTOP]))
         first = await share(keys, nio, ANN)
+        nio.encrypt(ROOM, "m.room.message", {"body": "secret"})
         serve(wire, answer(LAPTOP, signed=[LAPTOP], master=NEW))
         with pytest.raises(HomeserverUnavailable, match="identity"):
             await share(keys, nio, ANN)
@@ -172,12 +197,180 @@ async def test_who_failed_in_an_answer_is_asked_for_again(wire: Wire, tmp_path: 
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
         serve(wire, plain(LAPTOP))
-        wire.answers["keys/query"] |= {"failures": {"test": {}}}
-        await share(keys, nio, ANN)
+        wire.answers["keys/query"] |= FAILED
+        with pytest.raises(HomeserverUnavailable, match="nobody"):
+            await share(keys, nio, ANN)
         clock.advance(61)
         serve(wire, answer(LAPTOP, TABLET, signed=[TABLET]))
         await share(keys, nio)
-        assert sent(wire, "m.room.encrypted")[-1] == (ANN, "TABLET")
+        assert sent(wire, "m.room.encrypted") == [(ANN, "TABLET")]
+
+
+async def test_a_device_missing_in_one_answer_gets_keys_when_it_is_back(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Issue 13.4: nio never takes back that a device is gone; other keys of its name are not it."""
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        serve(wire, plain(LAPTOP, TABLET))
+        await share(keys, nio, ANN)
+        serve(wire, plain(LAPTOP))
+        await share(keys, nio, ANN)
+        serve(wire, plain(LAPTOP, Phone(ANN, "TABLET")))
+        await share(keys, nio, ANN)
+        assert given_to(wire) == {ANN: ["LAPTOP"]}
+        serve(wire, plain(LAPTOP, TABLET))
+        await share(keys, nio, ANN)
+        assert {*given_to(wire)[ANN]} == {"LAPTOP", "TABLET"}
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        assert {*known(nio, ANN)} == {"LAPTOP", "TABLET"}
+
+
+async def test_an_answer_that_failed_takes_no_device_away(wire: Wire, tmp_path: Path) -> None:
+    """X-034: what their homeserver did not say is not believed."""
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        serve(wire, plain(LAPTOP, TABLET))
+        first = await share(keys, nio, ANN)
+        wire.answers["keys/query"] = {"device_keys": {ANN: {}}} | FAILED
+        assert await share(keys, nio, ANN) == first
+
+
+async def test_a_guest_whose_devices_are_not_known_hides_nobody_of_the_same_server(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """X-034: `failures` names servers, so that one device list is enough to spoil an answer."""
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        keys.people.allowed |= {ANN}
+        serve(wire, answer(LAPTOP, signed=[LAPTOP]), plain(GUEST, user=GUEST.user))
+        whole = wire.answers["keys/query"]
+
+        def spoilt(request: Request) -> Action:
+            spoils = GUEST.user in request.json["device_keys"]
+            return Answer(200, whole | FAILED if spoils else whole)
+
+        wire.answers["keys/query"] = spoilt
+        await share(keys, nio, ANN, GUEST.user)
+        assert sent(wire, "m.room.encrypted") == [(ANN, "LAPTOP")]
+
+
+async def test_many_new_devices_push_out_neither_signed_nor_known_ones(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """X-022: by whoever has a login of theirs; also when those came long before."""
+    flood = [Phone(ANN, f"{number:03}") for number in range(MOST_DEVICES)]
+    raw = answer(*flood, LAPTOP, TABLET, signed=[LAPTOP])
+    found, dropped = usable_devices(raw, [ANN], {ANN: ["TABLET", *(each.name for each in flood)]})
+    assert (len(found[ANN]), dropped) == (MOST_DEVICES, 2)
+    assert {"LAPTOP", "TABLET"} <= found[ANN].keys()
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        for served in (plain(TABLET), plain(*flood, TABLET), plain(*flood, LAPTOP, TABLET)):
+            serve(wire, served)
+            await keys.ask({ANN})
+        assert "TABLET" in known(nio, ANN)
+        serve(wire, raw)
+        await keys.ask({ANN})
+        assert {"LAPTOP", "TABLET"} <= {*known(nio, ANN)}
+
+
+async def test_an_unfinished_session_is_finished_and_no_other_begun(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Issue 13.4: each begun session stays in the key store for ever; who has its key gets it once."""
+    phones = [Phone(ANN, f"P{number}") for number in range(2 * DEVICES_A_REQUEST + 5)]
+    after_one = iter([Answer(200)])
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        serve(wire, plain(*phones), phones=phones)
+        wire.answers[GIVEN] = lambda _: next(after_one, Answer(502))
+        for _ in range(10):
+            with pytest.raises(HomeserverUnavailable):
+                await share(keys, nio, ANN)
+        [only] = sessions(nio)
+        del wire.answers[GIVEN]
+        assert await share(keys, nio) == only
+        requests = wire.seen("PUT", GIVEN)
+        once = [*requests[0].json["messages"][ANN], *tos(requests[-2:])]
+        assert sorted(once) == sorted(phone.name for phone in phones)
+        assert await share(keys, nio) == only
+        assert len(wire.seen("PUT", GIVEN)) == len(requests)
+
+
+async def test_an_unfinished_session_is_for_just_the_devices_it_was_begun_for(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Issue 13.4: who may have got the key in spite of an error is not to read what comes."""
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        wire.answers[GIVEN] = Answer(502)
+        for served in (plain(LAPTOP), plain(LAPTOP, TABLET), plain(TABLET)):
+            serve(wire, served)
+            for users in [ANN], []:
+                with pytest.raises(HomeserverUnavailable):
+                    await share(keys, nio, *users)
+        assert len(begun := sessions(nio)) == 3
+        del wire.answers[GIVEN]
+        assert await share(keys, nio) == begun[-1]
+        assert given_to(wire) == {ANN: ["TABLET"]}
+
+
+async def test_who_was_told_why_is_told_once_though_others_are_not_reached(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """Issue 13.4: also for what goes apart."""
+    phones = [Phone(ANN, f"P{number}") for number in range(DEVICES_A_REQUEST + 5)]
+    after_one = iter([Answer(200)])
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        serve(wire, answer(LAPTOP, *phones, signed=[LAPTOP]), phones=phones)
+        wire.answers["sendToDevice/m.room_key.withheld"] = lambda _: next(after_one, Answer(502))
+        for _ in range(3):
+            with pytest.raises(HomeserverUnavailable):
+                await share(keys, nio, ANN, apart=True)
+        del wire.answers["sendToDevice/m.room_key.withheld"]
+        await share(keys, nio, apart=True)
+        assert len(sessions(nio)) == 1
+        requests = wire.seen("PUT", "m.room_key.withheld")
+        assert [len(tos([request])) for request in requests] == [DEVICES_A_REQUEST, *[5] * 4]
+
+
+async def test_rooms_do_not_forget_for_each_other_who_had_no_key_to_give(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """X-022: each is asked for once a minute, however many rooms there are."""
+    clock = FakeClock()
+    async with keys_of(tmp_path, wire, clock) as (keys, nio):
+        two_rooms(wire, without_key=["TABLET", SESSION.device_id])
+        for _ in range(3):
+            await share(keys, nio, ANN)
+            await share(keys, nio, GUEST.user, room_id=OTHER_ROOM)
+        assert len(wire.bodies("/keys/claim")) == 2
+        clock.advance(61)
+        await share(keys, nio)
+        assert len(wire.bodies("/keys/claim")) == 3
+
+
+@pytest.mark.parametrize("at", ["keys/claim", GIVEN])
+async def test_a_room_that_waits_for_its_keys_stops_no_other(
+    at: str, wire: Wire, tmp_path: Path
+) -> None:
+    """Issue 13.4: its own next message waits with it."""
+    hanging = asyncio.Event()
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        two_rooms(wire)
+        other = await share(keys, nio, GUEST.user, ANN, room_id=OTHER_ROOM)
+        before = len(wire.seen("PUT", GIVEN))
+
+        def hang(_: Request) -> Action:
+            hanging.set()
+            return Hang()
+
+        answered, wire.answers[at] = wire.answers.get(at, {}), hang
+        async with asyncio.TaskGroup() as rooms:
+            waiting = [rooms.create_task(share(keys, nio)) for _ in range(2)]
+            await hanging.wait()
+            assert await share(keys, nio, room_id=OTHER_ROOM) == other
+            assert len(keys._sharing) == 1
+            wire.answers[at] = answered
+            waiting[0].cancel()
+        assert waiting[1].result() != other
+        assert len(wire.seen("PUT", GIVEN)) == before + 1 + (at == GIVEN)
+        assert len(keys._sharing) == 0
 
 
 async def test_a_key_says_nothing_of_shared_history(wire: Wire, tmp_path: Path) -> None:

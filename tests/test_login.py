@@ -142,8 +142,11 @@ async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     await daemon.logged(" ready ")
 
 
+@pytest.mark.parametrize(
+    "flows", [[{"type": "m.login.sso"}], 7, ["m.login.password", {"type": ["x"]}]], ids=str
+)
 async def test_where_no_password_is_taken_the_line_asks_for_a_token(
-    person: NewPerson, bot: NewBot, proxy: Proxy
+    flows: object, person: NewPerson, bot: NewBot, proxy: Proxy
 ) -> None:
     """X-051: a homeserver whose logins are on a web page."""
     ann = await person("ann")
@@ -153,7 +156,7 @@ async def test_where_no_password_is_taken_the_line_asks_for_a_token(
         if not request.path.endswith("/login"):
             return None
         if request.method == "GET":
-            return Answer(200, {"flows": [{"type": "m.login.sso"}]})
+            return Answer(200, {"flows": flows})
         return Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"})
 
     proxy.before = only_by_page

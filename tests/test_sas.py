@@ -1,13 +1,17 @@
 """Verification by emoji: each message in each state as a table, and whole ones with a person's side of its own."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vodozemac import Sas
 
-from tests.world.phone import BOT, CHOICE, NOW, OFFER, Talk, some_key
+from tests.world.phone import BOT, CHOICE, NEW, NOW, OFFER, OLD, Talk, overwritten, some_key
 from wintermute.matrix.emoji import EMOJIS, named
 from wintermute.matrix.sas import (
     Outgoing,
@@ -26,10 +30,11 @@ from wintermute.messages import Json
 SETTINGS = [(asks, room) for asks in ("bot", "phone") for room in ("", "!room")]
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize(("asks", "room"), SETTINGS)
-def test_both_show_the_same_emojis_and_verify_each_other(asks: str, room: str) -> None:
-    """X-019: in a room and between devices, started by either side."""
-    talk = Talk(asks, room).until("keyed")
+def test_both_show_the_same_emojis_and_verify_each_other(asks: str, room: str, mac: str) -> None:
+    """X-019: in a room and between devices, started by either side, with an old client as well."""
+    talk = Talk(asks, room, mac=mac).until("keyed")
     assert len(talk.bot.emojis) == 7
     assert talk.bot.emojis == talk.phone.emojis
     assert talk.bot.decimals == talk.phone.decimals
@@ -93,6 +98,48 @@ def test_of_two_starts_of_one_user_that_of_the_smaller_device_wins(device: str) 
     talk.until("started")
     out = talk.deliver(*talk.phone.own_start())
     assert [kind for kind, _ in out] == (["accept"] if device < BOT.device_id else [])
+
+
+@given(st.binary(min_size=1, max_size=80).map(bytes.hex))
+def test_the_old_method_is_the_new_one_in_base64_that_overwrites_itself(text: str) -> None:
+    """X-019: as libolm did, and nheko 0.11 does (MSC3783)."""
+    left, right = Sas(), Sas()
+    secret = left.diffie_hellman(right.public_key)
+    raw = base64.b64decode(f"{secret.calculate_mac(text, 'info')}=")
+    assert secret.calculate_mac_invalid_base64(text, "info") == overwritten(raw)
+
+
+@pytest.mark.parametrize(
+    ("offered", "accepted"), [([OLD, NEW], NEW), ([NEW, "x"], NEW), (["x", OLD], OLD)]
+)
+def test_the_best_method_that_both_know_is_taken(offered: list[str], accepted: str) -> None:
+    """X-019."""
+    talk = Talk("phone")
+    talk.settle()
+    kind, content = talk.to_bot.pop(0)
+    [(_, accept)] = talk.deliver(kind, content | {"message_authentication_codes": offered})
+    assert accept["message_authentication_code"] == accepted
+
+
+@pytest.mark.parametrize(
+    ("asks", "kind", "change", "code"),
+    [
+        ("phone", "start", {"message_authentication_codes": [OLD]}, "m.mismatched_commitment"),
+        ("bot", "accept", {"message_authentication_code": OLD}, "m.key_mismatch"),
+    ],
+)
+def test_who_takes_the_better_method_away_on_the_way_gains_nothing(
+    asks: str, kind: str, change: Json, code: str
+) -> None:
+    """X-020: the promise covers what was offered, and the MAC shows what was chosen."""
+    talk = Talk(asks)
+    talk.settle()
+    while talk.to_bot:
+        said, content = talk.to_bot.pop(0)
+        talk.deliver(said, content | (change if said == kind else {}))
+        talk.settle()
+    assert (talk.bot.phase, talk.bot.code, talk.bot.verified_keys) == ("cancelled", code, ())
+    assert not talk.phone.verified
 
 
 def test_two_that_compare_nothing_show_the_same_and_wait_for_each_other() -> None:
@@ -193,11 +240,14 @@ def sample(talk: Talk, kind: str) -> Json:
     return dict(talk.to_bot).get(kind, made.get(kind, {"odd": 1}))
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("asks", "phase"), PHASES)
-def test_each_message_fits_only_where_it_belongs(asks: str, phase: Phase, kind: str) -> None:
+def test_each_message_fits_only_where_it_belongs(
+    asks: str, phase: Phase, kind: str, mac: str
+) -> None:
     """X-020: what is out of order, or repeated with other content, ends it and trusts nobody."""
-    talk = Talk(asks).until(phase)
+    talk = Talk(asks, mac=mac).until(phase)
     out = talk.deliver(kind, sample(talk, kind))
     expected = FITTING.get((asks, phase, kind), ("cancelled", ["cancel"]))
     assert (talk.bot.phase, [name for name, _ in out]) == expected
@@ -207,10 +257,13 @@ def test_each_message_fits_only_where_it_belongs(asks: str, phase: Phase, kind: 
         assert talk.bot.verified_keys == ()
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize(("asks", "phase"), PHASES)
-def test_an_identical_repeat_changes_nothing_and_another_ends_it(asks: str, phase: Phase) -> None:
+def test_an_identical_repeat_changes_nothing_and_another_ends_it(
+    asks: str, phase: Phase, mac: str
+) -> None:
     """X-020."""
-    talk = Talk(asks)
+    talk = Talk(asks, mac=mac)
     heard = [("request", talk.phone.request())] if asks == "phone" else []
     talk.settle()
     while talk.bot.phase != phase:
@@ -286,10 +339,10 @@ INVALID: list[tuple[str, str, str, str, Sequence[object]]] = [
 UNKNOWN: list[tuple[str, str, str, str, Sequence[object]]] = [
     ("bot", "requested", "ready", "methods", [[], ["m.qr_code.show.v1"]]),
     ("phone", "ready", "start", "method", ["m.reciprocate.v1"]),
-    *(("phone", "ready", "start", name, [[], ["x"], ["hkdf-hmac-sha256"]]) for name in LISTS),
+    *(("phone", "ready", "start", name, [[], ["x"], ["hmac-sha256"]]) for name in LISTS),
     *(("bot", "started", "accept", name, ["x"]) for name in list(CHOICE)[1:4]),
     ("bot", "started", "accept", "short_authentication_string", [[], ["x"]]),
-    ("bot", "started", "accept", "message_authentication_code", ["hkdf-hmac-sha256"]),
+    ("bot", "started", "accept", "message_authentication_code", ["hmac-sha256"]),
     ("bot", "started", "accept", "key_agreement_protocol", ["curve25519"]),
 ]
 WRONG = [(*case, "m.invalid_message") for case in INVALID]
@@ -380,6 +433,7 @@ def without_empty(keys: dict[str, str]) -> dict[str, str]:
     return {name: keys[name] for name in keys if keys[name]}
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize("asks", ["bot", "phone"])
 @pytest.mark.parametrize(("case", "said", "known", "verified"), MACED)
 def test_a_mac_proves_what_is_known_and_at_least_the_device_that_speaks(
@@ -388,9 +442,10 @@ def test_a_mac_proves_what_is_known_and_at_least_the_device_that_speaks(
     said: dict[str, str],
     known: dict[str, str],
     verified: tuple[str, ...] | None,
+    mac: str,
 ) -> None:
     """X-020: and only then ours goes out (X-019)."""
-    talk = Talk(asks).until("keyed")
+    talk = Talk(asks, mac=mac).until("keyed")
     _, content = talk.phone.mac_of(without_empty(talk.phone.keys | said))
     bot, out = receive(talk.bot, "mac", content, without_empty(talk.phone.keys | known))
     if verified:
@@ -401,10 +456,11 @@ def test_a_mac_proves_what_is_known_and_at_least_the_device_that_speaks(
         assert [kind for kind, _ in out] == ["cancel"]
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize("asks", ["bot", "phone"])
-def test_a_list_of_keys_that_was_made_longer_or_shorter_proves_nothing(asks: str) -> None:
+def test_a_list_of_keys_that_was_made_longer_or_shorter_proves_nothing(asks: str, mac: str) -> None:
     """X-020: each MAC alone is right, their list is not."""
-    talk = Talk(asks).until("keyed")
+    talk = Talk(asks, mac=mac).until("keyed")
     _, whole = talk.phone.mac_of(talk.phone.keys)
     longer = {**whole["mac"], "ed25519:NEW": talk.phone.own_tag(OTHER, "ed25519:NEW")}
     for macs in (longer, {DEVICE: whole["mac"][DEVICE]}):

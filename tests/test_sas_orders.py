@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.world.phone import Phone, Talk
+from tests.world.phone import NEW, OLD, Phone, Talk
 from wintermute.matrix.sas import Phase, Verification
 from wintermute.messages import Json
 
@@ -15,7 +15,9 @@ BROKEN = (AssertionError, ArithmeticError, AttributeError, LookupError, TypeErro
 ORDER: list[Phase] = ["requested", "ready", "started", "accepted", "keyed", "confirmed", "done"]
 CHANGES = ["drop", "repeat", "again", "alter", "alter", "alter", "mirror", "late", "forge"]
 
-settings_of_calls = st.tuples(st.sampled_from(["bot", "phone"]), st.sampled_from(["", "!room"]))
+settings_of_calls = st.tuples(
+    st.sampled_from(["bot", "phone"]), st.sampled_from(["", "!room"]), st.sampled_from([NEW, OLD])
+)
 acts = st.tuples(
     st.sampled_from(["next"] * 12 + CHANGES),
     st.integers(0, 7),
@@ -27,8 +29,8 @@ acts = st.tuples(
 class Network(Talk):
     """A homeserver that loses, repeats, mixes and changes what it carries, and knows what it saw."""
 
-    def __init__(self, asks: str, room: str, user: str) -> None:
-        super().__init__(asks, room, user)
+    def __init__(self, asks: str, room: str, mac: str, user: str) -> None:
+        super().__init__(asks, room, user, mac)
         self.middle = Phone(False, room, user)
         self.seen: list[tuple[str, Json]] = []
         self.cancels = 0
@@ -77,7 +79,7 @@ class Network(Talk):
         """What can stand in a field: all that was seen in one, the middle's own key, and garbage."""
         seen = [part for _, content in self.seen for part in parts(content)]
         own = [self.middle.public, self.middle.promise(self.middle.public), "ANNSLAPTOP"]
-        return [*own, "", 5, None, [], {}, ["emoji"], ["decimal"], f"{mine}=", *seen]
+        return [*own, "", 5, None, OLD, [OLD], [], {}, ["emoji"], ["decimal"], f"{mine}=", *seen]
 
     def altered(self, message: tuple[str, Json], choice: int) -> tuple[str, Json]:
         kind, content = message
@@ -141,7 +143,7 @@ def check(network: Network, before: Verification) -> None:
 @settings(max_examples=400)
 @given(settings_of_calls, st.sampled_from(["@ann:here", "@zoe:here"]), st.lists(acts, max_size=40))
 def test_no_order_loss_repeat_or_change_makes_it_trust_without_both_macs(
-    call: tuple[str, str], user: str, story: list[tuple[str, int, int, bool]]
+    call: tuple[str, str, str], user: str, story: list[tuple[str, int, int, bool]]
 ) -> None:
     """X-020."""
     network = Network(*call, user)
@@ -151,11 +153,12 @@ def test_no_order_loss_repeat_or_change_makes_it_trust_without_both_macs(
         check(network, before)
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize("room", ["", "!room"])
 @pytest.mark.parametrize("asks", ["bot", "phone"])
-def test_an_orderly_network_ends_in_trust(asks: str, room: str) -> None:
+def test_an_orderly_network_ends_in_trust(asks: str, room: str, mac: str) -> None:
     """X-019: the random stories above can come to this end."""
-    network = Network(asks, room, "@ann:here")
+    network = Network(asks, room, mac, "@ann:here")
     for turn in range(16):
         before = network.bot
         network.act("next", 0, 0, turn % 2 == 0)
@@ -167,7 +170,7 @@ def test_an_orderly_network_ends_in_trust(asks: str, room: str) -> None:
 @settings(max_examples=100)
 @given(settings_of_calls, st.integers(0, 10**6))
 def test_a_mac_that_was_changed_is_a_mac_that_is_refused(
-    call: tuple[str, str], choice: int
+    call: tuple[str, str, str], choice: int
 ) -> None:
     """X-020: or says the same, in base64 with padding."""
     network = Network(*call, "@ann:here")
@@ -186,7 +189,7 @@ def test_a_mac_that_was_changed_is_a_mac_that_is_refused(
     st.tuples(st.sampled_from(CHANGES), st.integers(0, 7), st.integers(0, 10**6), st.booleans()),
 )
 def test_a_single_change_on_the_way_ends_in_trust_or_in_none(
-    call: tuple[str, str], user: str, when: int, change: tuple[str, int, int, bool]
+    call: tuple[str, str, str], user: str, when: int, change: tuple[str, int, int, bool]
 ) -> None:
     """X-020: what is done is done with the phone's own keys, whatever was changed before."""
     network = Network(*call, user)

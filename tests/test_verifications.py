@@ -12,9 +12,11 @@ from tests.test_keys import Device
 from tests.test_malformed_events import WRONG, wrong
 from tests.world.clock import HeldClock
 from tests.world.desk import ANN, BOB, BOT, EVE, ROOM, Desk, at_desk, command, talk
-from tests.world.phone import OFFER, Phone, some_key
+from tests.world.phone import NEW, OFFER, OLD, Phone, some_key
 from tests.world.proxy import Answer, Proxy
+from wintermute.matrix.sas import Party, Verification
 from wintermute.matrix.sieve import VERIFICATION, sift, verification_in_room
+from wintermute.matrix.verification_store import VerificationStore
 from wintermute.matrix.verifications import MOST_AN_HOUR
 from wintermute.messages import Json
 
@@ -33,11 +35,15 @@ async def asks(desk: Desk) -> str:
     return answer
 
 
+@pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize("room", ["", ROOM])
-async def test_a_verification_goes_to_its_end_and_leaves_a_row(desk: Desk, room: str) -> None:
+async def test_a_verification_goes_to_its_end_and_leaves_a_row(
+    desk: Desk, room: str, mac: str
+) -> None:
     """X-019: our MAC is the last but one of what we say."""
-    phone = desk.phone(room=room)
-    await talk(desk, phone)
+    phone = desk.phone(room=room, mac=mac)
+    await talk(desk, phone, "mac")
+    await desk.until(partial(desk.has_said, 5))
     assert desk.kinds == ["ready", "accept", "key", "mac", "done"]
     where = room or f"{ANN} ANNSPHONE"
     assert {place for _, place, _ in desk.said} == {where}
@@ -386,6 +392,37 @@ async def test_a_restart_cancels_what_was_under_way(
         await clock.asleep()
         assert not await desk.rows()
         assert not desk.said
+
+
+class HeardMeanwhile(VerificationStore):
+    """Rows that somebody's request joins while an earlier run's are read."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.stores.database, desk.clock)
+        self.desk = desk
+
+    async def unfinished(self, ours: Party) -> list[Verification]:
+        request = self.desk.phone().request()
+        await self.desk.hear(self.desk.message("request", request, transaction="T2"))
+        return await super().unfinished(ours)
+
+
+async def test_what_is_heard_while_the_rows_are_read_is_not_an_earlier_runs(
+    tmp_path: Path, proxy: Proxy
+) -> None:
+    """X-020: it is answered; only what was under way before is cancelled."""
+    clock = HeldClock()
+    async with at_desk(tmp_path, proxy, clock) as desk:
+        await desk.hear(desk.message("request", desk.phone().request(), transaction="T1"))
+        await desk.until(lambda: desk.kinds == ["ready"])
+    async with at_desk(tmp_path, proxy, clock) as desk:
+        desk.work._rows = HeardMeanwhile(desk)
+        await desk.until(partial(desk.has_said, 2))
+        said = {(kind, content["transaction_id"]) for kind, _, content in desk.said}
+        assert said == {("ready", "T2"), ("cancel", "T1")}
+        await desk.until(lambda: len(desk.work._open) == 1)
+        assert await desk.phase("T2") == "ready"
+        assert not next(iter(desk.work._open)).end
 
 
 async def test_no_message_of_whatever_shape_stops_it(desk: Desk) -> None:

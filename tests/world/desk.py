@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.test_keys import Device
 from tests.world.clock import HeldClock
-from tests.world.phone import Phone
+from tests.world.phone import NEW, Phone
 from tests.world.proxy import Action, Answer, Proxy, Request
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
@@ -105,9 +105,9 @@ class Desk:
         sent_ms = int(self.clock.now().timestamp() * 1000)
         return VerificationMessage(kind, user, room, transaction, content, sent_ms)
 
-    def phone(self, *, asks: bool = True, room: str = "", user: str = ANN) -> Phone:
+    def phone(self, *, asks: bool = True, room: str = "", user: str = ANN, mac: str = NEW) -> Phone:
         """A person's client whose keys the homeserver has."""
-        phone = Phone(asks, room, user)
+        phone = Phone(asks, room, user, mac)
         device = Device(user, phone.device)
         self.phones[user] = device
         name = f"ed25519:{phone.device}"

@@ -17,25 +17,36 @@ from wintermute.matrix.emoji import EMOJIS
 from wintermute.matrix.sas import Outgoing, Party, ask, ask_devices, ask_in_room, asked, receive
 from wintermute.messages import Json
 
+NEW, OLD = "hkdf-hmac-sha256.v2", "hkdf-hmac-sha256"
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OFFER: Json = {
     "method": "m.sas.v1",
     "hashes": ["sha256"],
     "key_agreement_protocols": ["curve25519", "curve25519-hkdf-sha256"],
-    "message_authentication_codes": ["hkdf-hmac-sha256", "hkdf-hmac-sha256.v2"],
+    "message_authentication_codes": [OLD, NEW],
     "short_authentication_string": ["decimal", "emoji", "m.other"],
 }
 CHOICE: Json = {
     "method": "m.sas.v1",
     "hash": "sha256",
     "key_agreement_protocol": "curve25519-hkdf-sha256",
-    "message_authentication_code": "hkdf-hmac-sha256.v2",
+    "message_authentication_code": NEW,
     "short_authentication_string": ["decimal", "emoji"],
 }
 
 
 def unpadded(raw: bytes) -> str:
     return base64.b64encode(raw).decode().rstrip("=")
+
+
+def overwritten(mac: bytes) -> str:
+    """How libolm wrote base64: over the bytes that it had yet to read (MSC3783)."""
+    buffer = bytearray(mac) + bytes(12)
+    for n in range(11):
+        group = buffer[3 * n : min(3 * n + 3, len(mac))]
+        text = unpadded(bytes(group)).encode()
+        buffer[4 * n : 4 * n + len(text)] = text
+    return buffer[:43].decode()
 
 
 def some_key(name: str) -> str:
@@ -46,16 +57,16 @@ BOT = Party("@bot:here", "BOTDEVICE", some_key("bot device"), some_key("bot mast
 
 
 class Phone:
-    """A person's client. It sends its MAC first: its person has compared."""
+    """A person's client. It sends its MAC first: its person has compared. With an old `mac` it knows no other."""
 
-    def __init__(self, asks: bool, room: str, user: str = "@ann:here") -> None:
+    def __init__(self, asks: bool, room: str, user: str = "@ann:here", mac: str = NEW) -> None:
         self.user, self.device, self.bot = user, "ANNSPHONE", BOT
         self.master = some_key("ann master")
         self.keys = {
             f"ed25519:{self.device}": some_key("ann"),
             f"ed25519:{self.master}": self.master,
         }
-        self.room, self.transaction = room, "$asked"
+        self.room, self.transaction, self.mac = room, "$asked", mac
         self.private = ECC.generate(curve="Curve25519")
         self.public = unpadded(self.private.public_key().export_key(format="raw"))
         self.expects = {"ready"} if asks else {"request"}
@@ -98,7 +109,8 @@ class Phone:
 
     def own_start(self) -> tuple[str, Json]:
         self.started = True
-        message = self.message("start", from_device=self.device, **OFFER)
+        macs = {"message_authentication_codes": [OLD]} if self.mac == OLD else {}
+        message = self.message("start", from_device=self.device, **(OFFER | macs))
         self.start = message[1]
         return message
 
@@ -107,13 +119,19 @@ class Phone:
         return (self.own_start(),)
 
     def _start(self, content: Json) -> Outgoing:
+        assert content["message_authentication_codes"] == [NEW, OLD]
         self.start, self.started = content, False
-        return (self.message("accept", commitment=self.promise(self.public), **CHOICE),)
+        return (self.message("accept", commitment=self.promise(self.public), **self.choice()),)
+
+    def choice(self) -> Json:
+        return CHOICE | {"message_authentication_code": self.mac}
 
     def _accept(self, content: Json) -> Outgoing:
+        self.mac = content["message_authentication_code"]
+        assert self.mac in self.start["message_authentication_codes"]
         assert (
             content.items()
-            >= (CHOICE | {"short_authentication_string": ["emoji", "decimal"]}).items()
+            >= (self.choice() | {"short_authentication_string": ["emoji", "decimal"]}).items()
         )
         self.commitment = content["commitment"]
         return (self.message("key", key=self.public),)
@@ -143,7 +161,8 @@ class Phone:
 
     def tag(self, text: str, sender: tuple[str, str], to: tuple[str, str], name: str) -> str:
         info = f"MATRIX_KEY_VERIFICATION_MAC{''.join((*sender, *to))}{self.transaction}{name}"
-        return unpadded(hmac.digest(self.derived(info, 32), text.encode(), "sha256"))
+        mac = hmac.digest(self.derived(info, 32), text.encode(), "sha256")
+        return overwritten(mac) if self.mac == OLD else unpadded(mac)
 
     def own_tag(self, text: str, name: str) -> str:
         bot = (self.bot.user_id, self.bot.device_id)
@@ -181,8 +200,10 @@ class Phone:
 class Talk:
     """A bot and a phone with what is on its way between them."""
 
-    def __init__(self, asks: str, room: str = "!room", user: str = "@ann:here") -> None:
-        self.phone = Phone(asks == "phone", room, user)
+    def __init__(
+        self, asks: str, room: str = "!room", user: str = "@ann:here", mac: str = NEW
+    ) -> None:
+        self.phone = Phone(asks == "phone", room, user, mac)
         self.to_bot: list[tuple[str, Json]] = []
         self.to_phone: list[tuple[str, Json]] = []
         self.said: list[str] = []

@@ -18,6 +18,10 @@ OVERSIZE = "oversize_"
 RESULT = "result_"
 """How the id of a sub-session's event begins, followed by the turn that spawned it and its own."""
 
+HELD = (  # both states are named for the index of both
+    "SELECT seq, conversation_id, room_id, raw, received_at, state FROM inbox"
+    " WHERE state IN ('locked', 'untrusted')"
+)
 State = Literal["locked", "untrusted", "waiting", "casting", "answered", "ignored"]
 
 
@@ -202,26 +206,15 @@ class Inbox:
             (stamp(before),),
         )
 
-    async def locked(self, state: State = "locked", limit: int = 200) -> list[Locked]:
-        """The newest undecrypted events, or untrusted ones; oldest of them first."""
-        # Both states are named for the index of both, which SQLite does not find by a parameter.
-        rows = await self._database.rows(
-            "SELECT * FROM (SELECT seq, conversation_id, room_id, raw, received_at, state FROM inbox"
-            " WHERE state IN ('locked', 'untrusted') AND state = ? ORDER BY seq DESC LIMIT ?)"
-            " ORDER BY seq",
-            (state, limit),
-        )
-        return [
-            Locked(
-                row["seq"],
-                row["conversation_id"],
-                row["room_id"],
-                json.loads(row["raw"]),
-                moment(row["received_at"]),
-                row["state"],
-            )
-            for row in rows
-        ]
+    async def untrusted(self, after: int, limit: int = 200) -> list[Locked]:
+        """The first events behind row `after` that could not be trusted yet, oldest first."""
+        query = f"{HELD} AND state = 'untrusted' AND seq > ? ORDER BY seq LIMIT ?"
+        return [_locked(row) for row in await self._database.rows(query, (after, limit))]
+
+    async def locked(self, limit: int = 200) -> list[Locked]:
+        """The newest undecrypted events, oldest of them first."""
+        query = f"{HELD} AND state = 'locked' ORDER BY seq DESC LIMIT ?"
+        return [_locked(row) for row in await self._database.rows(query, (limit,))][::-1]
 
     async def give_up(
         self,
@@ -403,10 +396,8 @@ class Inbox:
 
     async def open_conversations(self) -> list[tuple[str, str]]:
         """Conversations in which something waits, each with its room."""
-        rows = await self._database.rows(
-            "SELECT DISTINCT conversation_id, room_id FROM inbox"
-            " WHERE state IN ('waiting', 'casting')"
-        )
+        query = "SELECT DISTINCT conversation_id, room_id FROM inbox WHERE state IN ('waiting', 'casting')"
+        rows = await self._database.rows(query)
         return [(row["conversation_id"], row["room_id"]) for row in rows]
 
     async def context(
@@ -421,12 +412,8 @@ class Inbox:
             " AND kind = 'context' AND seq < :before AND seq > coalesce((SELECT max(seq) FROM inbox"
             "  WHERE conversation_id = :conversation AND kind = 'message' AND seq < :before), 0)"
             " AND received_at > :since ORDER BY seq DESC LIMIT :limit) ORDER BY seq",
-            {
-                "conversation": conversation_id,
-                "before": before,
-                "since": stamp(since),
-                "limit": limit,
-            },
+            {"conversation": conversation_id, "before": before}
+            | {"since": stamp(since), "limit": limit},
         )
         return [_waiting(row) for row in rows]
 
@@ -477,6 +464,17 @@ class Inbox:
             " stored_at = excluded.stored_at",
             (account, token, stamp(self._clock.now())),
         )
+
+
+def _locked(row: Row) -> Locked:
+    return Locked(
+        row["seq"],
+        row["conversation_id"],
+        row["room_id"],
+        json.loads(row["raw"]),
+        moment(row["received_at"]),
+        row["state"],
+    )
 
 
 def _waiting(row: Row) -> Waiting:

@@ -85,6 +85,16 @@ class MatrixClient:
         return self._keys.identity.state
 
     @property
+    def keeps_identity(self) -> bool:
+        """Whether our device is or will be signed by the identity of earlier runs."""
+        return self._nio.olm is not None and self._keys.identity.keeps_identity
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The seeds of our identity, also before it is made."""
+        return self._keys.identity.secrets
+
+    @property
     def device_key(self) -> str:
         """The public key of our device; "" without encryption."""
         return str(self._nio.olm.account.identity_keys["ed25519"]) if self._nio.olm else ""

@@ -31,14 +31,17 @@ from wintermute.matrix.people import (
     identities,
 )
 from wintermute.matrix.seeds import (
+    FILE,
     USAGES,
     Seeds,
     close_to_others,
+    draw,
     keep_seeds,
     load_seeds,
     new_seeds,
     next_seeds,
     replace_seeds,
+    secret_seeds,
     with_signature,
 )
 from wintermute.matrix.signing import ED25519, is_signed, unsigned
@@ -53,9 +56,22 @@ APPROVAL_SECONDS = 60.0
 MOST_STEPS = 3
 UNUSABLE = "?"
 """In the place of a key that is there and does not hold: what cannot be read is not replaced."""
+UPLOAD = path("keys", "device_signing", "upload")
 NEW_IDENTITY = "`wintermute matrix reset-crypto --identity`"
 
 Step = Literal["make", "upload", "sign", "wait", "foreign", "done"]
+Trouble = Literal[
+    "",
+    "waits",
+    "unavailable",
+    "page",
+    "password",
+    "stages",
+    "refused",
+    "unusable",
+    "foreign",
+    "not kept",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,8 @@ class IdentityState:
     signed: bool = False
     made: bool = False
     """Since this start: nobody can have verified it yet."""
+    kind: Trouble = ""
+    """What is wrong in a word, the same whatever the homeserver writes."""
 
 
 def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
@@ -87,15 +105,16 @@ def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
     mine = answer["device_keys"][user_id] if identities(answer, [user_id]) else None
     if not isinstance(mine, dict):
         return None
-    master, self_signing, user_signing = (_served_key(answer, user_id, usage) for usage in USAGES)
+    master, self_signing, user_signing = (served_key(answer, user_id, usage) for usage in USAGES)
     served = mine.get(device["device_id"])
     ours = isinstance(served, dict) and unsigned(served) == unsigned(device)
     return OwnKeys(master, self_signing, user_signing, served if ours else None)
 
 
-def _served_key(answer: Json, user_id: str, usage: str) -> str:
+def served_key(answer: Json, user_id: str, usage: str) -> str:
+    """Our public key for a usage, as in OwnKeys."""
     everybody = answer.get(f"{usage}_keys")
-    found = everybody.get(user_id) if isinstance(everybody, dict) else None
+    found = everybody.get(user_id) if isinstance(everybody, dict) else everybody
     if not found:
         return ""
     key = cross_signing_key(answer, user_id, usage)
@@ -133,6 +152,7 @@ class CrossSigning:
         self._again = self._wait = 0.0
         self._made = False
         self._session = ""
+        self._drawn = draw()
         self._served: Json = {}
         self.seeds: Seeds | None = None
         self.state = IdentityState("warn", "not looked at yet")
@@ -141,6 +161,21 @@ class CrossSigning:
     def master(self) -> str:
         """The public key of our identity while it is the one that is served; else ""."""
         return self.seeds.master.public if self.seeds and self.state.signed else ""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The seeds on disk, and those of an identity that this run may make."""
+        return (*secret_seeds(self._folder), *self._drawn)
+
+    @property
+    def keeps_identity(self) -> bool:
+        """Whether our device is or will be signed by the identity of earlier runs."""
+        if self._made or self.state.kind == "foreign":
+            return False
+        try:
+            return load_seeds(self._folder, self._user_id) is not None
+        except ConfigurationError:
+            return False
 
     def learn(self, devices: Json) -> None:
         """Take in what the homeserver serves as the devices of our account."""
@@ -173,13 +208,16 @@ class CrossSigning:
             await self._steps(answer, ask)
         except HomeserverUnavailable as error:
             self._wait = min(max(self._wait * 2, 1.0), AGAIN_SECONDS)
-            reason = f"the homeserver does not take the bot's identity now: {error}"
-            self._refused(reason, max(self._wait, error.retry_after or 0.0), "warn")
+            seconds = max(self._wait, error.retry_after or 0.0)
+            self._refused("unavailable", UNAVAILABLE.format(error), seconds, "warn")
         except ApprovalNeeded as error:
             reason = approval_text(error, has_password=self._password is not None)
-            self._refused(reason, APPROVAL_SECONDS if error.page else AGAIN_SECONDS)
-        except (SendRefused, ConfigurationError, OSError) as error:
-            self._refused(str(error))
+            seconds = APPROVAL_SECONDS if error.page else AGAIN_SECONDS
+            self._refused(approval_kind(error), reason, seconds)
+        except SendRefused as error:
+            self._refused("refused", REFUSED.format(error))
+        except (ConfigurationError, OSError) as error:
+            self._refused("unusable", str(error))
 
     async def _steps(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
         self.seeds = self._read_seeds(answer)
@@ -197,7 +235,7 @@ class CrossSigning:
 
     async def _take(self, step: Step) -> None:
         if step == "make":
-            keep_seeds(self._folder, new_seeds(self._user_id))
+            keep_seeds(self._folder, new_seeds(self._user_id, self._drawn))
             self._made = True
             log.info("identity made")
         # What is used is what is on disk.
@@ -223,20 +261,22 @@ class CrossSigning:
             key = fingerprint(self.seeds.master.public)
             self.state = IdentityState("ok", f"this device is signed by {key}", True, self._made)
         elif step == "wait":
-            self._refused(WAITS, APPROVAL_SECONDS, "warn")
+            self._refused("waits", WAITS, APPROVAL_SECONDS, "warn")
         elif step == "foreign":
-            self._refused(FOREIGN)
+            self._refused("foreign", foreign_text(self.seeds))
         else:
-            self._refused(
-                "the homeserver accepts our identity and does not keep it -> ask its admin"
-            )
+            self._refused("not kept", NOT_KEPT)
 
     def _refused(
-        self, reason: str, seconds: float = AGAIN_SECONDS, state: HealthState = "fail"
+        self,
+        kind: Trouble,
+        reason: str,
+        seconds: float = AGAIN_SECONDS,
+        state: HealthState = "fail",
     ) -> None:
         if self.state.text != reason:
             log.warning("identity not in order reason=%s", reason)
-        self.state = IdentityState(state, reason)
+        self.state = IdentityState(state, reason, kind=kind)
         self._again = self._clock.monotonic() + seconds
 
     def device(self) -> Json:
@@ -259,11 +299,8 @@ class CrossSigning:
         Raises: ApprovalNeeded when it wants what only a person can give.
         """
         body = self._public(seeds)
-        if self._session:
-            body["auth"] = {"session": self._session}
-        target = path("keys", "device_signing", "upload")
         try:
-            await call(self._nio, "POST", target, body)
+            await self._offer(body)
         except ApprovalNeeded as error:
             self._session = error.session
             if self._password is None or not error.by_password:
@@ -274,8 +311,22 @@ class CrossSigning:
                 "password": self._password.reveal(),
                 "session": error.session,
             }
-            await call(self._nio, "POST", target, {**body, "auth": auth})
+            await call(self._nio, "POST", UPLOAD, {**body, "auth": auth})
         log.info("identity uploaded")
+
+    async def _offer(self, body: Json) -> None:
+        """Upload with the session that somebody may have approved; without it once it is refused."""
+        if self._session:
+            try:
+                await call(self._nio, "POST", UPLOAD, {**body, "auth": {"session": self._session}})
+            except ApprovalNeeded:
+                raise
+            except SendRefused as error:
+                log.info("authentication session refused reason=%s", error)
+                self._session = ""
+            else:
+                return
+        await call(self._nio, "POST", UPLOAD, body)
 
     def _public(self, seeds: Seeds) -> Json:
         """The body of the upload: the master key signed by this device, the others by it."""
@@ -312,17 +363,35 @@ class CrossSigning:
         failures: Any = answer.get("failures")
         if failures:  # it says so with a 200
             raise SendRefused(
-                f"the homeserver does not take the signature of our device: {str(failures)[:300]}",
-                "SIGNATURE_REFUSED",
+                f"the signature of our device: {str(failures)[:300]}", "SIGNATURE_REFUSED"
             )
         log.info("device signed")
 
 
 WAITS = "waits until the homeserver serves the keys of this device as they are"
-FOREIGN = (
-    "the homeserver has another identity for this account than the one here -> restore the Matrix "
-    f"folder from a backup; or run {NEW_IDENTITY}, and let everybody verify the bot again"
+UNAVAILABLE = (
+    "the homeserver does not take the bot's identity now: {} -> it is tried again by itself; if it "
+    "stays so, ask the homeserver's admin for a version with cross-signing"
 )
+REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
+NOT_KEPT = "the homeserver accepts our identity and does not keep it -> ask its admin"
+OTHER_THAN_OURS = "the homeserver has another identity for this account than the one here"
+NOT_HERE = "the homeserver has an identity for this account whose seeds are not here"
+
+
+def foreign_text(seeds: Seeds | None) -> str:
+    """What to do about an identity that is not ours, by whether there is one here."""
+    return (
+        f"{OTHER_THAN_OURS if seeds else NOT_HERE} -> restore {FILE} from a backup; or run "
+        f"{NEW_IDENTITY}, and let everybody verify the bot again"
+    )
+
+
+def approval_kind(error: ApprovalNeeded) -> Trouble:
+    """Which way there is to what the homeserver wants."""
+    if error.page:
+        return "page"
+    return "password" if error.by_password else "stages"
 
 
 def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:

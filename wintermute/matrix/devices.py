@@ -5,15 +5,19 @@ they are what they should be (X-022).
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from vodozemac import Curve25519PublicKey, Ed25519PublicKey, Ed25519Signature
 
+from wintermute.matrix.people import identities
+from wintermute.matrix.signing import is_signed
 from wintermute.messages import Json
 
 MOST_DEVICES = 250  # of one person
+MOST_SIGNATURES = 1000  # of one person's devices: looked at to see which of them to keep
 MOST_CHARS = 10_000  # of one signed object; a usual one has 500
 MOST_BRACKETS = 50  # which bounds its depth
 MOST_ID_CHARS = 255
@@ -29,8 +33,13 @@ def is_token(value: object) -> bool:
     )
 
 
-def usable_devices(raw: Json, asked: Collection[str]) -> tuple[dict[str, dict[str, Json]], int]:
-    """The devices in an answer to /keys/query of everybody who is in it; how many were dropped."""
+def usable_devices(
+    raw: Json, asked: Collection[str], before: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[dict[str, dict[str, Json]], int]:
+    """The devices in an answer to /keys/query of everybody who is in it; how many were dropped.
+
+    `before`: those that were known of a user, oldest first; of too many they are dropped last.
+    """
     answered = _dict(raw.get("device_keys"))
     found: dict[str, dict[str, Json]] = {}
     dropped = 0
@@ -38,11 +47,26 @@ def usable_devices(raw: Json, asked: Collection[str]) -> tuple[dict[str, dict[st
         devices = answered.get(user)
         if not isinstance(devices, dict):
             continue
-        checked = ((name, _device(devices[name], user, name)) for name in sorted(devices))
+        names = _by_worth(raw, user, devices, before.get(user, ()))
+        checked = ((name, _device(devices[name], user, name)) for name in names)
         good = ((name, device) for name, device in checked if device is not None)
         found[user] = dict(islice(good, MOST_DEVICES))
         dropped += len(devices) - len(found[user])
     return found, dropped
+
+
+def _by_worth(raw: Json, user: str, devices: Json, before: Sequence[str]) -> list[str]:
+    """Devices by their names: those that their owner signed first, then those known for longest."""
+    if len(devices) <= MOST_DEVICES:
+        return sorted(devices)
+    rank = {name: number for number, name in enumerate(before)}
+    names = sorted(devices, key=lambda name: (rank.get(name, len(rank)), name))
+    identity = identities(raw, [user]).get(user)
+    key = identity.signing if identity else ""
+    signed = {
+        name for name in names[:MOST_SIGNATURES] if is_signed(_dict(devices[name]), user, key)
+    }
+    return sorted(names, key=lambda name: name not in signed)
 
 
 def usable_one_time_keys(

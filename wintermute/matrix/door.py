@@ -73,8 +73,7 @@ def open_door(
     Of the clocks the second counts attempts to reach the homeserver.
     """
     clock, attempts = clocks
-    people = PeopleStore(stores.database, clock)
-    trust = Trust(stores.database, client, people, stores.outbox, stores.conversations, policy)
+    trust = Trust(stores, client, PeopleStore(stores.database, clock), policy)
     follow = FollowUps(
         stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
     )

@@ -29,6 +29,7 @@ from wintermute.matrix.trust import (
     UNSIGNED_IN_CLEAR,
     Trust,
     Worth,
+    harmless_id,
     room_conversation,
     worth,
 )
@@ -204,11 +205,13 @@ class Intake:
         people = self._client.people
         if people.is_changed(sender):
             return "changed"
-        if sender not in people.allowed or not people.cross_signs(sender):
+        seen = people.was_looked_for(sender)
+        if sender not in people.allowed or (seen and not people.cross_signs(sender)):
             return "good"
         # What comes in clear where everything is encrypted, no device of theirs has signed.
-        secret = view.encrypted or await self._known.is_encrypted(tx, view.room_id)
-        return "unsigned" if secret else "good"
+        if not (view.encrypted or await self._known.is_encrypted(tx, view.room_id)):
+            return "good"
+        return "unsigned" if seen else "unseen"
 
     def _arrival(
         self,
@@ -323,8 +326,14 @@ class Intake:
         return await room_conversation(tx, self._conversations, view, account, self._policy)
 
     def _worth(self, came: Arrival) -> Worth:
-        accept = self._settings.unsigned_devices == "accept"
-        return worth(came.verdict, encrypted=came.encrypted, accept=accept)
+        return worth(came.verdict, encrypted=came.encrypted, accept=self._accepts)
+
+    def _is_held(self, verdict: Verdict) -> bool:
+        return worth(verdict, encrypted=True, accept=self._accepts) == "held"
+
+    @property
+    def _accepts(self) -> bool:
+        return self._settings.unsigned_devices == "accept"
 
     async def _hold(self, tx: Transaction, conversation: str, came: Arrival, *, tell: bool) -> str:
         """Keep what cannot be trusted yet; who spoke to us hears once per device how it can be (X-034)."""
@@ -332,7 +341,8 @@ class Intake:
         event_id = str(came.raw["event_id"])
         await self._inbox.store_locked(tx, conversation, room_id, event_id, came.raw, "untrusted")
         if came.verdict == "unsigned" and tell:
-            notice = UNSIGNED.format(person=sender, device=came.device_id)
+            device = harmless_id(came.device_id, "?")
+            notice = UNSIGNED.format(person=sender, device=device)
             key = f"unsigned {sender} {came.device_id} {room_id}"
             await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
         return conversation
@@ -370,8 +380,15 @@ class Intake:
 
     async def reconsider(self) -> set[str]:
         """Look again at what could not be trusted; the conversations in which something waits now."""
-        rows = [*await self._inbox.locked(), *await self._untrusted()]
+        rows, last = await self._inbox.locked(), 0
+        while page := await self._inbox.untrusted(last):
+            rows, last = [*rows, *page], page[-1].seq
         return await self._tried(sorted(rows, key=lambda row: row.seq))
+
+    async def sweep(self) -> None:
+        """Give up what nobody vouched for in days."""
+        async with self._database.transaction() as tx:
+            await self._inbox.discard_untrusted(tx, self._clock.now() - UNTRUSTED_DAYS * DAY)
 
     async def unlock(self, *, new_keys: bool) -> set[str]:
         """Try again what could not be decrypted; the conversations in which something waits now.
@@ -393,6 +410,9 @@ class Intake:
             if opened is None or (encrypted and self._client.verdict(opened, sender) == "foreign"):
                 await self._complain(row)
                 continue
+            held = row.state == "untrusted" and encrypted
+            if held and self._is_held(self._client.verdict(opened, sender)):
+                continue
             view = self._client.room(row.room_id)
             async with self._database.transaction() as tx:
                 verdict = await self._verdict(tx, row.raw, opened, view)
@@ -404,14 +424,6 @@ class Intake:
                 woken.add(conversation)
         return woken
 
-    async def _untrusted(self) -> list[Locked]:
-        rows = await self._inbox.locked("untrusted")
-        if rows:
-            async with self._database.transaction() as tx:
-                before = self._clock.now() - UNTRUSTED_DAYS * DAY
-                await self._inbox.discard_untrusted(tx, before)
-        return rows
-
     async def _complain(self, row: Locked) -> None:
         """Say at most once per room and hour that a message stays locked (X-021)."""
         age = self._clock.now() - row.received_at
@@ -419,18 +431,23 @@ class Intake:
         if not KEYS_GRACE <= age < DAY or sender not in self._policy.allowed:
             return
         notice, owner = LOCKED, self._client.owner(row.room_id, row.raw)
-        if owner not in ("", sender):
+        bridged = owner not in ("", sender)
+        if bridged:
+            owner = harmless_id(owner, "somebody else")
             notice = BRIDGED.format(sender=sender, owner=owner)
-            await self._health.note("bridge", "warn", f"{owner} writes for {sender} -> {NO_BRIDGE}")
         key = f"locked {row.room_id}"
         async with self._database.transaction() as tx:
-            await self._outbox.notice_once(tx, key, HOUR, row.conversation_id, row.room_id, notice)
+            said = await self._outbox.notice_once(
+                tx, key, HOUR, row.conversation_id, row.room_id, notice
+            )
+            if said and bridged:
+                met = f"{owner} writes for {sender} -> {NO_BRIDGE}"
+                await self._health.note_in(tx, "bridge", "warn", met)
 
     async def tell_keys_lost(self) -> None:
         """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""
         device = self._client.account.device_id
-        same = self._client.identity.signed and not self._client.identity.made
-        notice = KEYS_LOST + (SAME_IDENTITY if same else OTHER_IDENTITY)
+        notice = KEYS_LOST + (SAME_IDENTITY if self._client.keeps_identity else OTHER_IDENTITY)
         for room_id in sorted(await self._known.encrypted()):
             view = self._client.room(room_id)
             if not view.members:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from nio import (
     AsyncClient,
@@ -27,7 +28,7 @@ from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
 from wintermute.matrix.http import call, path
-from wintermute.matrix.people import Device, People, cross_signing_key, told_of
+from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sieve import counts, members
 from wintermute.messages import Json
@@ -46,11 +47,12 @@ MEGOLM = "m.megolm.v1.aes-sha2"
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Which devices have the key of a session, and which were told that they do not get it."""
+    """Which devices are to have the key of a session, have it, and were told that they do not get it."""
 
     session_id: str
-    given: frozenset[Device]
-    withheld: frozenset[Device]
+    meant: frozenset[Device]
+    given: frozenset[Device] = frozenset()
+    withheld: frozenset[Device] = frozenset()
 
 
 class Keys:
@@ -72,7 +74,8 @@ class Keys:
         self._clock = clock
         self._refuse_unsigned = refuse_unsigned
         self._turn = asyncio.Lock()
-        self._sharing = asyncio.Lock()
+        self._claiming = asyncio.Lock()
+        self._sharing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._shared: dict[str, Shared] = {}
         self._claimed: dict[Device, float] = {}
         self._own: Json = {}
@@ -110,7 +113,7 @@ class Keys:
         if self._own and self._nio.olm.account.shared:
             await self.identity.settle(self._own, lambda: self.ask({self._nio.user_id}))
             self._own = {}
-        async with self._turn:
+        async with self._claiming:
             if self._nio.should_claim_keys:
                 await self._claim(self._nio.get_users_for_key_claiming())
                 # Who has no key to give is tried again at the next message we cannot read.
@@ -141,8 +144,8 @@ class Keys:
             answer = await call(nio, "GET", path("rooms", room_id, "joined_members"))
             joined = [RoomMember(user, name, None) for user, name in members(answer).items()]
             await nio.receive_response(JoinedMembersResponse(joined, room_id))
-        await self._query()
-        async with self._sharing:
+        async with self._sharing.setdefault(room_id, asyncio.Lock()):
+            await self._query()
             everyone = list(room.users)
             if not apart and any(map(self.people.is_changed, everyone)):
                 raise HomeserverUnavailable("somebody in the room has another identity now")
@@ -192,27 +195,46 @@ class Keys:
             return False
         return shared.session_id == session.id and shared.given == frozenset(devices)
 
+    def _begin(self, room_id: str, devices: Collection[Device]) -> Shared:
+        """A session for a room in which nothing was said yet, for just these devices.
+
+        The last one if it is that: nio keeps each for ever, and attempts to share one may fail often.
+        """
+        sessions, meant = self._nio.olm.outbound_group_sessions, frozenset(devices)
+        session, shared = sessions.get(room_id), self._shared.get(room_id)
+        unused = session is not None and not session.message_count and not session.expired
+        if unused and shared and (shared.session_id, shared.meant) == (session.id, meant):
+            return shared
+        self._nio.olm.create_outbound_group_session(room_id)
+        self._shared[room_id] = Shared(sessions[room_id].id, meant)
+        return self._shared[room_id]
+
     async def _claim_missing(self, wanted: Collection[Device]) -> set[Device]:
         """Begin sessions with the devices that we have none with; those with which it failed."""
-        olm, now = self._nio.olm, self._clock.monotonic()
-        missing = {device for device in wanted if not olm.session_store.get(device.curve25519)}
-        due = {device for device in missing if now >= self._claimed.get(device, 0.0)}
-        if not self._reaches_anybody(set(wanted) - missing):
-            due = missing
-        if due:
-            async with self._turn:
-                self._claimed = {d: until for d, until in self._claimed.items() if d in missing}
+        if not (missing := self._without_session(wanted)):
+            return missing
+        async with self._claiming:
+            now = self._clock.monotonic()
+            missing = self._without_session(missing)
+            self._claimed = {d: until for d, until in self._claimed.items() if until > now}
+            due = missing - self._claimed.keys()
+            if not self._reaches_anybody(set(wanted) - missing):
+                due = missing
+            if due:
                 self._claimed |= dict.fromkeys(due, now + CLAIM_AGAIN_SECONDS)
                 asked: dict[str, list[str]] = {}
                 for device in due:
                     asked.setdefault(device.user_id, []).append(device.device_id)
                 await self._claim(asked)
-        return {device for device in missing if not olm.session_store.get(device.curve25519)}
+        return self._without_session(missing)
+
+    def _without_session(self, devices: Collection[Device]) -> set[Device]:
+        sessions = self._nio.olm.session_store
+        return {device for device in devices if not sessions.get(device.curve25519)}
 
     async def _give(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
-        """A new session for a room, its key sent to each device. `shared_history` is never set."""
-        olm = self._nio.olm
-        olm.create_outbound_group_session(room_id)
+        """A session for a room, its key sent to each device. `shared_history` is never set."""
+        olm, shared = self._nio.olm, self._begin(room_id, devices)
         session = olm.outbound_group_sessions[room_id]
         key = {
             "algorithm": MEGOLM,
@@ -220,20 +242,20 @@ class Keys:
             "session_id": session.id,
             "session_key": session.session_key,
         }
-        for chunk in chunks([*devices.items()]):
+        for chunk in chunks([device for device in devices if device not in shared.given]):
             messages: dict[str, dict[str, Json]] = {}
-            for device, olm_device in chunk:
+            for device in chunk:
                 olm_session = olm.session_store.get(device.curve25519)
-                sealed = olm._olm_encrypt(olm_session, olm_device, "m.room_key", key)
+                sealed = olm._olm_encrypt(olm_session, devices[device], "m.room_key", key)
                 messages.setdefault(device.user_id, {})[device.device_id] = sealed
             await self.to_devices("m.room.encrypted", messages)
+            shared = replace(shared, given=shared.given.union(chunk))
+            self._shared[room_id] = shared
         session.shared = True
-        self._shared[room_id] = Shared(session.id, frozenset(devices), frozenset())
 
     async def _withhold(self, room_id: str, refused: Collection[Device]) -> None:
         """Tell devices why they cannot read us (Matrix spec, "Reporting that decryption keys are withheld")."""
         shared = self._shared[room_id]
-        untold = [device for device in refused if device not in shared.withheld]
         word = {
             "algorithm": MEGOLM,
             "room_id": room_id,
@@ -243,14 +265,13 @@ class Keys:
             "code": "m.unverified",
             "reason": "The owner of this session has not verified it.",
         }
-        for chunk in chunks(untold):
+        for chunk in chunks([device for device in refused if device not in shared.withheld]):
             messages: dict[str, dict[str, Json]] = {}
             for device in chunk:
                 messages.setdefault(device.user_id, {})[device.device_id] = word
             await self.to_devices("m.room_key.withheld", messages)
-        if untold:
-            told = shared.withheld | frozenset(untold)
-            self._shared[room_id] = replace(shared, withheld=told)
+            shared = replace(shared, withheld=shared.withheld.union(chunk))
+            self._shared[room_id] = shared
 
     async def to_devices(self, kind: str, messages: Mapping[str, Mapping[str, Json]]) -> None:
         """Send to-device messages: of each user, of each device, the content."""
@@ -300,8 +321,11 @@ class Keys:
             if not wanted:
                 return
             olm.users_for_key_query -= wanted
+            # Who fails takes everybody of their server along: strangers none of those we answer.
+            allowed = wanted & self.people.allowed
             try:
-                await self._ask(wanted)
+                for users in filter(None, (allowed, wanted - allowed)):
+                    await self._ask(users)
             except BaseException:
                 olm.users_for_key_query |= wanted
                 raise
@@ -316,16 +340,19 @@ class Keys:
         everything: list[str] = []  # of each, that is: all devices
         body = {"device_keys": dict.fromkeys(wanted, everything)}
         answer = await call(self._nio, "POST", path("keys", "query"), body)
-        found, dropped = usable_devices(answer, wanted)
+        before = {user: list(olm.device_store.devices(user)) for user in wanted}
+        found, dropped = usable_devices(answer, wanted, before)
         self.drop(dropped)
+        told = told_of(answer, found)
+        found = {user: found[user] for user in told}
         changed_meanwhile = set(olm.users_for_key_query)
         await self._nio.receive_response(KeysQueryResponse(found, {}))
+        restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
         if self._nio.user_id in found:
             self._own = answer
             self.identity.learn(answer["device_keys"][self._nio.user_id])
-        told = told_of(answer, found)
         self._wait_for(wanted - told, told)
         return answer
 
@@ -365,6 +392,18 @@ class Keys:
 def known(device: OlmDevice) -> Device:
     """A device as nio's store has it."""
     return Device(device.user_id, device.id, device.ed25519, device.curve25519)
+
+
+def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:
+    """Take back that a device is gone, which nio never does when its very keys are there again."""
+    back: dict[str, dict[str, OlmDevice]] = {}
+    for user, devices in found.items():
+        for name, served in devices.items():
+            device = olm.device_store[user].get(name)
+            if device and device.deleted and known(device) == device_of(user, name, served):
+                device.deleted = False
+                back.setdefault(user, {})[name] = device
+    olm.store.save_device_keys(back)
 
 
 def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:

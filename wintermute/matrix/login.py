@@ -17,10 +17,10 @@ from wintermute.errors import (
     SendRefused,
 )
 from wintermute.health.report import Fact
-from wintermute.matrix.cross_signing import FOREIGN
+from wintermute.matrix.cross_signing import foreign_text, served_key
 from wintermute.matrix.http import call, path
-from wintermute.matrix.people import cross_signing_key, fingerprint, identities
-from wintermute.matrix.seeds import FILE, load_seeds, others_may_read
+from wintermute.matrix.people import fingerprint, identities
+from wintermute.matrix.seeds import load_seeds, open_to_others
 from wintermute.matrix.session import (
     Session,
     load,
@@ -114,8 +114,8 @@ async def _ways_to_log_in(matrix: Matrix) -> str:
 
 async def _takes_passwords(nio: AsyncClient) -> bool:
     flows = (await call(nio, "GET", path("login"))).get("flows")
-    kinds = [flow.get("type") for flow in flows if isinstance(flow, dict)] if flows else []
-    return "m.login.password" in kinds
+    kinds = flows if isinstance(flows, list) else []
+    return any(isinstance(k, dict) and k.get("type") == "m.login.password" for k in kinds)
 
 
 async def _by_token(matrix: Matrix, folder: Path) -> Session:
@@ -150,8 +150,14 @@ async def _has_keys(homeserver: str, session: Session) -> bool:
     async with _anonymous(homeserver, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
-    known = answer.get("device_keys", {}).get(session.user_id, {})
-    return session.device_id in known
+    return session.device_id in _devices(answer, session.user_id)
+
+
+def _devices(answer: Json, user_id: str) -> Json:
+    """What an answer to /keys/query says of a user's devices, whatever it is."""
+    everybody = answer.get("device_keys")
+    found = everybody.get(user_id) if isinstance(everybody, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 @asynccontextmanager
@@ -195,16 +201,24 @@ async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list
         everything: list[str] = []
         body = {"device_keys": dict.fromkeys([kept.user_id, *allowed], everything)}
         answer = await call(nio, "POST", path("keys", "query"), body)
+    return [_probe_own(answer, folder, kept), _probe_people(answer, allowed)]
+
+
+def _probe_people(answer: Json, allowed: list[str]) -> Fact:
     known = identities(answer, allowed)
     without = [user for user, identity in known.items() if not identity.master]
-    facts = [_probe_own(answer, folder, kept)]
-    if not without:
-        return [*facts, Fact("people", "ok", "everybody who is allowed has an identity")]
-    text = (
-        f"{', '.join(without)}: no cross-signing, so any session of that account is taken for "
-        "theirs -> they set up a recovery key in their client (secure backup)"
-    )
-    return [*facts, Fact("people", "warn", text)]
+    unknown = [user for user in allowed if user not in known]
+    problems = []
+    if without:
+        problems.append(
+            f"{', '.join(without)}: no cross-signing, so any session of that account is taken for "
+            "theirs -> they set up a recovery key in their client (secure backup)"
+        )
+    if unknown:
+        problems.append(f"not known now: {', '.join(unknown)} -> run this again later")
+    if problems:
+        return Fact("people", "warn", "; ".join(problems))
+    return Fact("people", "ok", "everybody who is allowed has an identity")
 
 
 def _probe_own(answer: Json, folder: Path, kept: Session) -> Fact:
@@ -212,20 +226,21 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Fact:
         seeds = load_seeds(folder, kept.user_id)
     except ConfigurationError as error:
         return Fact("identity", "fail", str(error))
-    served = cross_signing_key(answer, kept.user_id, "master")
+    if not identities(answer, [kept.user_id]):
+        text = "not known now: the homeserver does not say -> run this again later"
+        return Fact("identity", "warn", text)
+    served = served_key(answer, kept.user_id, "master")
+    if served not in ("", seeds.master.public if seeds else ""):
+        return Fact("identity", "fail", foreign_text(seeds))
+    for file in open_to_others(folder):
+        return Fact("identity", "warn", f"others may read {file.name} -> chmod 600 {file}")
     if seeds is None:
-        text = "will be made at the next start"
-        return Fact("identity", "fail", FOREIGN) if served else Fact("identity", "ok", text)
-    if served != seeds.master.public:
-        if served:
-            return Fact("identity", "fail", FOREIGN)
+        return Fact("identity", "ok", "will be made at the next start")
+    if not served:
         return Fact("identity", "warn", "not uploaded yet -> see `wintermute status` when it runs")
-    if others_may_read(folder):
-        return Fact("identity", "warn", f"others may read {FILE} -> chmod 600 {folder / FILE}")
-    device = answer["device_keys"][kept.user_id].get(kept.device_id)
-    signed = isinstance(device, dict) and is_signed(device, kept.user_id, seeds.self_signing.public)
+    device = _devices(answer, kept.user_id).get(kept.device_id)
     key = fingerprint(seeds.master.public)
-    if not signed:
+    if not is_signed(device, kept.user_id, seeds.self_signing.public):
         return Fact("identity", "warn", f"{key} has not signed this device -> start the daemon")
     return Fact("identity", "ok", f"{key}, and this device is signed by it")
 

@@ -113,7 +113,8 @@ class People:
 
     def restore(self, people: Iterable[Person], signed: Iterable[tuple[Device, str]]) -> bool:
         """Take in what was kept; whether somebody was trusted anew."""
-        kept = {person.user_id: person for person in people}
+        # Who is no longer allowed is nobody's concern; their row stays, should they come back.
+        kept = {person.user_id: person for person in people if person.user_id in self.allowed}
         changed = {user: person.master_key for user, person in kept.items()} != {
             user: person.master_key for user, person in self._kept.items()
         }
@@ -202,6 +203,10 @@ class People:
             return "good"
         return "good" if (device, person.master_key) in self._signed_once else "unsigned"
 
+    def was_looked_for(self, user: str) -> bool:
+        """Whether a homeserver ever told us of somebody's keys."""
+        return user in self._kept or user in self._served
+
     def is_signed_now(self, device: Device) -> bool:
         """Whether its owner's identity vouches for a device; as it did last while nobody says."""
         now = self._signed_now.get(device.user_id)
@@ -216,6 +221,11 @@ def device_of(user: str, device_id: str, keys: Json) -> Device:
     named = keys["keys"]
     curve25519, ed25519 = (named.get(f"{kind}:{device_id}") for kind in ("curve25519", "ed25519"))
     return Device(user, device_id, ed25519, curve25519)
+
+
+SERVED = "coalesce(excluded.changed_to, excluded.master_key)"
+SAME = f"master_key IN ('', {SERVED})"
+"""In an upsert: what the homeserver serves, and whether it is what we believe by now."""
 
 
 class PeopleStore:
@@ -252,9 +262,8 @@ class PeopleStore:
             await tx.execute(
                 "INSERT INTO people (user_id, master_key, changed_to, seen_at) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (user_id) DO UPDATE SET changed_at = ?, master_key ="
-                " iif(master_key = '', excluded.master_key, master_key), changed_to ="
-                " iif(excluded.changed_to IS master_key, NULL, excluded.changed_to),"
-                " told = iif(excluded.changed_to IS NULL, NULL, told)",
+                " iif(master_key = '', excluded.master_key, master_key),"
+                f" changed_to = iif({SAME}, NULL, {SERVED}), told = iif({SAME}, NULL, told)",
                 (person.user_id, person.master_key, person.changed_to, now, now),
             )
         for device, master_key in learned.signed:

@@ -31,6 +31,8 @@ async def reset_identity(
 
     Raises: WintermuteError with what to do.
     """
+    if matrix.encryption == "off":
+        raise ConfigurationError("matrix.encryption is off: without it the bot has no identity")
     session = load(folder)
     if session is None or not store_file(folder, session).exists():
         raise WintermuteError(
@@ -62,14 +64,16 @@ def _next_identity(folder: Path, user_id: str) -> Seeds:
 async def _accepted(
     client: MatrixClient, seeds: Seeds, matrix: Matrix, clock: Clock, say: Callable[[str], None]
 ) -> IdentityState:
-    for attempt in range(MOST_TRIES):
+    shown = ""
+    for _ in range(MOST_TRIES):
         try:
             return await client.replace_identity(seeds)
         except ApprovalNeeded as error:
             if not error.page:
                 text = approval_text(error, has_password=matrix.password is not None)
                 raise WintermuteError(text) from error
-            if not attempt:
+            if error.page != shown:
+                shown = error.page
                 say(f"open {error.page} as {matrix.user_id} and approve; waiting for that")
         await clock.sleep(WAIT_SECONDS)
     raise WintermuteError("nobody approved it; run this again to go on")

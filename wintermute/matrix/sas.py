@@ -5,8 +5,9 @@ Nobody compares on our side, so our own MAC goes out only after theirs was right
 proves us to them, never them to us.
 """
 
+import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -19,16 +20,19 @@ from wintermute.messages import Json
 
 METHOD = "m.sas.v1"
 STRINGS = ("emoji", "decimal")
-OFFERS = {
-    "hashes": "sha256",
-    "key_agreement_protocols": "curve25519-hkdf-sha256",
-    "message_authentication_codes": "hkdf-hmac-sha256.v2",
-}
+NEW_MAC, OLD_MAC = "hkdf-hmac-sha256.v2", "hkdf-hmac-sha256"
 CHOICES = {
-    "hash": "sha256",
-    "key_agreement_protocol": "curve25519-hkdf-sha256",
-    "message_authentication_code": "hkdf-hmac-sha256.v2",
+    "hash": ("sha256",),
+    "key_agreement_protocol": ("curve25519-hkdf-sha256",),
+    "message_authentication_code": (NEW_MAC, OLD_MAC),  # nheko 0.11 has the old one only
 }
+"""What we can do, the best first, by the name under which an `accept` chooses it."""
+OFFERS = {
+    "hash": "hashes",
+    "key_agreement_protocol": "key_agreement_protocols",
+    "message_authentication_code": "message_authentication_codes",
+}
+"""The names under which a `start` offers the same."""
 LASTS = timedelta(minutes=10)
 MOST_CHARS = 10_000  # of one content; a usual one has 500
 MOST_TEXT_CHARS = 255
@@ -89,6 +93,7 @@ class Verification:
     received: Mapping[str, str] = field(default_factory=dict, repr=False)
     start: str = field(default="", repr=False)
     strings: tuple[str, ...] = field(default=(), repr=False)
+    mac_method: str = ""
     commitment: str = field(default="", repr=False)
     sas: Sas = field(default_factory=Sas, repr=False)
     secret: EstablishedSas | None = field(default=None, repr=False)
@@ -108,7 +113,7 @@ def ask_in_room(ours: Party, their_user: str) -> Json:
     """The m.room.message that asks in a room; the id of its event becomes the transaction's."""
     return {
         "msgtype": "m.key.verification.request",
-        "body": f"{ours.user_id} asks to verify each other, which this client cannot do in a room.",
+        "body": f"{ours.user_id} asks to be verified, which this client cannot do in a room.",
         "from_device": ours.device_id,
         "methods": [METHOD],
         "to": their_user,
@@ -200,7 +205,7 @@ def _ready(verification: Verification, content: Json, keys: Mapping[str, str]) -
         from_device=verification.ours.device_id,
         method=METHOD,
         short_authentication_string=[*STRINGS],
-        **{name: [word] for name, word in OFFERS.items()},
+        **{offer: [*CHOICES[name]] for name, offer in OFFERS.items()},
     )
     start = _canonical(message[1])
     return replace(verification, phase="started", we_started=True, start=start), (message,)
@@ -215,12 +220,13 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
         return cancel(verification, "m.unexpected_message" if both else "m.unknown_method")
     if verification.we_started and _is_ours_the_start(verification):
         return verification, ()
-    offers = {name: _words(content, name) for name in OFFERS}
+    offers = {name: _words(content, offer) for name, offer in OFFERS.items()}
     strings = _words(content, "short_authentication_string")
     if strings is None or None in offers.values():
         return cancel(verification, "m.invalid_message")
     shown = tuple(word for word in STRINGS if word in strings)
-    if not shown or any(word not in (offers[name] or ()) for name, word in OFFERS.items()):
+    chosen = {name: _best(CHOICES[name], words or ()) for name, words in offers.items()}
+    if not shown or not all(chosen.values()):
         return cancel(verification, "m.unknown_method")
     start = verification.received["start"]
     accept = _message(
@@ -229,10 +235,10 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
         commitment=_promise(verification.sas.public_key, start),
         method=METHOD,
         short_authentication_string=[*shown],
-        **CHOICES,
+        **chosen,
     )
-    accepted = replace(verification, phase="accepted", we_started=False, start=start, strings=shown)
-    return accepted, (accept,)
+    verification = replace(verification, we_started=False, start=start)
+    return _agreed(verification, shown, chosen), (accept,)
 
 
 def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
@@ -242,10 +248,21 @@ def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) 
     if strings is None or not commitment or not all(chosen.values()):
         return cancel(verification, "m.invalid_message")
     shown = tuple(word for word in STRINGS if word in strings)
-    if not shown or chosen != CHOICES:
+    if not shown or any(word not in CHOICES[name] for name, word in chosen.items()):
         return cancel(verification, "m.unknown_method")
-    accepted = replace(verification, phase="accepted", strings=shown, commitment=commitment)
-    return accepted, (_key_message(verification),)
+    verification = replace(verification, commitment=commitment)
+    return _agreed(verification, shown, chosen), (_key_message(verification),)
+
+
+def _best(ours: tuple[str, ...], theirs: Collection[str]) -> str:
+    return next((word for word in ours if word in theirs), "")
+
+
+def _agreed(
+    verification: Verification, shown: tuple[str, ...], chosen: Mapping[str, str]
+) -> Verification:
+    method = chosen["message_authentication_code"]
+    return replace(verification, phase="accepted", strings=shown, mac_method=method)
 
 
 def _key(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
@@ -278,8 +295,9 @@ def _mac(verification: Verification, content: Json, keys: Mapping[str, str]) -> 
         return cancel(verification, "m.invalid_message")
     known = sorted(name for name in macs if name in keys)
     info = _mac_info(verification, ours=False)
-    right = _is_mac(secret, ",".join(sorted(macs)), f"{info}KEY_IDS", tag) and all(
-        _is_mac(secret, keys[name], info + name, macs[name]) for name in known
+    method = verification.mac_method
+    right = _is_mac(secret, method, ",".join(sorted(macs)), f"{info}KEY_IDS", tag) and all(
+        _is_mac(secret, method, keys[name], info + name, macs[name]) for name in known
     )
     if not right or f"ed25519:{verification.their_device}" not in known:
         return cancel(verification, "m.key_mismatch")
@@ -320,13 +338,22 @@ def _mac_message(verification: Verification, secret: EstablishedSas) -> tuple[st
     keys = {f"ed25519:{ours.device_id}": ours.device_key}
     if ours.master_key:
         keys[f"ed25519:{ours.master_key}"] = ours.master_key
-    info = _mac_info(verification, ours=True)
-    tag = secret.calculate_mac(",".join(sorted(keys)), f"{info}KEY_IDS")
-    macs = {name: secret.calculate_mac(key, info + name) for name, key in keys.items()}
+    info, method = _mac_info(verification, ours=True), verification.mac_method
+    tag = _mac_of(secret, method, ",".join(sorted(keys)), f"{info}KEY_IDS")
+    macs = {name: _mac_of(secret, method, key, info + name) for name, key in keys.items()}
     return _message(verification, "mac", keys=tag, mac=macs)
 
 
-def _is_mac(secret: EstablishedSas, text: str, info: str, tag: str) -> bool:
+def _mac_of(secret: EstablishedSas, method: str, text: str, info: str) -> str:
+    if method == OLD_MAC:
+        return secret.calculate_mac_invalid_base64(text, info)
+    return secret.calculate_mac(text, info)
+
+
+def _is_mac(secret: EstablishedSas, method: str, text: str, info: str, tag: str) -> bool:
+    if method == OLD_MAC:  # what it writes cannot be read back, only be written again
+        right = _mac_of(secret, method, text, info)
+        return hmac.compare_digest(right.encode(), tag.encode())
     try:
         secret.verify_mac(text, info, tag)
     except ValueError:

@@ -60,14 +60,15 @@ def with_signature(value: Json, user_id: str, signed: Json) -> Json:
     }
 
 
-def new_seeds(user_id: str) -> Seeds:
+def draw() -> tuple[str, ...]:
+    """The secret of an identity that may be made later."""
+    return tuple(base64.b64encode(secrets.token_bytes(SEED_BYTES)).decode() for _ in USAGES)
+
+
+def new_seeds(user_id: str, drawn: tuple[str, ...] = ()) -> Seeds:
     """A new identity."""
-    return Seeds(user_id, _new_pair(), _new_pair(), _new_pair())
-
-
-def _new_pair() -> Pair:
-    seed = secrets.token_bytes(SEED_BYTES)
-    return Pair(base64.b64encode(seed).decode(), public_key(seed))
+    pairs = (Pair(seed, public_key(base64.b64decode(seed))) for seed in drawn or draw())
+    return Seeds(user_id, *pairs)
 
 
 def load_seeds(
@@ -146,17 +147,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def others_may_read(folder: Path, name: str = FILE) -> bool:
-    """Whether other accounts of this machine can look at the seeds."""
-    file = folder / name
-    return file.is_file() and bool(file.stat().st_mode & OTHERS_MAY_READ)
+def open_to_others(folder: Path) -> list[Path]:
+    """The files with seeds that other accounts of this machine can look at."""
+    files = [folder / name for name in (FILE, NEXT)]
+    return [file for file in files if file.is_file() and file.stat().st_mode & OTHERS_MAY_READ]
 
 
 def close_to_others(folder: Path) -> bool:
     """Take away what others may do with the seeds; whether they could."""
-    seen = [name for name in (FILE, NEXT) if others_may_read(folder, name)]
-    for name in seen:
-        (folder / name).chmod(0o600)
+    seen = open_to_others(folder)
+    for file in seen:
+        file.chmod(0o600)
     return bool(seen)
 
 

@@ -45,8 +45,10 @@ def signature(value: Json, seed: bytes) -> str:
     return unpadded(eddsa.new(_key(seed), "rfc8032").sign(canonical(unsigned(value))))
 
 
-def is_signed(value: Json, user_id: str, key: str, name: str = "") -> bool:
+def is_signed(value: object, user_id: str, key: str, name: str = "") -> bool:
     """Whether a key of a user signed an object; `name` is the key's, if that is not the key."""
+    if not isinstance(value, dict):
+        return False
     signatures = value.get("signatures")
     by_user = signatures.get(user_id) if isinstance(signatures, dict) else None
     found = by_user.get(f"{ED25519}{name or key}") if isinstance(by_user, dict) else None

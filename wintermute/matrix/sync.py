@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 LONG_POLL_SECONDS = 30.0
 LONGEST_WAIT = 5.0
 TRUST_SECONDS = 1.0
+SWEEP_SECONDS = 3600.0
 MOST_REFUSALS = 20  # of one room's history: then its gap stays, and everybody else is heard again
 OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
 MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
@@ -90,7 +91,7 @@ class Sync:
         identity = self._client.identity
         await self._health.note("identity", identity.state, identity.text)
         if identity.state == "fail":
-            await self._intake.trust.tell_owner(identity.text)
+            await self._intake.trust.tell_owner(identity)
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")
@@ -101,7 +102,11 @@ class Sync:
         By a clock of its own: looking at a file is no sign that the homeserver is heard.
         """
         await self.ready.wait()
+        swept = -SWEEP_SECONDS
         while True:
+            if clock.monotonic() - swept >= SWEEP_SECONDS:
+                await self._intake.sweep()
+                swept = clock.monotonic()
             if await self._intake.trust.reread():
                 self._wake_all(await self._intake.reconsider())
             await clock.sleep(TRUST_SECONDS)

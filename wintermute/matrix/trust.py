@@ -4,13 +4,15 @@ Also the notices about it, each told once, and what is kept of people's identiti
 """
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Literal
 
-from wintermute.db import Database, Transaction
+from wintermute.commands.stores import Stores
+from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.outbox import Outbox
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import PERSON, Account, Policy, RoomView, is_direct
 from wintermute.matrix.people import NOBODY, PeopleStore, Person, Verdict, fingerprint
 
@@ -41,7 +43,14 @@ IDENTITY = (
     "My cryptographic identity is not in order: {trouble}. We can go on talking, but clients may "
     "show red shields at my messages, or leave them out."
 )
-EVER = timedelta(days=3650)
+DAY = timedelta(days=1)
+
+PLAIN_NAME = re.compile(r"[\w.~+/=@:-]{1,255}", re.ASCII)
+
+
+def harmless_id(name: str, otherwise: str) -> str:
+    """An id as it may stand in a notice: whoever makes a session chooses its id."""
+    return name if PLAIN_NAME.fullmatch(name) else otherwise
 
 
 def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
@@ -81,18 +90,17 @@ class Trust:
 
     def __init__(
         self,
-        database: Database,
+        stores: Stores,
         client: MatrixClient,
         store: PeopleStore,
-        outbox: Outbox,
-        conversations: Conversations,
         policy: Policy,
     ) -> None:
-        self._database = database
+        self._database = stores.database
         self._client = client
         self._store = store
-        self._outbox = outbox
-        self._conversations = conversations
+        self._known = stores.known
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
         self._policy = policy
         self._version = -1
         self._turn = asyncio.Lock()
@@ -126,45 +134,49 @@ class Trust:
             self._version = version
             return self._client.people.restore(kept, ())
 
-    async def tell_owner(self, trouble: str) -> None:
-        """Say once, in the owner's own chat, what is wrong with our identity and what to do (X-051)."""
-        account = self._client.account
+    async def tell_owner(self, identity: IdentityState) -> None:
+        """Say in the owner's own chat what is wrong with our identity and what to do (X-051).
+
+        Once a day of each kind: what a homeserver writes may be another text each time.
+        """
+        if self._owner_told == identity.kind:
+            return
+        async with self._database.transaction() as tx:
+            views = await self._rooms_with(tx, self._policy.owner)
+            if not views or not self._is_direct(views[0]):
+                return
+            conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
+            notice = IDENTITY.format(trouble=identity.text)
+            key = f"identity {identity.kind}"
+            await self._outbox.notice_once(tx, key, DAY, conversation, room_id, notice)
+        self._owner_told = identity.kind
+
+    async def _tell(self, person: Person) -> None:
+        """One notice: to them alone if there is such a room, else where they are."""
+        async with self._database.transaction() as tx:
+            views = await self._rooms_with(tx, person.user_id)
+            if not views:
+                return
+            conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
+            notice = changed_notice(person)
+            await self._outbox.say(tx, conversation, room_id, notice, kind="notice", apart=True)
+            await self._store.told(tx, person)
+        self._client.people.told(person)
+
+    async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
+        """Where somebody is or is asked in, and we are still: first what is theirs alone."""
+        gone = await self._known.gone(tx)
         views = [self._client.room(room_id) for room_id in self._client.rooms]
         theirs = [
             view
             for view in views
-            if self._policy.owner in view.members and is_direct(view, account, self._policy)
+            if user_id in (*view.members, *view.invited) and view.room_id not in gone
         ]
-        if not theirs or self._owner_told == trouble:
-            return
-        view, notice = theirs[0], IDENTITY.format(trouble=trouble)
-        async with self._database.transaction() as tx:
-            conversation = await room_conversation(
-                tx, self._conversations, view, account, self._policy
-            )
-            await self._outbox.notice_once(
-                tx, f"identity {trouble}", EVER, conversation, view.room_id, notice
-            )
-        self._owner_told = trouble
+        return sorted(theirs, key=lambda view: (not self._is_direct(view), not view.encrypted))
 
-    async def _tell(self, person: Person) -> None:
-        """One notice: to them alone if there is such a room, else where they are."""
+    def _is_direct(self, view: RoomView) -> bool:
+        return is_direct(view, self._client.account, self._policy)
+
+    async def _conversation(self, tx: Transaction, view: RoomView) -> str:
         account = self._client.account
-        views = [self._client.room(room_id) for room_id in self._client.rooms]
-        theirs = [view for view in views if person.user_id in (*view.members, *view.invited)]
-        theirs.sort(
-            key=lambda view: (not is_direct(view, account, self._policy), not view.encrypted)
-        )
-        if not theirs:
-            return
-        view = theirs[0]
-        async with self._database.transaction() as tx:
-            conversation = await room_conversation(
-                tx, self._conversations, view, account, self._policy
-            )
-            notice = changed_notice(person)
-            await self._outbox.say(
-                tx, conversation, view.room_id, notice, kind="notice", apart=True
-            )
-            await self._store.told(tx, person)
-        self._client.people.told(person)
+        return await room_conversation(tx, self._conversations, view, account, self._policy)

@@ -46,9 +46,31 @@ ASKED = (
     "shows with those that `wintermute matrix verify` shows on the machine I run on."
 )
 COMPARE = (
-    "Let us verify each other! Please compare the emojis in your client with those that "
+    "To be sure that it is me, please compare the emojis in your client with those that "
     "`wintermute matrix verify` shows on the machine I run on, and confirm only if all are the same."
 )
+NO_METHOD = (
+    "The verification could not go on: your client and I have no method in common. Please use "
+    "another client for it."
+)
+DIFFERENT = (
+    "The emojis were different: somebody may sit between us. Please do not go on before you know "
+    "why; docs/encryption.md tells more."
+)
+UNFIT = (
+    "The verification failed: what was sent does not fit together, so nothing was verified. Please "
+    "begin again; if that fails as well, use another client, or compare the fingerprints that "
+    "`wintermute matrix verify` shows on the machine I run on."
+)
+FAILURES = {
+    "m.unknown_method": NO_METHOD,
+    "m.mismatched_sas": DIFFERENT,
+    "m.key_mismatch": UNFIT,
+    "m.mismatched_commitment": UNFIT,
+    "m.invalid_message": UNFIT,
+    "m.unexpected_message": UNFIT,
+}
+"""What a room is told of an end that its person did not choose."""
 NO_KEYS = "There is nothing to verify: `matrix.encryption` is off, so I have no keys."
 TOO_MANY = "There are too many verifications under way. Please try again in a minute."
 
@@ -340,22 +362,22 @@ class Verifications:
         before, exchange.now = exchange.now, verification
         if not exchange.kept:
             return
-        comparing = verification.phase == "keyed" and before.phase != "keyed"
+        notice, comparing = _notice(before, verification), _is_to_compare(before, verification)
         async with self._stores.database.transaction() as tx:
             await self._rows.save(tx, verification)
-            if comparing and not verification.we_asked:
-                await self._tell(tx, verification)
+            if notice:
+                await self._tell(tx, verification, notice)
             if verification.phase == "done":
                 await self._verified(tx, verification)
         who = (verification.their_user, verification.their_device)
         if comparing:
             log.info("verification user=%s device=%s compare=%s", *who, shown(verification))
         elif verification.is_over:
-            how = (verification.phase, verification.code)
-            log.info("verification over user=%s device=%s phase=%s code=%s", *who, *how)
+            how = (verification.phase, f" code={verification.code}" if verification.code else "")
+            log.info("verification over user=%s device=%s phase=%s%s", *who, *how)
 
-    async def _tell(self, tx: Transaction, verification: Verification) -> None:
-        """Say once where to compare. Whoever swaps keys writes our messages too: no emojis there."""
+    async def _tell(self, tx: Transaction, verification: Verification, notice: str) -> None:
+        """Say something once, in the room of a verification or in the direct chat with its person."""
         account, user = self._client.account, verification.their_user
         rooms = (verification.room_id,) if verification.room_id else self._client.rooms
         for view in map(self._client.room, rooms):
@@ -364,9 +386,9 @@ class Verifications:
                 conversation = await room_conversation(
                     tx, self._stores.conversations, view, account, self._policy
                 )
-                key = f"verification {user} {verification.transaction_id}"
-                where = (conversation, view.room_id)
-                await self._stores.outbox.notice_once(tx, key, DAY, *where, COMPARE)
+                step = f"{verification.phase} {user} {verification.transaction_id}"
+                where = (conversation, view.room_id, notice)
+                await self._stores.outbox.notice_once(tx, f"verification {step}", DAY, *where)
                 return
 
     async def _verified(self, tx: Transaction, verification: Verification) -> None:
@@ -412,6 +434,17 @@ class Verifications:
         return await self._client.send(
             room_id, content, txn_id, encrypted=encrypted, event_type=event_type
         )
+
+
+def _is_to_compare(before: Verification, now: Verification) -> bool:
+    return now.phase == "keyed" and before.phase != "keyed"
+
+
+def _notice(before: Verification, now: Verification) -> str:
+    """What to say of a step. Whoever swaps keys writes our messages too: no emojis there."""
+    if _is_to_compare(before, now):
+        return "" if now.we_asked else COMPARE
+    return FAILURES.get(now.code, "") if now.room_id else ""
 
 
 def _txn_id(user: str, transaction_id: str, kind: str) -> str:

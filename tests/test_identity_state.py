@@ -1,0 +1,192 @@
+"""How it stands with our identity, in words for a person and in one for the rest of the program."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_identity_approval import BY_PASSWORD, PAGE, by_page
+from tests.test_identity_garbage import OURS, answer_for, identity_of, settling
+from tests.test_keys import BOT
+from tests.world.clock import FakeClock
+from tests.world.proxy import Action, Answer, Proxy, Request
+from wintermute.matrix.cross_signing import CrossSigning
+from wintermute.matrix.seeds import FILE, NEXT, keep_seeds, new_seeds
+
+Json = dict[str, Any]
+GONE = Answer(400, {"errcode": "M_UNKNOWN", "error": "Unknown session ID: s1"})
+AWAY = Answer(502, b"<html>")
+
+
+@dataclass(slots=True)
+class Server:
+    """A homeserver that has our device, and of an identity what it was given.
+
+    `wants`: what it says to an upload, by the session that comes with it.
+    """
+
+    identity: CrossSigning
+    clock: FakeClock
+    proxy: Proxy
+    wants: dict[str | None, Action] = field(default_factory=dict)
+    kept: Json = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.proxy.before = self._before
+
+    def _before(self, request: Request) -> Action:
+        if "device_signing" not in request.path:
+            return Answer(200)
+        auth = request.json.get("auth")
+        said = self.wants.get(auth and auth["session"])
+        if said is None and self.identity.seeds:
+            self.kept = answer_for(self.identity.device(), self.identity.seeds)
+        return said or Answer(200)
+
+    @property
+    def sessions(self) -> list[str | None]:
+        """What came with each upload."""
+        auths = [r.json.get("auth") for r in self.proxy.seen("POST", "device_signing")]
+        return [auth and auth["session"] for auth in auths]
+
+    async def ask(self) -> Json:
+        device = self.identity.device()
+        return {"device_keys": {BOT: {device["device_id"]: device}}} | self.kept
+
+    async def round(self, seconds: float = 0.0) -> tuple[str, str]:
+        """Some time later: what kind of trouble there is, and what is said."""
+        self.clock.advance(seconds)
+        await self.identity.settle(await self.ask(), self.ask)
+        return self.identity.state.kind, self.identity.state.text
+
+
+async def test_a_session_that_the_homeserver_forgot_is_not_used_again(tmp_path: Path) -> None:
+    """X-051: it was restarted, and asks for nothing more than our login by now."""
+    keep_seeds(tmp_path, OURS)
+    async with settling(tmp_path) as parts:
+        server = Server(*parts, wants={None: Answer(401, by_page()), "s1": AWAY})
+        assert (await server.round())[0] == "page"
+        assert (await server.round(61))[0] == "unavailable"  # which says nothing of the session
+        server.wants = {"s1": GONE}
+        assert (await server.round(61))[0] == ""
+        assert server.identity.state.state == "ok"
+    assert server.sessions == [None, "s1", "s1", None]
+
+
+async def test_a_forgotten_session_does_not_hide_the_page(tmp_path: Path) -> None:
+    """X-051: the next session goes on, and what it is refused for is told."""
+    keep_seeds(tmp_path, OURS)
+    async with settling(tmp_path) as parts:
+        server = Server(*parts, wants={None: Answer(401, by_page())})
+        await server.round()
+        server.wants = {"s1": GONE, None: Answer(401, by_page(session="s2"))}
+        server.wants["s2"] = server.wants[None]
+        kind, text = await server.round(61)
+        assert (kind, PAGE in text) == ("page", True)
+        kind, text = await server.round(61)
+        server.wants["s2"] = server.wants[None] = Answer(403, {"errcode": "M_FORBIDDEN"})
+        kind, text = await server.round(61)
+        assert (kind, "M_FORBIDDEN" in text, "admin" in text) == ("refused", True, True)
+        await server.round(3601)
+    assert server.sessions == [None, "s1", None, "s2", "s2", None, None]
+
+
+KINDS: dict[str, tuple[str, list[Action]]] = {
+    "page": (
+        "page",
+        [Answer(401, by_page(url=f"https://e.org/{n}", session=f"{n}")) for n in range(3)],
+    ),
+    "password": ("password", [Answer(401, BY_PASSWORD | {"error": f"{n}"}) for n in range(2)]),
+    "stages": ("stages", [Answer(401, {"flows": [{"stages": [f"a.{n}"]}]}) for n in range(3)]),
+    "refused": ("refused", [Answer(403, {"errcode": f"M_{n}", "error": "x"}) for n in range(3)]),
+    "no": ("unavailable", [AWAY, Answer(500), Answer(404, {"errcode": "M_UNRECOGNIZED"})]),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+async def test_trouble_has_one_word_whatever_the_homeserver_writes(
+    case: str, tmp_path: Path
+) -> None:
+    """X-051: so that one message to the owner stays one; and each text says what to do."""
+    kind, answers = KINDS[case]
+    async with settling(tmp_path) as parts:
+        server = Server(*parts)
+        texts = set()
+        for answer in answers:
+            parts[2].before = lambda request, said=answer: said  # type: ignore[misc]  # a default
+            found, text = await server.round(7200)
+            assert found == kind
+            assert " -> " in text
+            texts.add(text)
+    assert len(texts) > 1 or case == "password"
+
+
+async def test_what_is_wrong_here_or_there_has_a_word_too(tmp_path: Path) -> None:
+    """X-017: each is told apart, and an identity in order has none."""
+    async with settling(tmp_path) as parts:
+        server = Server(*parts)
+        assert server.identity.state.kind == ""
+        assert (await server.round())[0] == ""
+        assert server.identity.state.state == "ok"
+        (tmp_path / FILE).rename(tmp_path / "aside")
+        kind, text = await server.round()
+        assert (kind, "seeds are not here" in text, FILE in text) == ("foreign", True, True)
+        keep_seeds(tmp_path, new_seeds(BOT))
+        kind, text = await server.round(3601)
+        assert (kind, "than the one here" in text, FILE in text) == ("foreign", True, True)
+        (tmp_path / FILE).write_text("half of")
+        assert (await server.round(3601))[0] == "unusable"
+        (tmp_path / FILE).unlink()
+        (tmp_path / "aside").rename(tmp_path / FILE)
+        server.wants = {None: Answer(200, {"kept": False})}
+        server.kept = {}
+        assert (await server.round(3601))[0] == "not kept"
+
+
+async def test_a_device_the_homeserver_does_not_serve_is_waited_for(tmp_path: Path) -> None:
+    """X-017."""
+    async with settling(tmp_path) as (identity, _, _proxy):
+
+        async def ask() -> Json:
+            return {"device_keys": {BOT: {}}}
+
+        await identity.settle(await ask(), ask)
+        assert identity.state.kind == "waits"
+
+
+async def test_whether_the_identity_outlives_a_lost_key_store_is_known_without_the_homeserver(
+    tmp_path: Path,
+) -> None:
+    """X-016: what the rooms are told must not hang on whether it answers just then."""
+    async with settling(tmp_path) as parts:
+        server = Server(*parts)
+        assert not server.identity.keeps_identity
+        await server.round()
+        assert server.identity.state.signed
+        assert not server.identity.keeps_identity  # nobody can have verified it
+    async with settling(tmp_path) as parts:
+        server = Server(*parts, wants={None: AWAY})
+        assert server.identity.keeps_identity
+        assert (await server.round())[0] == "unavailable"
+        assert server.identity.keeps_identity
+        server.kept = identity_of(OURS)
+        assert (await server.round(61))[0] == "foreign"
+        assert not server.identity.keeps_identity
+    (tmp_path / FILE).write_text("half of")
+    async with settling(tmp_path) as (identity, _, _proxy):
+        assert not identity.keeps_identity
+
+
+async def test_the_seeds_are_known_as_secrets_before_they_are_made(tmp_path: Path) -> None:
+    """L-050: what hides secrets is built at the start, also at the first one."""
+    async with settling(tmp_path) as parts:
+        secrets = parts[0].secrets
+        assert not (tmp_path / FILE).exists()
+        await Server(*parts).round()
+        made = parts[0].seeds
+    assert made is not None
+    assert {pair.seed for pair in made.pairs} == set(secrets)
+    keep_seeds(tmp_path, OURS, NEXT)
+    async with settling(tmp_path) as (identity, _, _proxy):
+        assert {pair.seed for pair in (*made.pairs, *OURS.pairs)} < set(identity.secrets)

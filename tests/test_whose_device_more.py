@@ -1,0 +1,119 @@
+"""Many messages that wait, rooms that were left, people who are no longer asked, and odd names."""
+
+import json
+import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.test_changed_identity import told, trust
+from tests.test_whose_device import answered, notices, states, until
+from tests.world.homeserver import Homeserver
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.user import CLIENT
+from wintermute.clock import stamp
+from wintermute.matrix.people import People, Person
+from wintermute.matrix.trust import harmless_id
+
+
+@pytest.mark.slow
+async def test_of_very_many_messages_that_waited_each_is_answered_in_order(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-034: more than are read at once."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    phone = await current(ann, identity=False)
+    texts = [f"message {n}" for n in range(230)]
+    for text in texts:
+        await phone.send(chat, text)
+    await until(lambda: states(daemon).count("untrusted") == len(texts))
+    await ann.share_identity(phone)
+    said = await ann.wait_for_count(chat, daemon.user_id, len(texts) + 1)
+    assert [m.body for m in said if m.body.startswith("echo")] == [f"echo: {t}" for t in texts]
+
+
+async def test_what_nobody_vouched_for_is_given_up_after_a_week(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """Issue 13: bounded in days; what is younger waits on."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    phone = await current(ann, identity=False)
+    for text in ("old", "young"):
+        await phone.send(chat, text)
+    await until(lambda: states(daemon).count("untrusted") == 2)
+    assert await daemon.stop() == 0
+    week = stamp(datetime.now(UTC) - timedelta(days=7, hours=1))  # noqa: TID251  the daemon asks it too
+    with sqlite3.connect(daemon.data / "wintermute.db") as database:
+        database.execute("UPDATE inbox SET received_at = ? WHERE seq = 1", (week,))
+    await daemon.start()
+    await until(lambda: states(daemon) == ["ignored", "untrusted"])
+    await ann.share_identity(phone)
+    await ann.wait_for(chat, lambda m: m.body == "echo: young")
+    assert not [m for m in ann.messages(chat, daemon.user_id) if m.body == "echo: old"]
+
+
+async def test_the_notice_goes_where_the_bot_still_is(
+    current: NewCurrent, bot: NewBot, room: NewRoom, homeserver: Homeserver
+) -> None:
+    """X-035: not into a direct chat that it has left."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    left, chat = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    await answered(ann, left, "one")
+    await answered(ann, chat, "two")
+    token = json.loads((daemon.data / "matrix" / "session.json").read_text())["access_token"]
+    homeserver.request("POST", f"{CLIENT}/rooms/{left}/leave", {}, token=token)
+    await until(lambda: len(daemon.rows("SELECT 1 FROM rooms WHERE state = 'left'")) == 1)
+    await ann.make_identity(anew=True)
+    await told(ann, chat)
+    await trust(daemon, ann.user_id)
+    await ann.send(chat, "three")
+    await ann.wait_for(chat, lambda m: m.body == "echo: three")
+
+
+async def test_who_is_no_longer_allowed_holds_up_nobody(
+    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """X-035: their changed identity is nobody's concern any more."""
+    ann, ben = await person("ann"), await current("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id], "mention_in_groups": False})
+    club = await room(ann, daemon, ben, encrypted=True)
+    await ann.send(club, "one")
+    await ann.wait_for(club, lambda m: m.sender == daemon.user_id)
+    await ben.make_identity(anew=True)
+    await until(lambda: len(notices(daemon, "new cryptographic identity")) == 1)
+    await ann.send(club, "two")
+    await until(lambda: len(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")) == 1)
+    settings = json.loads(daemon.config.read_text())
+    settings["matrix"]["allowed_users"] = []
+    daemon.config.write_text(json.dumps(settings))
+    await daemon.restart()
+    await ann.wait_for(club, lambda m: m.sender == daemon.user_id and m.body.endswith("two"))
+
+
+def test_only_the_allowed_are_taken_from_what_was_kept() -> None:
+    people = People({"@ann:test"})
+    people.restore([Person("@ben:test", "old", "new")], ())
+    assert not people.is_changed("@ben:test")
+    assert people.changed() == []
+
+
+@pytest.mark.parametrize(
+    ("device", "shown"),
+    [
+        ("ABCDEFGH", "ABCDEFGH"),
+        ("a_b-c.d=", "a_b-c.d="),
+        ("x`[verify-here](https://evil.example)`x", "?"),
+        ("<b>", "?"),
+        ("two words", "?"),
+        ("", "?"),
+        ("x" * 300, "?"),
+    ],
+)
+def test_the_name_of_a_session_cannot_write_in_our_notice(device: str, shown: str) -> None:
+    """Whoever makes a session chooses its id."""
+    assert harmless_id(device, "?") == shown
