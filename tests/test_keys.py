@@ -134,7 +134,7 @@ async def keys_of(folder: Path, wire: Wire, clock: FakeClock) -> AsyncIterator[t
     async with machine(folder, wire.url) as nio:
         keep_before_upload(nio.olm)
         identity = CrossSigning(nio, folder, BOT, None, clock)
-        yield Keys(nio, named, clock, People(), identity, refuse_unsigned=True), nio
+        yield Keys(nio, named, clock, People({ANN}), identity, refuse_unsigned=True), nio
 
 
 def asked_for(wire: Wire, user: str) -> list[Json]:

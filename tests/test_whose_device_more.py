@@ -117,3 +117,52 @@ def test_only_the_allowed_are_taken_from_what_was_kept() -> None:
 def test_the_name_of_a_session_cannot_write_in_our_notice(device: str, shown: str) -> None:
     """Whoever makes a session chooses its id."""
     assert harmless_id(device, "?") == shown
+
+
+async def test_the_owner_hears_of_somebody_elses_new_identity(
+    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """X-035: who can act on it is told too, once, in a chat of their own."""
+    ann, ben = await person("ann"), await current("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, bens = await room(ann, daemon), await room(ben, daemon, encrypted=True)
+    await answered(ben, bens, "one")
+    await ben.make_identity(anew=True)
+    await told(ben, bens)
+    notice = await ann.wait_for(mine, lambda m: "new cryptographic identity" in m.body)
+    assert f"matrix trust {ben.user_id}" in notice.body
+    await answered(ann, mine, "two")
+    assert len(notices(daemon, "new cryptographic identity")) == 2
+
+
+async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-017: somebody with the bot's password makes another identity, twice."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await answered(ann, chat, "one")
+    for count in (1, 2):
+        await current(daemon)
+        await until(lambda count=count: len(notices(daemon, "not in order")) == count)  # type: ignore[misc]  # mypy sees no default
+        assert await daemon.stop() == 0
+        code, words = await daemon.command("matrix", "reset-crypto", "--identity")
+        assert code == 0, words
+        await daemon.start()
+
+
+async def test_a_new_identity_is_noticed_where_nothing_is_encrypted(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """X-035: in a plain room too, while the daemon runs."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await answered(ann, chat, "one")
+    await ann.make_identity(anew=True)
+    await told(ann, chat)
+    await ann.send(chat, "two")
+    await until(lambda: states(daemon).count("untrusted") == 1)
+    await trust(daemon, ann.user_id)
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")

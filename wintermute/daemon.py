@@ -45,7 +45,6 @@ from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
-from wintermute.matrix.seeds import secret_seeds
 from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.verifications import Verifications
@@ -211,7 +210,7 @@ async def open_wintermute(
     ):
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
-        login = (session.access_token, session.pickle_key, *secret_seeds(folder))
+        login = (session.access_token, session.pickle_key, *client.secrets)
         redact = Redaction((*secret_values(config), *login))
         models = _models(config, database, redact, outside)
         try:

@@ -45,7 +45,11 @@ def _standing(row: Row) -> str:
     if row["changed_to"] is not None:
         advice = f"ask them, then `wintermute matrix trust {row['user_id']}`"
         return f"has another identity now -> {advice}"
-    return "has verified this bot" if row["verified"] == row["master_key"] else "known"
+    return (
+        "has verified this bot"
+        if row["verified"] == row["master_key"]
+        else "has not verified this bot"
+    )
 
 
 async def untrusted(database: Database) -> tuple[HealthState, str]:

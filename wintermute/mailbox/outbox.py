@@ -175,6 +175,10 @@ class Outbox:
             await self.say(tx, conversation_id, room_id, body, kind="notice")
         return bool(fresh)
 
+    async def notice_again(self, tx: Transaction, prefix: str) -> None:
+        """The notices whose keys begin so are news again."""
+        await tx.execute("DELETE FROM notices WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+
     async def forget(
         self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
     ) -> tuple[int, int]:

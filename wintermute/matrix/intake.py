@@ -1,5 +1,6 @@
 """Stores what a sync brought: every row, and the token, in one transaction (DESIGN §3, hop 3)."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -35,6 +36,8 @@ from wintermute.matrix.trust import (
 )
 from wintermute.matrix.verifications import Verifications
 from wintermute.messages import Incoming, Json
+
+log = logging.getLogger(__name__)
 
 MOST_BOT_EXCHANGES = 3  # X-004
 HOUR = timedelta(hours=1)
@@ -340,6 +343,7 @@ class Intake:
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         event_id = str(came.raw["event_id"])
         await self._inbox.store_locked(tx, conversation, room_id, event_id, came.raw, "untrusted")
+        log.info("message held room=%s sender=%s reason=%s", room_id, sender, came.verdict)
         if came.verdict == "unsigned" and tell:
             device = harmless_id(came.device_id, "?")
             notice = UNSIGNED.format(person=sender, device=device)

@@ -79,7 +79,7 @@ class Keys:
         self._shared: dict[str, Shared] = {}
         self._claimed: dict[Device, float] = {}
         self._own: Json = {}
-        self._watched = people.allowed | {nio.user_id}
+        self._watched = people.allowed
         self._unanswered: frozenset[str] = frozenset()
         self._ask_again = 0.0
         self._upload_again = 0.0
@@ -98,14 +98,22 @@ class Keys:
         dropped, self._dropped = self._dropped, 0
         return dropped
 
+    @property
+    def _followed(self) -> frozenset[str]:
+        """Of whom we want to know in plain rooms too, which nio does not: the allowed, and us."""
+        return self.people.allowed | {self._nio.user_id}
+
+    def changed(self, users: Collection[str]) -> None:
+        """Somebody has changed something about their devices or identity."""
+        self._watched |= frozenset(users)
+
     async def upkeep(self) -> None:
         """What is to be done after each sync."""
         if self._nio.olm is None:
             return
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
-        # Of the allowed we want to know in plain rooms too, and of ourselves before any room.
-        self._nio.olm.users_for_key_query |= self._watched
+        self._nio.olm.users_for_key_query |= self._watched & self._followed
         self._watched = frozenset()
         if self.identity.wants():
             self._nio.olm.users_for_key_query.add(self._nio.user_id)
@@ -322,9 +330,9 @@ class Keys:
                 return
             olm.users_for_key_query -= wanted
             # Who fails takes everybody of their server along: strangers none of those we answer.
-            allowed = wanted & self.people.allowed
+            known = wanted & self._followed
             try:
-                for users in filter(None, (allowed, wanted - allowed)):
+                for users in filter(None, (known, wanted - known)):
                     await self._ask(users)
             except BaseException:
                 olm.users_for_key_query |= wanted

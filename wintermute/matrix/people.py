@@ -286,9 +286,18 @@ class PeopleStore:
             "UPDATE people SET told = ? WHERE user_id = ?", (person.changed_to, person.user_id)
         )
 
-    async def verified(self, tx: Transaction, user_id: str, master_key: str) -> None:
-        """They compared emojis with us, with this identity of theirs."""
-        await tx.execute("UPDATE people SET verified = ? WHERE user_id = ?", (master_key, user_id))
+    async def verified(self, tx: Transaction, user_id: str, master_key: str, ours: str) -> None:
+        """They compared emojis with us, with this identity of theirs and that of ours."""
+        await tx.execute(
+            "UPDATE people SET verified = ?, ours = ? WHERE user_id = ?",
+            (master_key, ours, user_id),
+        )
+
+    async def ours_is(self, tx: Transaction, master_key: str) -> None:
+        """Nobody has verified another identity of ours than this one."""
+        await tx.execute(
+            "UPDATE people SET verified = NULL, ours = NULL WHERE ours <> ?", (master_key,)
+        )
 
     async def trust(self, tx: Transaction, user_id: str) -> Person:
         """Believe the identity that somebody was told of; what it was before.
@@ -300,10 +309,16 @@ class PeopleStore:
             (user_id,),
         )
         if row is None or not row["master_key"]:
-            raise WintermuteError(f"no identity of {user_id} was ever seen: nothing to trust")
+            raise WintermuteError(
+                f"no identity of {user_id} was ever seen: write the whole Matrix id, as in "
+                "@ann:example.org, of somebody who is allowed"
+            )
         person = _person(row)
         if person.changed_to is None:
-            raise WintermuteError(f"the identity of {user_id} has not changed: nothing to trust")
+            raise WintermuteError(
+                f"the identity of {user_id} has not changed as far as the bot has seen: nothing to "
+                "trust (is the daemon running?)"
+            )
         if person.told != person.changed_to:
             raise WintermuteError(
                 f"{user_id} was not told of this identity yet, or it changed again since: wait for "

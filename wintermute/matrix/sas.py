@@ -168,6 +168,9 @@ def receive(
     if not text:
         return cancel(verification, "m.invalid_message")
     if kind in verification.received:
+        other = read.get("from_device")
+        if kind == "ready" and isinstance(other, str) and other != verification.their_device:
+            return verification, ()  # another device of theirs that was asked too, and is too late
         same = verification.received[kind] == text
         return (verification, ()) if same else cancel(verification, "m.unexpected_message")
     phases, step = _STEPS.get(kind, ((), _done))

@@ -92,6 +92,8 @@ class Sync:
         await self._health.note("identity", identity.state, identity.text)
         if identity.state == "fail":
             await self._intake.trust.tell_owner(identity)
+        elif identity.signed:
+            await self._intake.trust.in_order(self._client.master_key)
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
         await self._health.note("keys", state, trouble or "in order")

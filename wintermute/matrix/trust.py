@@ -4,6 +4,7 @@ Also the notices about it, each told once, and what is kept of people's identiti
 """
 
 import asyncio
+import logging
 import re
 from datetime import timedelta
 from typing import Literal
@@ -15,6 +16,8 @@ from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import PERSON, Account, Policy, RoomView, is_direct
 from wintermute.matrix.people import NOBODY, PeopleStore, Person, Verdict, fingerprint
+
+log = logging.getLogger(__name__)
 
 Worth = Literal["good", "other", "held", "refused"]
 
@@ -44,6 +47,8 @@ IDENTITY = (
     "show red shields at my messages, or leave them out."
 )
 DAY = timedelta(days=1)
+IDENTITY_KEY = "identity "
+"""How the keys of notices about our own identity begin."""
 
 PLAIN_NAME = re.compile(r"[\w.~+/=@:-]{1,255}", re.ASCII)
 
@@ -104,7 +109,7 @@ class Trust:
         self._policy = policy
         self._version = -1
         self._turn = asyncio.Lock()
-        self._owner_told = ""
+        self._owner_told = self._in_order = ""
 
     async def settle(self) -> bool:
         """After a key query: keep what it brought. Whether what waits is to be looked at again."""
@@ -132,13 +137,17 @@ class Trust:
             if self._client.people.has_news:  # newer than what was read
                 return False
             self._version = version
-            return self._client.people.restore(kept, ())
+            trusted = self._client.people.restore(kept, ())
+        if trusted:
+            log.info("identity trusted by somebody at this machine")
+        return trusted
 
     async def tell_owner(self, identity: IdentityState) -> None:
         """Say in the owner's own chat what is wrong with our identity and what to do (X-051).
 
         Once a day of each kind: what a homeserver writes may be another text each time.
         """
+        self._in_order = ""
         if self._owner_told == identity.kind:
             return
         async with self._database.transaction() as tx:
@@ -147,12 +156,25 @@ class Trust:
                 return
             conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
             notice = IDENTITY.format(trouble=identity.text)
-            key = f"identity {identity.kind}"
+            key = f"{IDENTITY_KEY}{identity.kind}"
             await self._outbox.notice_once(tx, key, DAY, conversation, room_id, notice)
         self._owner_told = identity.kind
 
+    async def in_order(self, master_key: str) -> None:
+        """Our identity is this one: what was wrong before is news when it comes again."""
+        if self._in_order == master_key:
+            return
+        async with self._database.transaction() as tx:
+            await self._outbox.notice_again(tx, IDENTITY_KEY)
+            await self._store.ours_is(tx, master_key)
+        self._in_order, self._owner_told = master_key, ""
+
     async def _tell(self, person: Person) -> None:
-        """One notice: to them alone if there is such a room, else where they are."""
+        """One notice: to them alone if there is such a room, else where they are.
+
+        The owner hears of it too, as whoever can do something about it.
+        """
+        log.warning("identity changed user=%s", person.user_id)
         async with self._database.transaction() as tx:
             views = await self._rooms_with(tx, person.user_id)
             if not views:
@@ -160,6 +182,12 @@ class Trust:
             conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
             notice = changed_notice(person)
             await self._outbox.say(tx, conversation, room_id, notice, kind="notice", apart=True)
+            owners = [
+                v for v in await self._rooms_with(tx, self._policy.owner) if self._is_direct(v)
+            ]
+            if owners and self._policy.owner != person.user_id:
+                conversation, room_id = await self._conversation(tx, owners[0]), owners[0].room_id
+                await self._outbox.say(tx, conversation, room_id, notice, kind="notice")
             await self._store.told(tx, person)
         self._client.people.told(person)
 

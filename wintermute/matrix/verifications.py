@@ -72,6 +72,10 @@ FAILURES = {
 }
 """What a room is told of an end that its person did not choose."""
 NO_KEYS = "There is nothing to verify: `matrix.encryption` is off, so I have no keys."
+NOT_OURS = (
+    "I cannot be verified now: the homeserver has another identity for me than the one that I keep. "
+    "`wintermute status` on the machine I run on says what to do."
+)
 TOO_MANY = "There are too many verifications under way. Please try again in a minute."
 
 
@@ -166,8 +170,8 @@ class Verifications:
 
     async def ask(self, tx: Transaction, row: Waiting) -> str:
         """Ask whoever gave the command to verify; what to tell them."""
-        if not self._client.device_key:
-            return NO_KEYS
+        if trouble := self._cannot():
+            return trouble
         if self._is_full(row.sender):
             return TOO_MANY
         name = f"{COMMAND}{row.event_id}"
@@ -175,6 +179,12 @@ class Verifications:
         verification = sas.ask(name, row.room_id, self._ours(), row.sender, now)
         await self._begin(tx, Exchange(verification, command=name))
         return ASKED
+
+    def _cannot(self) -> str:
+        """Why there is nothing that could be verified, if so."""
+        if not self._client.device_key:
+            return NO_KEYS
+        return NOT_OURS if self._client.identity.kind == "foreign" else ""
 
     def _find(self, message: VerificationMessage) -> Exchange | None:
         wanted = (message.sender, message.transaction_id, message.room_id)
@@ -202,7 +212,7 @@ class Verifications:
             return
         user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
         now = self._clock.now()
-        if user not in self._policy.allowed or not self._client.device_key:
+        if user not in self._policy.allowed or self._cannot():
             if self._strangers.admits(user):
                 self._refuse(message, "m.user")
             return
@@ -397,7 +407,8 @@ class Verifications:
         if person is None or person.changed_to is not None:
             return
         if f"{ED25519}{person.master_key}" in verification.verified_keys:
-            await self._people.verified(tx, person.user_id, person.master_key)
+            ours = verification.ours.master_key
+            await self._people.verified(tx, person.user_id, person.master_key, ours)
 
     async def _say(self, verification: Verification, kind: str, content: Json) -> None:
         await self._patiently(verification, lambda: self._send(verification, kind, content))

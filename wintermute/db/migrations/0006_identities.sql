@@ -7,6 +7,7 @@ CREATE TABLE people (                              -- allowed people whose cross
                                                    -- '' none at all or not a sound one; NULL: the same
     told        TEXT,                              -- the change that they were told of
     verified    TEXT,                              -- the master key with which they compared emojis with us
+    ours        TEXT,                              -- and our own master key then
     seen_at     TEXT NOT NULL,
     changed_at  TEXT
 ) WITHOUT ROWID;
