@@ -94,6 +94,7 @@ async def test_a_new_identity_is_made_on_purpose_with_the_password(
     assert await ann.master_key(daemon.user_id) == after
 
 
+@pytest.mark.slow
 async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
     person: NewPerson, bot: NewBot, proxy: Proxy
 ) -> None:

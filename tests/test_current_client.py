@@ -49,6 +49,7 @@ async def test_two_strict_clients_read_each_other_without_a_shield(current: NewC
     await ann.until(lambda: "m.room.redaction" in [event.type for event in ann.events(room)])
 
 
+@pytest.mark.slow
 async def test_the_bot_and_people_at_other_clients_are_talked_to(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -66,6 +67,7 @@ async def test_the_bot_and_people_at_other_clients_are_talked_to(
     assert not await laptop.knows(bob.user_id, bob.login.device_id, signed=True)
 
 
+@pytest.mark.slow
 async def test_two_people_compare_emojis_in_a_room_and_between_devices(current: NewCurrent) -> None:
     ann, bob = await current("ann"), await current("bob")
     room = await together(ann, bob)
@@ -84,6 +86,7 @@ async def test_two_people_compare_emojis_in_a_room_and_between_devices(current: 
     await eve.until_so(lambda: eve.trusts(ann.user_id))
 
 
+@pytest.mark.slow
 async def test_emojis_that_differ_end_it_with_the_right_code(current: NewCurrent) -> None:
     ann, bob = await current("ann"), await current("bob")
     room = await together(ann, bob)
@@ -105,6 +108,7 @@ async def test_emojis_that_differ_end_it_with_the_right_code(current: NewCurrent
     assert not await ann.trusts(bob.user_id)
 
 
+@pytest.mark.slow
 async def test_an_unsigned_device_is_read_by_those_who_are_not_strict(current: NewCurrent) -> None:
     ann, strict, bob = await asyncio.gather(
         current("ann"), current("strict", strict=True), current("bob")
@@ -126,6 +130,7 @@ async def test_an_unsigned_device_is_read_by_those_who_are_not_strict(current: N
     assert await ann.shield(got, room) is None
 
 
+@pytest.mark.slow
 async def test_a_new_identity_replaces_the_old_one_with_a_password(current: NewCurrent) -> None:
     ann, bob = await current("ann"), await current("bob")
     await together(ann, bob)

@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from tests.world.bot import Bot
 from tests.world.clock import SYSTEM, WITHIN
 from tests.world.homeserver import Homeserver
@@ -75,6 +77,7 @@ async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(
     assert made["master"]["public"][:4] in await told(daemon, "ok")
 
 
+@pytest.mark.slow
 async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -107,6 +110,7 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     assert len(uploads(proxy)) == 2
 
 
+@pytest.mark.slow
 async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -184,6 +188,7 @@ async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
     assert not [line for line in daemon.log if password in line]
 
 
+@pytest.mark.slow
 async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, homeserver: Homeserver
 ) -> None:

@@ -391,6 +391,7 @@ async def test_a_key_says_nothing_of_shared_history(wire: Wire, tmp_path: Path) 
         assert set(key["content"]) == {"algorithm", "room_id", "session_id", "session_key"}
 
 
+@pytest.mark.slow
 async def test_an_unsigned_device_says_why_it_cannot_read_us(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

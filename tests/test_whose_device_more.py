@@ -34,6 +34,7 @@ async def test_of_very_many_messages_that_waited_each_is_answered_in_order(
     assert [m.body for m in said if m.body.startswith("echo")] == [f"echo: {t}" for t in texts]
 
 
+@pytest.mark.slow
 async def test_what_nobody_vouched_for_is_given_up_after_a_week(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -56,6 +57,7 @@ async def test_what_nobody_vouched_for_is_given_up_after_a_week(
     assert not [m for m in ann.messages(chat, daemon.user_id) if m.body == "echo: old"]
 
 
+@pytest.mark.slow
 async def test_the_notice_goes_where_the_bot_still_is(
     current: NewCurrent, bot: NewBot, room: NewRoom, homeserver: Homeserver
 ) -> None:
@@ -75,6 +77,7 @@ async def test_the_notice_goes_where_the_bot_still_is(
     await ann.wait_for(chat, lambda m: m.body == "echo: three")
 
 
+@pytest.mark.slow
 async def test_who_is_no_longer_allowed_holds_up_nobody(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -119,6 +122,7 @@ def test_the_name_of_a_session_cannot_write_in_our_notice(device: str, shown: st
     assert harmless_id(device, "?") == shown
 
 
+@pytest.mark.slow
 async def test_the_owner_hears_of_somebody_elses_new_identity(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -135,6 +139,7 @@ async def test_the_owner_hears_of_somebody_elses_new_identity(
     assert len(notices(daemon, "new cryptographic identity")) == 2
 
 
+@pytest.mark.slow
 async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
