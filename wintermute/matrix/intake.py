@@ -285,10 +285,8 @@ class Intake:
         conversation = await self._home(tx, came)
         if self._worth(came) == "held":
             return await self._hold(tx, conversation, came, tell=True)
-        if original.state in (
-            "locked",
-            "untrusted",
-        ):  # what it changes has no text yet: with it, later
+        if original.state in ("locked", "untrusted"):
+            # What it changes has no text yet: with it, later.
             await self._inbox.store_locked(tx, conversation, edit.room_id, edit.event_id, came.raw)
             return conversation
         if await self._refuses(tx, conversation, came):

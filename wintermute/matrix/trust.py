@@ -32,14 +32,15 @@ UNSIGNED_IN_CLEAR = (
 )
 CHANGED = (
     "{person} has a new cryptographic identity, so I cannot know whether it is still the same "
-    "person: until somebody says so I answer nothing of theirs and send nothing to this room. If "
-    "they reset their encryption, run `wintermute matrix trust {user}` on the machine that I run "
-    "on. The new identity is `{key}`."
+    "person: until somebody says so I answer nothing of theirs and send nothing to rooms that they "
+    "are in. If they reset their encryption, run `wintermute matrix trust {user}` on the machine "
+    "that I run on. The new identity is `{key}`."
 )
 GONE = (
     "{person} no longer has the cryptographic identity that I know, so I cannot know whether it is "
     "still the same person: until somebody says so I answer nothing of theirs and send nothing to "
-    "this room. If they removed it, run `wintermute matrix trust {user}` on the machine that I run on."
+    "rooms that they are in. If they removed it, run `wintermute matrix trust {user}` on the machine "
+    "that I run on."
 )
 
 IDENTITY = (
@@ -174,7 +175,6 @@ class Trust:
 
         The owner hears of it too, as whoever can do something about it.
         """
-        log.warning("identity changed user=%s", person.user_id)
         async with self._database.transaction() as tx:
             views = await self._rooms_with(tx, person.user_id)
             if not views:
@@ -190,6 +190,7 @@ class Trust:
                 await self._outbox.say(tx, conversation, room_id, notice, kind="notice")
             await self._store.told(tx, person)
         self._client.people.told(person)
+        log.warning("identity changed user=%s", person.user_id)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Where somebody is or is asked in, and we are still: first what is theirs alone."""
