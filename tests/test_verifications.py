@@ -70,7 +70,7 @@ async def test_numbers_are_shown_where_emojis_were_not_agreed_on(desk: Desk) -> 
     phone._accept = lambda content: (phone.message("key", key=phone.public),)  # type: ignore[method-assign]
     await talk(desk, phone, "key")
     async with asyncio.timeout(20):
-        while not (row := (await desk.rows())[0])["shown"]:
+        while not (row := (await desk.rows())[0])["shown"]:  # noqa: ASYNC110  a row, as in Desk.until
             await asyncio.sleep(0.002)
     assert len(row["shown"].split()) == 3
     assert all(1000 <= int(number) < 9192 for number in row["shown"].split())
