@@ -177,7 +177,9 @@ async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> 
             await house.promises.fire()
             run = (await house.stores.occurrences.last([task.id]))[task.id]
             async with house.database.transaction() as tx:
-                out = await house.outbox.say(tx, run.conversation_id, ROOM, "x", kind="event")
+                out = await house.outbox.say(
+                    tx, run.conversation_id, ROOM, "x", kind="event", meant_for=""
+                )
                 await house.stores.runs.failed(tx, run, "no answer", out, pauses=False)
             state, text = await tasks_of(house)
             assert (state, text.replace(task.id, "ID").split("; 1 ")[1]) == ("warn", told)

@@ -49,7 +49,7 @@ class Mailbox:
 
     async def say(self, body: str, room: str = ROOM) -> str:
         async with self.database.transaction() as tx:
-            return await self.outbox.say(tx, self.conversation, room, body)
+            return await self.outbox.say(tx, self.conversation, room, body, meant_for="")
 
     async def streak(self) -> int:
         async with self.database.transaction() as tx:
@@ -334,7 +334,7 @@ async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
     """T-038: not at the moment itself."""
     async with mailbox.database.transaction() as tx:
         late = Late(NOON + HOUR, " (late)")
-        await mailbox.outbox.say(tx, mailbox.conversation, ROOM, "tea", late=late)
+        await mailbox.outbox.say(tx, mailbox.conversation, ROOM, "tea", late=late, meant_for="")
     out = await mailbox.outbox.next(ROOM)
     assert out is not None
     assert out.late == late

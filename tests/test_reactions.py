@@ -156,8 +156,12 @@ async def answered(stores: Stores, turns: int) -> list[str]:
                 " VALUES (?, ?, 'e', '', '[]', 'stop', '', '', 0, 0, 0, 0, '')",
                 (name, cast.id),
             )
-        said = await stores.outbox.say(tx, conversation, ROOM, "an answer", cast_id=cast.id)
-        notice = await stores.outbox.say(tx, conversation, ROOM, "a notice", kind="notice")
+        said = await stores.outbox.say(
+            tx, conversation, ROOM, "an answer", cast_id=cast.id, meant_for=""
+        )
+        notice = await stores.outbox.say(
+            tx, conversation, ROOM, "a notice", kind="notice", meant_for=""
+        )
     for outbox_id, names in ((said, ("$a0", "$a1")), (notice, ("$n",))):
         contents: list[tuple[str, Json]] = [(f"txn{name}", {}) for name in names]
         parts = await stores.outbox.store_parts(outbox_id, contents, "DEVICE")

@@ -17,12 +17,13 @@ from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import MatrixUser, Message
+from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.db import Database, open_database
+from wintermute.errors import HomeserverUnavailable
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
-from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy
 from wintermute.matrix.outbox import Sender
@@ -36,6 +37,7 @@ DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (
     "\N{ALARM CLOCK}",
     "\N{CROSS MARK}",
 )
+ANN = "@ann:test"
 NOBODY = Policy("", frozenset(), frozenset(), mention_in_groups=True, commands=frozenset())
 MARK = " (was due 2026-05-04 14:00)"
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for n in range(30))
@@ -55,6 +57,15 @@ class AtOnce(ThreadPoolExecutor):
         return ended
 
 
+async def listening(client: MatrixClient, token: str) -> None:
+    """The half that hears who is in the rooms."""
+    while True:
+        try:
+            token = (await client.sync(token, full_state=False, wait_s=30)).next_batch
+        except HomeserverUnavailable:
+            await asyncio.sleep(0.05)
+
+
 @dataclass
 class Post:
     """The half of the daemon that sends, on a database and a key store that outlive it."""
@@ -70,7 +81,9 @@ class Post:
         """Something for a room."""
         async with self.database.transaction() as tx:
             conversation = await self.conversations.in_room(tx, room, "room")
-            await self.outbox.say(tx, conversation, room, body, kind="event", late=late)
+            await self.outbox.say(
+                tx, conversation, room, body, kind="event", late=late, meant_for=""
+            )
         self.sender.wake()
 
     async def react(self, room: str, event_id: str, *and_say: str) -> None:
@@ -79,7 +92,7 @@ class Post:
             conversation = await self.conversations.in_room(tx, room, "room")
             await self.outbox.react(tx, conversation, room, event_id, SIGNS)
             for body in and_say:
-                await self.outbox.say(tx, conversation, room, body, kind="event")
+                await self.outbox.say(tx, conversation, room, body, kind="event", meant_for="")
         self.sender.wake()
 
     async def rows(self, sql: str) -> list[tuple[object, ...]]:
@@ -115,25 +128,26 @@ class Sending:
         """Send in a room; what is on its way when the block ends is not waited for."""
         login, clock = self._login, self.clock
         session = Session(login.user_id, login.device_id, login.access_token, "secret")
-        matrix = Matrix(homeserver=self.url, user_id=login.user_id, owner="@ann:test")
+        matrix = Matrix(homeserver=self.url, user_id=login.user_id, owner=ANN)
         asyncio.get_running_loop().set_default_executor(AtOnce())
         async with (
             open_database(self.folder / "test.db") as database,
             open_client(matrix, session, self.folder, new_id, clock, People()) as client,
             asyncio.TaskGroup() as group,
         ):
-            known = KnownRooms(database, clock)
-            outbox = kind(database, clock, new_id)
-            conversations = Conversations(database, clock, new_id)
+            stores = Stores(database, self.folder, ANN, clock, new_id, timezone="UTC")
+            stores.outbox = kind(database, clock, new_id)
             async with database.transaction() as tx:
-                await known.seen(tx, room, encrypted)
+                await stores.known.seen(tx, room, encrypted)
             await client.join(room)
-            await client.sync(None, full_state=True, wait_s=0)
+            batch = await client.sync(None, full_state=True, wait_s=0)
             await client.upkeep()
-            sender = Sender(client, outbox, known, clock, NOBODY)
-            running = group.create_task(sender.run())
-            yield Post(database, clock, client, outbox, conversations, sender)
-            running.cancel()
+            sender = Sender(client, stores, clock, NOBODY)
+            running = [group.create_task(sender.run())]
+            running.append(group.create_task(listening(client, batch.next_batch)))
+            yield Post(database, clock, client, stores.outbox, stores.conversations, sender)
+            for task in running:
+                task.cancel()
 
 
 @pytest.fixture

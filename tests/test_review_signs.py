@@ -19,7 +19,7 @@ from tests.world.promised import promise as task_of
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from wintermute.mailbox.outbox import TERMINAL, Late, Outbox, Outgoing
-from wintermute.matrix.inbox import RoomView, fits
+from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import events_of
 from wintermute.tasks.asked import NOTHING
 
@@ -116,7 +116,9 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
         async with house.database.transaction() as tx:
             talk = await house.conversations.in_room(tx, ROOM, MINE)
             late = Late(NOON, " (was due 08:00)")
-            outbox_id = await house.outbox.say(tx, talk, ROOM, "tea", kind="event", late=late)
+            outbox_id = await house.outbox.say(
+                tx, talk, ROOM, "tea", kind="event", late=late, meant_for=""
+            )
         await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
         async with house.database.transaction() as tx:
             await house.outbox.relabel(tx, outbox_id, Late(NOON, " (was due 08:00, 2 missed)"))
@@ -147,14 +149,14 @@ def test_what_is_promised_is_said_to_whom_it_is_promised(
     view: RoomView, scope: str, expected: bool
 ) -> None:
     """T-013, A-3: to nobody in an empty room, and to strangers alone in none."""
-    assert fits(view, scope, ACCOUNT, POLICY) is expected
+    assert may_read(view, scope, ACCOUNT, POLICY) is expected
 
 
 @pytest.mark.parametrize(("view", "scope"), [(room_of(ANN), MINE), (GROUP_VIEW, OURS)])
 def test_nothing_is_said_in_a_room_that_is_not_allowed_any_more(view: RoomView, scope: str) -> None:
     """A-3: where nobody is listened to, nobody could answer."""
     for rooms, expected in ((frozenset({"!room"}), True), (frozenset({"!other"}), False)):
-        assert fits(view, scope, ACCOUNT, replace(POLICY, rooms=rooms)) is expected
+        assert may_read(view, scope, ACCOUNT, replace(POLICY, rooms=rooms)) is expected
 
 
 def test_a_command_is_known_in_a_group_however_it_is_written() -> None:
@@ -197,7 +199,7 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
     async with open_house(tmp_path, None) as house:
         async with house.database.transaction() as tx:
             talk = await house.conversations.in_room(tx, ROOM, MINE)
-            outbox_id = await house.outbox.say(tx, talk, ROOM, "tea", kind="event")
+            outbox_id = await house.outbox.say(tx, talk, ROOM, "tea", kind="event", meant_for="")
         [part] = await house.outbox.store_parts(outbox_id, [("wm-1", {})], "DEVICE")
         async with house.database.transaction() as tx:
             await house.outbox.seen(tx, "wm-1", "$one")

@@ -1,6 +1,7 @@
 """Who works when: order inside a room, all rooms at once, and nobody who takes them all."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -189,7 +190,7 @@ async def test_a_new_scope_in_the_room_shows_nothing_of_before(
 async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """L-074: the scope changes while a gate runs."""
+    """L-074, F-004: the scope changes while a gate runs; the model is not asked again."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait(caller: Caller, _args: Json) -> object:
@@ -203,8 +204,10 @@ async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
         await begun.wait()
         await house.incoming("new", scope="room:!room:test")
         go_on.set()
-        assert await house.said(2) == [words.JOINED, "echo: new"]
-        casts = await house.rows("SELECT branch_id FROM casts ORDER BY seq")
-    assert casts[0] != casts[1]
-    assert [m["content"] for m in model.requests[2].messages[1:]] == ["new"]
-    assert model.requests[1].messages[-1]["content"] == "person:@ann:test"
+        assert await house.said(2) == [words.JOINED, "echo: Ann (@ann:test): new"]
+        casts = await house.rows("SELECT branch_id, reason FROM casts ORDER BY seq")
+        [gate] = await house.rows("SELECT result FROM observations")
+    assert casts[0]["branch_id"] != casts[1]["branch_id"]
+    assert [cast["reason"] for cast in casts] == ["joined", "text"]
+    assert [m["content"] for m in model.requests[1].messages[1:]] == ["Ann (@ann:test): new"]
+    assert json.loads(gate["result"]) == "person:@ann:test"

@@ -7,6 +7,7 @@ from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser
+from wintermute.conversation import words
 
 
 async def test_only_invitations_of_allowed_people_are_accepted(
@@ -76,10 +77,10 @@ async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
     await ann.wait_joined(dead, daemon.user_id)
 
 
-async def test_a_question_asked_before_a_third_person_came_is_answered(
+async def test_a_question_asked_before_a_third_person_came_is_answered_to_nobody_else(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
-    """X-002, X-031: it was a direct chat when it was said, although we read it later."""
+    """F-003, X-031: it was a direct chat when it was said, although we read it later."""
     ann, bob = await person("ann"), await person("bob")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
@@ -88,11 +89,11 @@ async def test_a_question_asked_before_a_third_person_came_is_answered(
     await ann.invite(chat, bob.user_id)
     await ann.send(chat, "not for the bot")
     await daemon.start()
-    await ann.wait_for(chat, lambda m: m.body == "echo: between us?")
+    await ann.wait_for(chat, lambda m: m.body == words.JOINED)
     scopes = daemon.rows("SELECT scope FROM conversations WHERE room_id = ?", chat)
     assert scopes == [{"scope": f"room:{chat}"}]
     await daemon.kill()
-    assert len(model.requests) == 1
+    assert not model.requests
 
 
 async def left(host: MatrixUser, room: str, user: str) -> None:
@@ -174,7 +175,9 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages
     await ann.send(chat, "just to eve")
     await ann.send(chat, f"{bot_id}: and you")
     await ann.wait_for(chat, lambda m: m.body.endswith("and you") and m.sender == bot_id)
-    assert len(await said(ann, chat, bot_id)) == 4
+    *_, why, _ = await said(ann, chat, bot_id)
+    assert f"`{eve.user_id}` can read what is said here" in why
+    assert len(await said(ann, chat, bot_id)) == 5
 
 
 async def test_two_bots_in_a_room_come_to_an_end(

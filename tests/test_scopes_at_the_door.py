@@ -16,6 +16,7 @@ from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.person import Person
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.conversation import words
+from wintermute.matrix.outbox import KEPT_BACK
 
 FACT = "Ann earns 4711 a month"
 REMEMBER = Use("append_memory", {"entry": FACT})
@@ -299,7 +300,7 @@ async def test_a_private_result_is_kept_back_when_the_chat_is_a_group_by_then(
     await come_in(eve, ann, chat)
     await ask(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
     release.set()
-    await ann.wait_for(chat, lambda message: message.body == words.RESULT_WITHHELD)
+    await ann.wait_for(chat, lambda message: message.body == KEPT_BACK)
     assert not [event for event in ann.messages(chat) if "did the taxes" in event.body]
     await ask(ann, chat, daemon, "hello")
     assert "taxes" not in asked(model)

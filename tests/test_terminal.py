@@ -284,6 +284,6 @@ async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> N
         async with house.database.transaction() as tx:
             scope = house.stores.owner_scope
             conversation = await house.conversations.in_room(tx, "terminal", scope, "terminal")
-            await house.outbox.say(tx, conversation, "terminal", "late")
-            await house.outbox.say(tx, conversation, "!room:test", "here")
+            await house.outbox.say(tx, conversation, "terminal", "late", meant_for="")
+            await house.outbox.say(tx, conversation, "!room:test", "here", meant_for="")
         assert await house.outbox.rooms_waiting() == ["!room:test"]

@@ -111,8 +111,8 @@ class Wintermute:
     async def run(self, leaving: asyncio.Event, ready: Callable[[], None]) -> None:
         """Work until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
-            works = [*self.door.parts(), self.answering.run(), self.expiry.run()]
-            works += [self._send(ready), self._keep()]
+            works = [*self.door.parts(), self.expiry.run()]
+            works += [self._send(ready), self._answer(), self._keep()]
             parts = [group.create_task(work) for work in works]
             await leaving.wait()
             log.info("leaving")
@@ -126,6 +126,11 @@ class Wintermute:
         ready()
         log.info("ready device=%s", self.session.device_id)
         await self.door.send(self.session, self.config.data_dir / "matrix")
+
+    async def _answer(self) -> None:
+        """What a cast may know depends on who is in its room now (F-004)."""
+        await self.door.sync.ready.wait()
+        await self.answering.run()
 
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
@@ -234,7 +239,7 @@ async def _built(
 ) -> Wintermute:
     await stores.health.note("casts", "ok", "no internal error since the start")
     policy = _policy(config)
-    sender = Sender(client, stores.outbox, stores.known, clock, policy)
+    sender = Sender(client, stores, clock, policy)
     speaker = MatrixSpeaker(client, sender, policy)
     verifications = Verifications(client, stores, policy, clock)
     answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)

@@ -9,6 +9,7 @@ WintermuteError
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 ├── SendRefused                 the homeserver will never accept this event as it is
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
+├── AudienceChanged             somebody came or went while it was on its way out: judged anew
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
@@ -80,6 +81,10 @@ class ApprovalNeeded(SendRefused):
     def by_password(self) -> bool:
         """Whether a password alone will do."""
         return ("m.login.password",) in self.flows
+
+
+class AudienceChanged(WintermuteError):
+    """Who can read in a room is not who could when it was decided to say something there (F-002)."""
 
 
 class MemoryUnavailable(WintermuteError):

@@ -7,6 +7,8 @@ from typing import Any, Literal
 Origin = Literal["owner", "other", "timer", "system"]
 Kind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
+PERSON = "person:"
+"""How the scope of a person begins, followed by their id; that of a room begins with `room:`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class House:
         origin: Origin = "owner",
         kind: Kind | None = None,
         scope: str | None = None,
-        direct: bool = True,
+        direct: bool | None = None,
         event_id: str | None = None,
     ) -> str:
         """Store a message as a door does and wake its room; the event's id."""
@@ -147,7 +147,7 @@ class House:
             kind=kind or ("command" if text.startswith("/") else "message"),
             body=text,
             sent_at=self.clock.now(),
-            direct=direct,
+            direct=scope is None if direct is None else direct,
         )
         state: State = "ignored" if kind == "context" else "waiting"
         async with self.database.transaction() as tx:

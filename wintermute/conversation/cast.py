@@ -65,6 +65,10 @@ class Outcome:
     until: datetime | None = None
 
 
+JOINED = Outcome("truncated", "joined", "")
+"""Who can read in the room is not who could when the cast began (F-004)."""
+
+
 class Loop:
     """Runs casts. One for all: rooms, due tasks, sub-sessions and nights (DESIGN A-1)."""
 
@@ -107,6 +111,8 @@ class Loop:
                 outcome = await self._finish(running, running.cast.turns[-1])
                 if outcome is not None:
                     return outcome
+            if not await self._casts.in_scope(running.cast.branch_id):
+                return JOINED
             if running.breached:
                 return _truncated(running, running.breached)
             try:

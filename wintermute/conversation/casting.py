@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from wintermute.clock import Clock
 from wintermute.conversation import words
-from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.cast import JOINED, Loop, Outcome
 from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.forking import Forking
 from wintermute.conversation.intent import intent
@@ -23,8 +23,9 @@ from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
-from wintermute.mailbox.outbox import Outbox
-from wintermute.prompt.events import event
+from wintermute.mailbox.outbox import ANYBODY, Outbox
+from wintermute.messages import PERSON
+from wintermute.prompt.events import event, text_of
 from wintermute.prompt.limits import Component
 from wintermute.prompt.oversize import Oversize
 
@@ -32,8 +33,20 @@ AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is a
 ALWAYS = timedelta(days=3650)
 ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
 WAITS = {"model_unavailable", "budget"}  # for what passes by itself
-JOINED = Outcome("truncated", "joined", words.JOINED)
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
+
+
+def outdated(row: Waiting, scope: str) -> str:
+    """What to say instead of an answer: what was said is not for this scope; "" when it is.
+
+    What was said in private is not for others (F-003), and what others said acts on nobody's own
+    memory.
+    """
+    if row.kind == "event" or scope == f"{PERSON}{row.sender}":
+        return ""
+    if row.direct:
+        return words.JOINED
+    return words.LEFT if scope.startswith(PERSON) else ""
 
 
 class Casting:
@@ -88,24 +101,41 @@ class Casting:
                 caller = Caller(
                     row.conversation_id, scope, cast.id, row.origin, row.event_id, cast.started_at
                 )
-                outcome = JOINED
-                if not await self._joined(row, scope):
-                    outcome = await self._loop.run(
-                        cast, caller, self._terms, stop, Shown(self._speaker, row.room_id)
-                    )
+                outcome = await self._loop.run(
+                    cast, caller, self._terms, stop, Shown(self._speaker, row.room_id)
+                )
             await self._close(row, cast, outcome, scope)
         finally:
             self._speaker.rest(row.room_id)
 
     async def reply(
-        self, tx: Transaction, row: Waiting, text: str, cast_id: str | None = None
+        self,
+        tx: Transaction,
+        row: Waiting,
+        text: str,
+        cast_id: str | None = None,
+        *,
+        meant_for: str = ANYBODY,
     ) -> None:
-        """Answer a row, in the transaction of what led to the answer."""
+        """Answer a row, in the transaction of what led to the answer.
+
+        `meant_for`: the scope that the answer was made of, unless it tells nothing of anybody.
+        """
         if text.strip():
             await self._outbox.say(
-                tx, row.conversation_id, row.room_id, text, cast_id=cast_id, answers=row.event_id
+                tx,
+                row.conversation_id,
+                row.room_id,
+                text,
+                cast_id=cast_id,
+                answers=row.event_id,
+                meant_for=meant_for,
             )
         await self._inbox.mark(tx, row.event_id, "answered")
+
+    async def scope(self, row: Waiting) -> str:
+        """Whose memory the room of a row has now."""
+        return (await self._conversations.get(row.conversation_id)).scope
 
     async def _opened(self, row: Waiting) -> Cast | None:
         """The cast for a row: a new one, or one that a crash interrupted.
@@ -117,8 +147,12 @@ class Casting:
             if interrupted is not None:
                 return interrupted
         async with self._database.transaction() as tx:
+            scope = await self.scope(row)
+            if said := outdated(row, scope):
+                await self.reply(tx, row, said)
+                return None
             if not await self._in_view(tx, row):
-                await self.reply(tx, row, await self._withheld(row))
+                await self._out_of_view(tx, row, scope)
                 return None
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             opens = row.kind == "message" and not row.edits
@@ -127,12 +161,12 @@ class Casting:
             if not await self._inbox.begin(tx, row.event_id):
                 return None
             branch, effects = await self._forking.at(tx, row, branch)
-            said = await self._said_before(tx, row)
+            lines = await self._said_before(tx, row)
             return await self._casts.start(
                 tx,
                 branch,
                 row.event_id,
-                effects + await self._told_before(tx, row) + intent(row, said),
+                effects + await self._told_before(tx, row) + intent(row, lines),
                 row.origin,
                 self._wards.record(),
             )
@@ -146,14 +180,13 @@ class Casting:
             return branch in row.event_id
         return True
 
-    async def _withheld(self, row: Waiting) -> str:
-        """What to say of a result that is out of view: a word if it was meant for one person."""
-        if row.turn_id is None:
-            return ""
-        scope = await self._conversations.scope_of_turn(row.turn_id)
-        now = (await self._conversations.get(row.conversation_id)).scope
-        private = scope != now and not scope.startswith("room:")
-        return words.RESULT_WITHHELD if private else ""
+    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str) -> None:
+        """A result for those who could read here before is theirs; of a branch that is over: nobody's."""
+        scope = now
+        if row.turn_id is not None:
+            scope = await self._conversations.scope_of_turn(row.turn_id)
+        said = words.RESULT.format(result=text_of(row.body)) if scope != now else ""
+        await self.reply(tx, row, said, meant_for=scope)
 
     async def _told_before(self, tx: Transaction, row: Waiting) -> str:
         """What tasks have told this room since its last message (T-052)."""
@@ -174,17 +207,21 @@ class Casting:
         """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
         sizes = await self._sizes(row, scope)
         async with self._database.transaction() as tx:
+            if not await self._casts.in_scope(cast.branch_id):
+                outcome = JOINED
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
                 return  # stopped or edited, and that was answered
-            if await self._joined(row, scope):
-                outcome = JOINED
-            await self._settle(tx, row, cast, outcome)
+            await self._settle(tx, row, cast, outcome, scope)
             await self._ask_for_less(tx, row, cast, scope, sizes)
         await self._note(row, outcome)
 
-    async def _settle(self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome) -> None:
-        """Answer the row, or keep it for a model that is away."""
-        if row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
+    async def _settle(
+        self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome, scope: str
+    ) -> None:
+        """Answer the row, or keep it for a model that is away, or for those who are in the room now."""
+        if outcome is JOINED and not row.is_unasked:
+            await self._inbox.mark(tx, row.event_id, "waiting")
+        elif row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason in WAITS:
             until = outcome.until or self._clock.now() + AGAIN
@@ -192,7 +229,7 @@ class Casting:
             if outcome.reason == "budget":
                 await self._tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
         else:
-            await self.reply(tx, row, words.spoken(outcome), cast.id)
+            await self.reply(tx, row, words.spoken(outcome), cast.id, meant_for=scope)
 
     async def _note(self, row: Waiting, outcome: Outcome) -> None:
         """What the outcome says about the model's health."""
@@ -211,11 +248,6 @@ class Casting:
             event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
             body = event("component_oversize", event_id, text)
             await self._inbox.store_event(tx, row, event_id, body)
-
-    async def _joined(self, row: Waiting, scope: str) -> bool:
-        """Whether somebody came in since the cast began, who must not hear what it knows (M-010)."""
-        now = (await self._conversations.get(row.conversation_id)).scope
-        return now != scope and not scope.startswith("room:")
 
     async def _sizes(self, row: Waiting, scope: str) -> Mapping[Component, int]:
         """What may be told to be too long after this row: nothing after events of ours (P-051)."""

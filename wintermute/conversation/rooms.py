@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from wintermute.clock import Clock, until_rung
 from wintermute.conversation import words
-from wintermute.conversation.casting import Casting
+from wintermute.conversation.casting import Casting, outdated
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.sub_sessions import SubSessions
@@ -102,6 +102,7 @@ class Rooms:
                 conversation_id = await self._woken.get()
                 await self._stop_if_asked(conversation_id)
                 await self._stop_if_edited(conversation_id)
+                await self._stop_if_joined(conversation_id)
                 if conversation_id in self._bells:
                     self._bells[conversation_id].set()
                 else:
@@ -157,6 +158,13 @@ class Rooms:
                 given_up = await self._inbox.give_up_versions(tx, str(row.edits), row.seq)
                 await self._end(tx, conversation_id, given_up, "edited")
 
+    async def _stop_if_joined(self, conversation_id: str) -> None:
+        """Take no more time for what those who can read here now must not hear (F-004)."""
+        taken, stop = self._running.get(conversation_id, (None, None))
+        cast = await self._casts.running(taken) if taken else None
+        if stop and cast and not await self._casts.in_scope(cast.branch_id):
+            stop.press()
+
     async def _end(
         self, tx: Transaction, conversation_id: str, events: Sequence[str], reason: str
     ) -> None:
@@ -187,21 +195,28 @@ class Rooms:
         self._speaker.speak(row.room_id)
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
-        said = None
-        try:
-            async with stop.within(COMMAND_SECONDS) as scope:
-                said = await self._commands.prepare(row)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            said = words.STOPPED
-        except WintermuteError as problem:
-            said = str(problem)
+        scope = await self._casting.scope(row)
+        said = outdated(row, scope) or await self._prepared(row, stop)
         async with self._database.transaction() as tx:
-            if await self._inbox.begin(tx, row.event_id):  # else `/stop` has answered
-                await self._casting.reply(
-                    tx, row, said if said is not None else await self._commands.answer(tx, row)
-                )
+            if not await self._inbox.begin(tx, row.event_id):
+                return  # `/stop` has answered
+            scope, before = await self._casting.scope(row), scope
+            if scope != before:  # what was prepared is for those who could read here then
+                said = outdated(row, scope)
+            answer = said or await self._commands.answer(tx, row)
+            await self._casting.reply(tx, row, answer, meant_for=scope)
+
+    async def _prepared(self, row: Waiting, stop: Stop) -> str | None:
+        """What a command does outside of a transaction; the answer, if that was all."""
+        try:
+            async with stop.within(COMMAND_SECONDS) as limit:
+                return await self._commands.prepare(row)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return words.STOPPED
+        except WintermuteError as problem:
+            return str(problem)
 
     async def _broken(self, row: Waiting) -> None:
         cast = await self._casts.running(row.event_id)

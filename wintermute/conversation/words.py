@@ -11,13 +11,11 @@ EMPTY = "The model gave an empty answer several times. Please try again, or say 
 TOO_LARGE = "This does not fit into the model's window, even shortened. `/new` starts afresh."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 JOINED = (
-    "Somebody came in while I was answering, and the answer was meant for you alone."
+    "Others can read here since you asked, and the answer was meant for you alone."
     " Ask again if everybody here may read it."
 )
-RESULT_WITHHELD = (
-    "Work that I was given before somebody came in here has ended. Its result was meant for one of"
-    " you alone, so I keep it to myself; who asked can ask again if everybody here may read it."
-)
+LEFT = "Somebody left before I could answer what was said here; nothing of it was done."
+RESULT = "Work that was handed out here before this room changed has ended:\n\n{result}"
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."

@@ -369,6 +369,15 @@ class Casts:
         )
         return await self._with_turns(rows)
 
+    async def in_scope(self, branch_id: str) -> bool:
+        """Whether a branch may still touch the memory it began with, by who can read its room (F-004)."""
+        row = await self._database.row(
+            "SELECT 1 FROM branches b JOIN conversations c ON c.id = b.conversation_id"
+            " WHERE b.id = ? AND b.scope IN ('', c.scope)",
+            (branch_id,),
+        )
+        return row is not None
+
     async def turn_before(
         self, tx: Transaction, branch_id: str, cast: Cast
     ) -> tuple[str, int] | None:

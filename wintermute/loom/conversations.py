@@ -8,6 +8,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.ids import NewId
 from wintermute.loom.path import PATH
+from wintermute.messages import PERSON
 
 ConversationKind = Literal["room", "terminal"]
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
@@ -36,7 +37,8 @@ class Conversations:
         """The id of the room's conversation, made when it is new.
 
         When the scope changed (a third person came, or left) a new branch begins, so that
-        nothing said before is carried over (DESIGN §6).
+        nothing said before is carried over (DESIGN §6); what was said with a person alone goes on
+        when they are alone again (F-001).
         """
         row = await tx.row(
             "SELECT id, scope FROM conversations WHERE room_id = ? AND thread_id = ''", (room_id,)
@@ -45,8 +47,40 @@ class Conversations:
             return await self._open(tx, room_id, scope, kind)
         if row["scope"] != scope:
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
-            await self.branch(tx, row["id"], "scope")
+            left_at = await self._left_at(tx, row["id"], scope)
+            await self.branch(tx, row["id"], "scope", forked_from=left_at)
         return str(row["id"])
+
+    async def _left_at(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
+        """The last turn that is in view of a person's newest branch, if it has one."""
+        if not scope.startswith(PERSON):
+            return None
+        row = await tx.row(
+            "SELECT coalesce((SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id"
+            "  WHERE c.branch_id = b.id ORDER BY t.seq DESC LIMIT 1), b.forked_from) AS turn"
+            " FROM branches b WHERE b.conversation_id = ? AND b.scope = ? ORDER BY b.seq DESC LIMIT 1",
+            (conversation_id, scope),
+        )
+        return row["turn"] if row else None
+
+    async def rescope(self, tx: Transaction, room_id: str, scope: str) -> str | None:
+        """Who can read in a room is known anew; its conversation if it goes on in another scope."""
+        held = await self.of_room(tx, room_id)
+        if held is None or held.scope == scope:
+            return None
+        return await self.in_room(tx, room_id, scope)
+
+    async def was_private(self, tx: Transaction, conversation_id: str) -> str | None:
+        """The current branch, if it began when a chat with one person ceased to be that."""
+        row = await tx.row(
+            "SELECT b.id FROM branches b WHERE b.conversation_id = :id AND b.reason = 'scope'"
+            " AND b.seq = (SELECT max(seq) FROM branches WHERE conversation_id = :id)"
+            " AND b.scope NOT LIKE 'person:%' AND (SELECT o.scope FROM branches o"
+            "  WHERE o.conversation_id = :id AND o.seq < b.seq ORDER BY o.seq DESC LIMIT 1)"
+            " LIKE 'person:%'",
+            {"id": conversation_id},
+        )
+        return row["id"] if row else None
 
     async def _open(self, tx: Transaction, room_id: str, scope: str, kind: ConversationKind) -> str:
         conversation_id = self._new_id("conv")

@@ -14,6 +14,8 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 OutKind = Literal["reply", "notice", "event"]
+ANYBODY = ""
+"""The scope of what may be read by whoever is in its room: a notice, a sign."""
 TERMINAL = "terminal"
 """The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
@@ -101,13 +103,13 @@ class Outbox:
         cast_id: str | None = None,
         answers: str | None = None,
         late: Late | None = None,
-        meant_for: str = "",
+        meant_for: str,
         apart: bool = False,
     ) -> str:
         """Promise to say something; from the commit on it will be said, once.
 
-        `meant_for`: a scope, when it is not for whoever is in the room by then. `apart`: before
-        all that waits, in an encryption session of its own.
+        `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
+        (F-002). `apart`: before all that waits, in an encryption session of its own.
         """
         outbox_id = self._new_id("out")
         await tx.execute(
@@ -163,6 +165,8 @@ class Outbox:
         conversation_id: str,
         room_id: str,
         body: str,
+        *,
+        meant_for: str = ANYBODY,
     ) -> bool:
         """Say a notice unless the same `key` was said within `every`."""
         now = self._clock.now()
@@ -172,7 +176,7 @@ class Outbox:
             (key, stamp(now), stamp(now - every)),
         )
         if fresh:
-            await self.say(tx, conversation_id, room_id, body, kind="notice")
+            await self.say(tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for)
         return bool(fresh)
 
     async def notice_again(self, tx: Transaction, prefix: str) -> None:
@@ -338,15 +342,25 @@ class Outbox:
         return {row["id"]: row["room_id"] for row in rows}
 
     async def move(
-        self, tx: Transaction, outbox_id: str, conversation_id: str, room_id: str
+        self,
+        tx: Transaction,
+        outbox_id: str,
+        conversation_id: str,
+        room_id: str,
+        heading: str = "",
     ) -> None:
-        """What was refused is said there instead, split and sent anew."""
+        """What was refused is said there instead, below a heading, split and sent anew."""
         await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))
         await tx.execute(
-            "UPDATE outbox SET conversation_id = ?, room_id = ?, state = 'waiting', problem = NULL"
-            " WHERE id = ?",
-            (conversation_id, room_id, outbox_id),
+            "UPDATE outbox SET conversation_id = ?, room_id = ?, body = ? || body,"
+            " state = 'waiting', problem = NULL WHERE id = ?",
+            (conversation_id, room_id, heading, outbox_id),
         )
+
+    async def keep_back(self, tx: Transaction, outbox_id: str) -> None:
+        """It waits until who can read in its room may read it, or another room is found for it."""
+        query = "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?"
+        await tx.execute(query, (NOT_ALONE, outbox_id))
 
     async def delivered(
         self, tx: Transaction, outbox_ids: Sequence[str]
@@ -366,6 +380,14 @@ class Outbox:
             await tx.execute(
                 "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?", (problem, outbox_id)
             )
+
+    async def release_for(self, tx: Transaction, scope: str) -> None:
+        """Try again what was kept back: there is a room now where this scope may be read."""
+        await tx.execute(
+            "UPDATE outbox SET state = 'waiting' WHERE state = 'stuck' AND problem = ?"
+            " AND meant_for = ? AND body <> ''",
+            (NOT_ALONE, scope),
+        )
 
     async def release(self, tx: Transaction, room_id: str) -> None:
         """Try again what was stuck in a room (we were let in again), unless it was erased since."""

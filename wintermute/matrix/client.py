@@ -30,14 +30,20 @@ from peewee import PeeweeException
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
-from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRefused
+from wintermute.errors import (
+    AudienceChanged,
+    ConfigurationError,
+    HomeserverUnavailable,
+    SendRefused,
+)
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
-from wintermute.matrix.inbox import Account, RoomView
+from wintermute.matrix.inbox import Account, Policy, RoomView, may_read
 from wintermute.matrix.keys import Keys, keep_before_upload, known
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
+from wintermute.matrix.poll import SHORT_MS, Poll
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
@@ -68,12 +74,24 @@ class Opened:
     device: Device | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who may come into a room and who may read its past (Matrix spec, `m.room.join_rules`,
+    `m.room.history_visibility`), with what holds while the homeserver says nothing."""
+
+    join_rule: str = "invite"
+    history: str = "shared"
+
+
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
     def __init__(self, nio: AsyncClient, account: Account, keys: Keys) -> None:
         self._nio = nio
         self._keys = keys
+        self._poll = Poll()
+        self._rules: dict[str, Rules] = {}
+        self._views: dict[str, RoomView] = {}
         self.account = account
         self.people = keys.people
 
@@ -144,23 +162,58 @@ class MatrixClient:
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
-        query: dict[str, Any] = {"filter": SYNC_FILTER, "timeout": int(wait_s * 1000)}
+        query: dict[str, Any] = {"filter": SYNC_FILTER}
         if since:
             query["since"] = since
         if full_state:
-            query |= {"full_state": "true", "timeout": 0}
-        target = f"{path('sync')}?{urlencode(query)}"
-        # A long poll notices a silent network soon; a catch-up may take the homeserver its time.
-        seconds = wait_s + 10 if wait_s and not full_state else 60
-        batch = sift(await call(self._nio, "GET", target, seconds=seconds))
+            query["full_state"] = "true"
+
+        async def asked(wait_ms: int) -> Json:
+            target = f"{path('sync')}?{urlencode({**query, 'timeout': wait_ms})}"
+            # A long poll notices a silent network soon; a catch-up may take the homeserver its time.
+            long_poll = wait_ms > SHORT_MS and not full_state
+            return await call(
+                self._nio, "GET", target, seconds=wait_ms / 1000 + 10 if long_poll else 60
+            )
+
+        batch = sift(await self._poll.round(asked, 0 if full_state else int(wait_s * 1000)))
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         response = SyncResponse.from_dict(batch.for_nio)
         if not isinstance(response, SyncResponse):
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
         await self._nio.receive_response(response)
+        self._keep_rooms(batch)
+        self._poll.heard()
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
         return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
+
+    def _keep_rooms(self, batch: SyncBatch) -> None:
+        """Know who may be in which room; what was encrypted for other readers is used no more."""
+        for room_id in batch.left:
+            self._nio.rooms.pop(room_id, None)
+            self._rules.pop(room_id, None)
+            self._keys.end_session(room_id)
+        for room in batch.joined:
+            rules = self._rules.get(room.room_id, Rules())
+            self._rules[room.room_id] = Rules(
+                rules.join_rule if room.join_rule is None else room.join_rule,
+                rules.history if room.history is None else room.history,
+            )
+            before = self._views.get(room.room_id)
+            if before and before.readers != self._seen(room.room_id).readers:
+                self._keys.end_session(room.room_id)
+        changed = {*batch.left, *(room.room_id for room in batch.joined)}
+        self._views = {key: view for key, view in self._views.items() if key not in changed}
+
+    @property
+    def round(self) -> int:
+        """The number of the newest sync that has begun."""
+        return self._poll.begun
+
+    async def heard_since(self, number: int) -> None:
+        """Wait until a sync has ended that began after that one; it is asked for at once."""
+        await self._poll.heard_since(number)
 
     async def page(
         self, room_id: str, start: str, end: str | None
@@ -242,17 +295,28 @@ class MatrixClient:
         return tuple(self._nio.rooms)
 
     def room(self, room_id: str) -> RoomView:
-        """Who is in a room and whether it is encrypted, as of the last sync."""
+        """Who is in a room, who may come in and whether it is encrypted, as of the last sync."""
+        if room_id not in self._views:
+            self._views[room_id] = self._seen(room_id)
+        return self._views[room_id]
+
+    def room_for(self, scope: str, policy: Policy) -> str | None:
+        """A room in which all who can read may read what is meant for a scope."""
+        views = map(self.room, self.rooms)
+        return next((v.room_id for v in views if may_read(v, scope, self.account, policy)), None)
+
+    def _seen(self, room_id: str) -> RoomView:
         room = self._nio.rooms.get(room_id)
         if room is None:
             return RoomView(room_id, {}, frozenset(), encrypted=False)
+        rules = self._rules.get(room_id, Rules())
         invited = frozenset(room.invited_users)
         members = {
             user.user_id: user.display_name or ""
             for user in room.users.values()
             if user.user_id not in invited
         }
-        return RoomView(room_id, members, invited, encrypted=room.encrypted)
+        return RoomView(room_id, members, invited, room.encrypted, rules.join_rule, rules.history)
 
     def is_held(self, room_id: str) -> bool:
         """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""
@@ -273,18 +337,22 @@ class MatrixClient:
         encrypted: bool,
         event_type: str = "m.room.message",
         apart: bool = False,
+        seen: RoomView | None = None,
     ) -> str:
-        """Send an event once per `txn_id`; its id.
+        """Send an event once per `txn_id`; its id. Raises: AudienceChanged.
 
         `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
         either we or nio believe it is encrypted. `apart`: in a session of its own, which people
-        with a changed identity can read too.
+        with a changed identity can read too. `seen`: the room as it was when it was judged who
+        reads this; the keys go to just them, and nothing goes out once it is another.
         """
         room = self._nio.rooms.get(room_id)
         payload = content
         if room is not None and room.encrypted and self._nio.olm is not None:
             with translated():
                 await self._keys.share(room_id, apart=apart)
+                if seen is not None and self.room(room_id) != seen:
+                    raise AudienceChanged(room_id)
                 # (What it relates to stays readable beside it, as the homeserver needs it.)
                 event_type, payload = self._nio.encrypt(room_id, event_type, content)
                 if apart:
@@ -294,6 +362,8 @@ class MatrixClient:
                 "the room is encrypted and we cannot encrypt for it (see matrix.encryption)",
                 "NOT_ENCRYPTED",
             )
+        if seen is not None and self.room(room_id) != seen:
+            raise AudienceChanged(room_id)
         target = path("rooms", room_id, "send", event_type, txn_id)
         answer = await call(self._nio, "PUT", target, payload)
         event_id = answer.get("event_id")

@@ -12,16 +12,16 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from wintermute import text
-from wintermute.messages import Incoming, Json, Kind
+from wintermute.messages import PERSON, Incoming, Json, Kind
 
 OUTBOX_KEY = "dev.wintermute.outbox"
 """Content key of everything we send, with the id of its outbox row: how we know our own again."""
 
+PRIVATE_RULES = frozenset({"invite", "private", "knock"})
+PRIVATE_HISTORY = frozenset({"invited", "joined", "shared"})
 MEDIA = {"m.image": "image", "m.file": "file", "m.audio": "audio", "m.video": "video"}
 RAW_MOST = 256 * 1024
 NESTED_MOST = 50
-PERSON = "person:"
-"""How the scope of a person begins, followed by their id."""
 HEAD = ("event_id", "room_id", "sender", "type", "origin_server_ts")
 HEAD_MOST = 255
 """Longest id a homeserver may use."""
@@ -43,12 +43,33 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class RoomView:
-    """What is known of a room; `members` are the joined, by id, with their display names."""
+    """What is known of a room; `members` are the joined, by id, with their display names.
+
+    `join_rule` and `history` (who may read the past) are as the homeserver says them; what it
+    does not say is as the Matrix spec has it, "" is what no client has heard of.
+    """
 
     room_id: str
     members: Mapping[str, str]
     invited: frozenset[str]
     encrypted: bool
+    join_rule: str = "invite"
+    history: str = "shared"
+
+    @property
+    def readers(self) -> frozenset[str]:
+        """Who can read what is said here from now on, us included."""
+        return self.invited.union(self.members)
+
+    @property
+    def scope(self) -> str:
+        """Its own, as a room of many."""
+        return f"room:{self.room_id}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether others than those who were asked in can come to read what is said (F-003)."""
+        return self.join_rule not in PRIVATE_RULES or self.history not in PRIVATE_HISTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +128,32 @@ def read_event(
     )
 
 
-def fits(view: RoomView, scope: str, account: Account, policy: Policy) -> bool:
-    """Whether what is meant for a scope may be said in a room, by who is in there (T-013).
+def may_read(room: RoomView, scope: str, account: Account, policy: Policy) -> bool:
+    """Whether all who can read what is said in a room now may read what is meant for a scope.
 
-    Where nobody is listened to, nobody could answer, and all who would hear it are strangers (A-3).
+    Who is joined or invited can read (F-002, F-003). Where nobody is listened to, nobody could
+    answer, and all who would hear it are strangers (A-3).
     """
-    heard = not policy.rooms or view.room_id in policy.rooms
-    if not heard or policy.allowed.isdisjoint(view.members):
+    heard = not policy.rooms or room.room_id in policy.rooms
+    if not heard or not any(user in room.members for user in policy.allowed):
         return False
     if not scope.startswith(PERSON):
-        return scope == f"room:{view.room_id}"
-    return is_direct(view, account, policy) and scope.removeprefix(PERSON) in view.members
+        return scope == room.scope
+    person = scope.removeprefix(PERSON)
+    alone = room.members.keys() == {account.user_id, person} and not room.invited
+    return alone and person in policy.allowed and not room.is_open
+
+
+def scope_of(room: RoomView, account: Account, policy: Policy) -> str:
+    """Whose memory a room has: that of the one person it is a direct chat with, or its own."""
+    others = room.members.keys() - {account.user_id} if len(room.members) == 2 else ()
+    private = (f"{PERSON}{user}" for user in others)
+    return next((s for s in private if may_read(room, s, account, policy)), room.scope)
 
 
 def is_direct(room: RoomView, account: Account, policy: Policy) -> bool:
     """Whether the room is us and one allowed person, with nobody else in or on the way."""
-    others = (room.members.keys() | room.invited) - {account.user_id}
-    return (
-        len(others) == 1
-        and room.members.keys() == others | {account.user_id}
-        and (others <= policy.allowed)
-    )
+    return scope_of(room, account, policy) != room.scope
 
 
 def is_fresh_message(event: Json, content: Json) -> bool:

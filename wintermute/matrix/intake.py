@@ -19,10 +19,12 @@ from wintermute.matrix.inbox import (
     inviter,
     mapping,
     read_event,
+    scope_of,
     string,
     views,
 )
 from wintermute.matrix.people import Verdict
+from wintermute.matrix.readers import NOT_PRIVATE, ONLY_MENTIONED, READERS, not_private
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
 from wintermute.matrix.sieve import SyncBatch, is_malformed_message, verification_in_room
 from wintermute.matrix.trust import (
@@ -153,14 +155,25 @@ class Intake:
             await self._known.settled(tx, room.room_id)
         if room.retry:
             await self._outbox.release(tx, room.room_id)
-        conversation: str | None = None
+        woken: set[str | None] = set()
         us = self._client.account.user_id
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
+            # Who came in without a word reads all the same (F-001).
+            woken.add(await self._rescope(tx, then))
             if event["sender"] != us:
-                conversation = await self._event(tx, event, then) or conversation
+                woken.add(await self._event(tx, event, then))
             else:
                 await self._own(tx, event, room.room_id)
-        return {conversation} if conversation else set()
+        woken.add(await self._rescope(tx, view))
+        if room.retry or any(event["type"] in READERS for event in room.events):
+            scope = scope_of(view, self._client.account, self._policy)
+            await self._outbox.release_for(tx, scope)
+        return {conversation for conversation in woken if conversation}
+
+    async def _rescope(self, tx: Transaction, view: RoomView) -> str | None:
+        """The conversation of a room in the scope of who can read there; None: it was in that."""
+        scope = scope_of(view, self._client.account, self._policy)
+        return await self._conversations.rescope(tx, view.room_id, scope)
 
     async def _own(self, tx: Transaction, event: Json, room_id: str) -> None:
         """Know an event of ours again: somebody may react to it before its sender is answered."""
@@ -271,10 +284,25 @@ class Intake:
         if worth_of == "other" and incoming.origin == "owner":
             incoming = replace(incoming, origin="other")
         takes = await self._takes(tx, conversation, incoming, came)
+        await self._tell_readers(tx, conversation, came)
         if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
         state: State = "waiting" if takes else "ignored"
         return await self._keep(tx, came, conversation, incoming, state)
+
+    async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
+        """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
+        sender, us = str(came.raw["sender"]), came.account.user_id
+        was = await self._conversations.was_private(tx, conversation)
+        why = not_private(came.view, us, sender)
+        alone = came.view.members.keys() == {us, sender} and not came.view.invited
+        if sender not in self._policy.allowed or not why or not (was or alone):
+            return
+        mention = ONLY_MENTIONED if self._policy.mention_in_groups else ""
+        notice = NOT_PRIVATE.format(why=why, mention=mention)
+        key = f"not private {await self._conversations.current_branch(tx, conversation)}"
+        room_id = came.view.room_id
+        await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""

@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.clock import Clock
-from wintermute.errors import HomeserverUnavailable, SendRefused
-from wintermute.mailbox.outbox import NOT_ALONE, Outbox, Outgoing, OutKind, Part
-from wintermute.mailbox.rooms import KnownRooms
+from wintermute.commands.stores import Stores
+from wintermute.db import Transaction
+from wintermute.errors import AudienceChanged, HomeserverUnavailable, SendRefused
+from wintermute.mailbox.outbox import Outgoing, OutKind, Part
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import OUTBOX_KEY, Policy, fits
+from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, may_read
 from wintermute.matrix.markdown import content
 from wintermute.matrix.split import parts
 from wintermute.messages import Json
@@ -21,6 +22,12 @@ REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (no
 SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
 SHORTEST_WAIT = 0.5
 LONGEST_WAIT = 5.0
+EVER = timedelta(days=3650)
+KEPT_BACK = (
+    "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
+    "for reads it in another chat with me alone, or here when this one is that again."
+)
+ELSEWHERE = "This belongs to another chat of ours, where others can read by now:\n\n"
 MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
     "reply": "m.text",
     "notice": "m.notice",
@@ -67,15 +74,16 @@ class Sender:
     def __init__(
         self,
         client: MatrixClient,
-        outbox: Outbox,
-        known: KnownRooms,
+        stores: Stores,
         clock: Clock,
         policy: Policy,
     ) -> None:
         self._client = client
         self._policy = policy
-        self._outbox = outbox
-        self._known = known
+        self._database = stores.database
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
+        self._known = stores.known
         self._clock = clock
         self._bell = asyncio.Event()
         self._busy: set[str] = set()
@@ -119,10 +127,14 @@ class Sender:
                 try:
                     await self._deliver(row)
                     wait = SHORTEST_WAIT
+                except AudienceChanged:
+                    continue
                 except HomeserverUnavailable as error:
                     wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
                     log.warning("send delayed room=%s seconds=%s reason=%s", room_id, wait, error)
+                    failed_in = self._client.round
                     await self._clock.sleep(wait)
+                    await self._client.heard_since(failed_in)  # who came in meanwhile (F-002)
         finally:
             self._busy.discard(room_id)
             if not self._closing and not held:
@@ -130,9 +142,8 @@ class Sender:
 
     async def _deliver(self, row: Outgoing) -> None:
         found = await self._outbox.parts(row.id)
-        if not found and not self._fits(row):
-            log.warning("kept back room=%s outbox=%s reason=not alone", row.room_id, row.id)
-            await self._outbox.stuck(row.id, NOT_ALONE)
+        if not self._may_read(row, self._client.room(row.room_id)):
+            await self._keep_back(row, begun=bool(found))
             return
         if not found:
             device_id = self._client.account.device_id
@@ -144,10 +155,39 @@ class Sender:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
 
-    def _fits(self, row: Outgoing) -> bool:
-        """Whether nobody has come in, since this was promised, who must not read it (T-013)."""
-        view = self._client.room(row.room_id)
-        return not row.meant_for or fits(view, row.meant_for, self._client.account, self._policy)
+    def _may_read(self, row: Outgoing, view: RoomView) -> bool:
+        """Whether nobody else than whom it was made for can read it in its room now (F-002)."""
+        account, policy = self._client.account, self._policy
+        return not row.meant_for or may_read(view, row.meant_for, account, policy)
+
+    async def _keep_back(self, row: Outgoing, *, begun: bool) -> None:
+        """Say it where it may be said, or keep it until it may; its room hears that, once.
+
+        What has `begun` may be in its room already. What was due looks for a room by itself.
+        """
+        log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
+        async with self._database.transaction() as tx:
+            other = (
+                None
+                if begun or row.kind == "event"
+                else self._client.room_for(row.meant_for, self._policy)
+            )
+            if other is None:
+                await self._outbox.keep_back(tx, row.id)
+            else:
+                home = await self._conversations.in_room(tx, other, row.meant_for)
+                await self._outbox.move(tx, row.id, home, other, ELSEWHERE)
+            await self._tell_kept_back(tx, row.room_id)
+        self.wake()
+
+    async def _tell_kept_back(self, tx: Transaction, room_id: str) -> None:
+        """Once for each change of who can read there, unless only strangers are left."""
+        view = self._client.room(room_id)
+        held = await self._conversations.of_room(tx, room_id)
+        if held is None or not may_read(view, view.scope, self._client.account, self._policy):
+            return
+        key = f"kept back {await self._conversations.current_branch(tx, held.id)}"
+        await self._outbox.notice_once(tx, key, EVER, held.id, room_id, KEPT_BACK)
 
     async def _send(self, row: Outgoing, part: Part) -> bool:
         """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""
@@ -172,13 +212,18 @@ class Sender:
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
                 encrypted = row.room_id in await self._known.encrypted()
+                content = await asyncio.to_thread(content_now, row, part, now)
+                view = self._client.room(row.room_id)
+                if not self._may_read(row, view):
+                    raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,
-                    await asyncio.to_thread(content_now, row, part, now),
+                    content,
                     part.txn_id,
                     encrypted=encrypted,
                     event_type="m.room.message" if row.reacts_to is None else "m.reaction",
                     apart=row.apart,
+                    seen=view,
                 )
             await self._outbox.sent(part, event_id)
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)

@@ -20,13 +20,19 @@ STEPS = frozenset({"ready", "start", "accept", "key", "mac", "done", "cancel"})
 
 @dataclass(frozen=True, slots=True)
 class RoomBatch:
-    """What a sync says of a room we are in. `limited`: there is more before `events`."""
+    """What a sync says of a room we are in. `limited`: there is more before `events`.
+
+    `join_rule` and `history`: who may come in and who may read, "" what is neither known nor text;
+    None: nothing new.
+    """
 
     room_id: str
     events: tuple[Json, ...]
     limited: bool
     prev_batch: str | None
     encryption: bool
+    join_rule: str | None = None
+    history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,10 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
         # In whatever shape: a room that somebody marked as encrypted gets nothing in clear.
         encryption=any(map(_marks_encryption, [*state, *events])),
+        join_rule=_said([*state, *events], "m.room.join_rules", "join_rule", "invite"),
+        history=_said(
+            [*state, *events], "m.room.history_visibility", "history_visibility", "shared"
+        ),
     )
     known = [event for event in map(_state_for_nio, [*state, *events]) if event]
     return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
@@ -166,6 +176,15 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
 
 def _marks_encryption(event: Json) -> bool:
     return event["type"] == "m.room.encryption" and event.get("state_key") == ""
+
+
+def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | None:
+    """What the newest state event of a kind says; None: there is none. Without the key: `default`."""
+    found = [e["content"] for e in events if e["type"] == kind and e.get("state_key") == ""]
+    if not found:
+        return None
+    value = found[-1].get(key, default)
+    return value if isinstance(value, str) else ""
 
 
 def _is_event(event: Json) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, fits
+from wintermute.matrix.inbox import Policy, may_read
 from wintermute.matrix.outbox import Sender
 
 log = logging.getLogger(__name__)
@@ -40,13 +40,11 @@ class MatrixSpeaker:
     def fits(self, room_id: str, scope: str) -> bool:
         """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
         view = self._client.room(room_id)
-        return room_id != TERMINAL and fits(view, scope, self._client.account, self._policy)
+        return room_id != TERMINAL and may_read(view, scope, self._client.account, self._policy)
 
     def room_for(self, scope: str) -> str | None:
         """A room in which nobody has spoken yet may do (T-013)."""
-        account, policy = self._client.account, self._policy
-        views = map(self._client.room, self._client.rooms)
-        return next((view.room_id for view in views if fits(view, scope, account, policy)), None)
+        return self._client.room_for(scope, self._policy)
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Mark the event as read and write on its room."""

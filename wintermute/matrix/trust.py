@@ -12,9 +12,10 @@ from typing import Literal
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.outbox import ANYBODY
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
-from wintermute.matrix.inbox import PERSON, Account, Policy, RoomView, is_direct
+from wintermute.matrix.inbox import Account, Policy, RoomView, is_direct, scope_of
 from wintermute.matrix.people import NOBODY, PeopleStore, Person, Verdict, fingerprint
 
 log = logging.getLogger(__name__)
@@ -84,11 +85,7 @@ async def room_conversation(
     tx: Transaction, conversations: Conversations, view: RoomView, account: Account, policy: Policy
 ) -> str:
     """The conversation of a room, by who is in it now."""
-    scope = f"room:{view.room_id}"
-    if is_direct(view, account, policy):
-        person = next(user for user in view.members if user != account.user_id)
-        scope = f"{PERSON}{person}"
-    return await conversations.in_room(tx, view.room_id, scope)
+    return await conversations.in_room(tx, view.room_id, scope_of(view, account, policy))
 
 
 class Trust:
@@ -181,16 +178,23 @@ class Trust:
                 return
             conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
             notice = changed_notice(person)
-            await self._outbox.say(tx, conversation, room_id, notice, kind="notice", apart=True)
+            await self._notice(tx, conversation, room_id, notice, apart=True)
             owners = [
                 v for v in await self._rooms_with(tx, self._policy.owner) if self._is_direct(v)
             ]
             if owners and self._policy.owner != person.user_id:
                 conversation, room_id = await self._conversation(tx, owners[0]), owners[0].room_id
-                await self._outbox.say(tx, conversation, room_id, notice, kind="notice")
+                await self._notice(tx, conversation, room_id, notice)
             await self._store.told(tx, person)
         self._client.people.told(person)
         log.warning("identity changed user=%s", person.user_id)
+
+    async def _notice(
+        self, tx: Transaction, conversation: str, room_id: str, text: str, *, apart: bool = False
+    ) -> None:
+        await self._outbox.say(
+            tx, conversation, room_id, text, kind="notice", meant_for=ANYBODY, apart=apart
+        )
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Where somebody is or is asked in, and we are still: first what is theirs alone."""

@@ -19,3 +19,8 @@ EventKind = Literal[
 def event(kind: EventKind, event_id: str, text: str) -> str:
     """The event as the model sees it; nothing in `text` can close or open a tag of ours."""
     return f'<event kind="{kind}" id="{event_id}">\n{untagged(text.strip())}\n</event>'
+
+
+def text_of(body: str) -> str:
+    """What such an event tells, without its tags."""
+    return body.partition("\n")[2].removesuffix("\n</event>")

@@ -15,7 +15,7 @@ from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.outbox import TERMINAL, Late
+from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
 from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import REMINDER
 from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
@@ -193,4 +193,4 @@ class Firing:
 
 def _whose(task: Task) -> str:
     """The scope that must fit wherever it is said; a task of all rooms fits anywhere."""
-    return "" if task.scope == EVERYWHERE else task.scope
+    return ANYBODY if task.scope == EVERYWHERE else task.scope

@@ -23,10 +23,10 @@ from wintermute.delegation.means import ROLE
 from wintermute.delegation.reports import last_step
 from wintermute.delegation.telling import Told, Words
 from wintermute.loom.records import Cast
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import ANYBODY, TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.schedule.homes import Homes
-from wintermute.schedule.words import failed, put_off, withheld
+from wintermute.schedule.words import failed, put_off
 from wintermute.tasks.claiming import mark
 from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
 from wintermute.tasks.records import EVERYWHERE, Task
@@ -281,10 +281,11 @@ class Runs:
         occurrence, zone = run.occurrence, self._tasks.zone
         await self._runs.put_off(tx, occurrence.seq, until)
         home = await self._conversations.get(occurrence.conversation_id)
-        if await self._may_say(run):
-            key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
-            text = put_off(run.task, outcome.text, until, zone)
-            await self._outbox.notice_once(tx, key, ALWAYS, home.id, home.room_id, text)
+        key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
+        text = put_off(run.task, outcome.text, until, zone)
+        await self._outbox.notice_once(
+            tx, key, ALWAYS, home.id, home.room_id, text, meant_for=_meant_for(run)
+        )
 
     async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
         """The error is kept and told, also of a silent task (T-048, T-050)."""
@@ -297,12 +298,9 @@ class Runs:
             outbox_id = await self._say(tx, run, text)
         await self._runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
-    async def _say(self, tx: Transaction, run: Run, text: str) -> str | None:
-        """Tell the room; None when it was told only that there is something it may not know."""
+    async def _say(self, tx: Transaction, run: Run, text: str) -> str:
+        """Tell the room; if others can read there by then, it waits for where they cannot (F-002)."""
         home = await self._conversations.get(run.occurrence.conversation_id)
-        if not await self._may_say(run):
-            await self._outbox.say(tx, home.id, home.room_id, withheld(run.occurrence))
-            return None
         return await self._outbox.say(
             tx,
             home.id,
@@ -310,14 +308,12 @@ class Runs:
             text,
             kind="event",
             cast_id=run.cast.id,
-            meant_for="" if run.task.scope == EVERYWHERE else run.scope,
+            meant_for=_meant_for(run),
         )
 
-    async def _may_say(self, run: Run) -> bool:
-        """Whether nobody has come in since who must not know of it (M-010)."""
-        home = await self._conversations.get(run.occurrence.conversation_id)
-        fits = self._speaker.fits(home.room_id, home.scope)
-        return fits and (home.scope == run.scope or run.scope.startswith("room:"))
+
+def _meant_for(run: Run) -> str:
+    return ANYBODY if run.task.scope == EVERYWHERE else run.scope
 
 
 def _is_in(run: Run, conversation_id: str) -> bool:

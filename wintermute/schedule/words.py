@@ -4,7 +4,6 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import spoken
-from wintermute.tasks.occurrences import Occurrence
 from wintermute.tasks.records import Task
 from wintermute.text import shortened
 
@@ -21,10 +20,6 @@ NEVER_AGAIN = (
     " resume it."
 )
 PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
-WITHHELD = (
-    "A task of one of you has run here. Its result is not meant for everybody who is here by now,"
-    " so I keep it to myself: `wintermute task show {id}` has it."
-)
 CONTENT_CHARACTERS = 120
 WHY_CHARACTERS = 600
 
@@ -44,11 +39,6 @@ def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
     return PUT_OFF.format(
         id=task.id, content=_content(task), why=why.rstrip("."), when=spoken(until, zone)
     )
-
-
-def withheld(run: Occurrence) -> str:
-    """Somebody came in since a private task was made here (T-013)."""
-    return WITHHELD.format(id=run.task_id)
 
 
 def _content(task: Task) -> str:

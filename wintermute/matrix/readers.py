@@ -1,0 +1,28 @@
+"""Why a chat that looks like one of two is not: said once, when somebody speaks there (F-014)."""
+
+from wintermute.matrix.inbox import RoomView
+from wintermute.matrix.trust import harmless_id
+
+READERS = frozenset({"m.room.member", "m.room.join_rules", "m.room.history_visibility"})
+"""Events that change who can read in a room."""
+NOT_PRIVATE = (
+    "{why}, so this is not a chat of the two of us: our private memory stays out of it{mention}. "
+    "Once we are alone here, I go on where the two of us were."
+)
+ONLY_MENTIONED = ", and I answer only messages that mention me"
+MOST_NAMES = 3
+
+
+def not_private(room: RoomView, us: str, person: str) -> str:
+    """Who or what makes a room more than a chat with one person; "" when nothing does."""
+    others = sorted(room.readers - {us, person})
+    names = ", ".join(f"`{harmless_id(user, 'somebody')}`" for user in others[:MOST_NAMES])
+    if len(others) > MOST_NAMES:
+        names += " and others"
+    if others and room.invited.issuperset(others):
+        return f"{names} {'has' if len(others) == 1 else 'have'} been invited"
+    if others:
+        return f"{names} can read what is said here"
+    if room.history == "world_readable":
+        return "Anybody may read what is said in this room"
+    return "Anybody may join this room" if room.is_open else ""
