@@ -127,6 +127,9 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
         assert await house.deliver() == ["tea (was due 08:00, 2 missed)"]
 
 
+OPEN_RULES = ("public", "restricted", "knock_restricted", "org.example.anything", "")
+
+
 @pytest.mark.parametrize(
     ("view", "scope", "expected"),
     [
@@ -141,6 +144,13 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
         (room_of(BOB, EVE), OURS, True),
         (room_of(EVE), OURS, False),
         (room_of(invited=(ANN,)), OURS, False),
+        *((replace(room_of(ANN), join_rule=rule), MINE, True) for rule in ("private", "knock")),
+        *((replace(room_of(ANN), join_rule=rule), MINE, False) for rule in OPEN_RULES),
+        *((replace(room_of(ANN), join_rule=rule), OURS, True) for rule in OPEN_RULES),
+        *((replace(room_of(ANN), history=kind), MINE, True) for kind in ("invited", "joined")),
+        *((replace(room_of(ANN), history=kind), MINE, False) for kind in ("world_readable", "")),
+        (room_of(ANN), "room:!other", False),
+        (room_of(ANN), "global", False),
         (RoomView("!room", {}, frozenset(), encrypted=False), OURS, False),
         (RoomView(TERMINAL, {}, frozenset(), encrypted=False), MINE, False),
     ],
@@ -148,7 +158,7 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
 def test_what_is_promised_is_said_to_whom_it_is_promised(
     view: RoomView, scope: str, expected: bool
 ) -> None:
-    """T-013, A-3: to nobody in an empty room, and to strangers alone in none."""
+    """T-013, A-3, F-003: to nobody in an empty room, to strangers alone in none, in private behind doors."""
     assert may_read(view, scope, ACCOUNT, POLICY) is expected
 
 

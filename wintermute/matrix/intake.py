@@ -173,7 +173,10 @@ class Intake:
     async def _rescope(self, tx: Transaction, view: RoomView) -> str | None:
         """The conversation of a room in the scope of who can read there; None: it was in that."""
         scope = scope_of(view, self._client.account, self._policy)
-        return await self._conversations.rescope(tx, view.room_id, scope)
+        conversation = await self._conversations.rescope(tx, view.room_id, scope)
+        if conversation is not None:
+            log.info("readers changed room=%s scope=%s", view.room_id, scope)
+        return conversation
 
     async def _own(self, tx: Transaction, event: Json, room_id: str) -> None:
         """Know an event of ours again: somebody may react to it before its sender is answered."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -143,7 +144,7 @@ class Sender:
     async def _deliver(self, row: Outgoing) -> None:
         found = await self._outbox.parts(row.id)
         if not self._may_read(row, self._client.room(row.room_id)):
-            await self._keep_back(row, begun=bool(found))
+            await self._keep_back(row, begun=await self._has_begun(row, found))
             return
         if not found:
             device_id = self._client.account.device_id
@@ -160,10 +161,16 @@ class Sender:
         account, policy = self._client.account, self._policy
         return not row.meant_for or may_read(view, row.meant_for, account, policy)
 
+    async def _has_begun(self, row: Outgoing, found: Sequence[Part]) -> bool:
+        """Whether anything of it is in its room. Raises: HomeserverUnavailable when that cannot be told."""
+        tried = [part for part in found if part.attempts and not part.sent]
+        there = [await self._find(row.room_id, part) for part in tried]
+        return any(part.sent for part in found) or any(there)
+
     async def _keep_back(self, row: Outgoing, *, begun: bool) -> None:
         """Say it where it may be said, or keep it until it may; its room hears that, once.
 
-        What has `begun` may be in its room already. What was due looks for a room by itself.
+        What has `begun` goes on in its own room only. What was due looks for a room by itself.
         """
         log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
         async with self._database.transaction() as tx:

@@ -1,0 +1,271 @@
+"""Who can read what the bot says is decided when it is said, by who is in the room then.
+
+Eve is in nobody's `allowed_users`. She comes in without a word, as people do.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
+from tests.world.bot import Bot
+from tests.world.model import Fail, ModelServer, Slow, Text
+from tests.world.person import Person
+from tests.world.proxy import Answer, Proxy, Request, pass_before
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.conversation import words
+from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
+
+SECRET = "you earn 4711 a month"
+LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
+DOWN = Answer(502, b"<html>")
+encrypted_or_not = pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+
+
+def bodies(person: Person, chat: str) -> list[str]:
+    return [event.body for event in person.messages(chat)]
+
+
+def knows(person: Person, chat: str, word: str = "4711") -> bool:
+    """Whether somebody has read a word in a chat."""
+    return any(word in body for body in bodies(person, chat))
+
+
+async def slip_in(guest: Person, host: Person, chat: str) -> None:
+    """Come in and say nothing."""
+    await host.invite(chat, guest.user_id)
+    await guest.join(chat)
+
+
+async def slip_out(guest: Person, host: Person, chat: str) -> None:
+    await guest.leave(chat)
+    await host.until(lambda: guest.user_id not in host.members(chat))
+
+
+async def hears(person: Person, chat: str, text: str) -> None:
+    await person.wait_for(chat, lambda message: message.body == text)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for a row of the daemon's; what it writes says nothing when it is there."""
+    async with asyncio.timeout(60):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def scope(daemon: Bot, chat: str) -> str:
+    [row] = daemon.rows("SELECT scope FROM conversations WHERE room_id = ?", chat)
+    return str(row["scope"])
+
+
+@encrypted_or_not
+async def test_who_joins_while_the_model_answers_reads_none_of_it(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+) -> None:
+    """F-003 a, F-004: the cast ends at once, however long the model would go on."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    model.script(Slow(asyncio.Event(), Text(SECRET)))
+    await ann.send(chat, "what do I earn?")
+    await model.request_arrived(1)
+    await slip_in(eve, ann, chat)
+    await hears(ann, chat, words.JOINED)
+    [cast] = daemon.rows("SELECT state, reason FROM casts")
+    assert (cast["state"], cast["reason"]) == ("truncated", "joined")
+    assert scope(daemon, chat) == f"room:{chat}"
+    await ask(ann, chat, daemon, "and now?")
+    await model.request_arrived(2)
+    assert "what do I earn" not in asked(model)
+
+
+async def test_a_result_is_kept_for_whom_it_was_made(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-003 b, F-002: it comes when the chat is private again, and the room heard so once."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    model.keyed(handing_out(release))
+    await ask(ann, chat, daemon, "hand out 4711")
+    await model.request_arrived(3)
+    await slip_in(eve, ann, chat)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    release.set()
+    await hears(ann, chat, KEPT_BACK)
+    assert "kept" in (await daemon.command("status"))[1] or not knows(ann, chat, "did 4711")
+    await slip_out(eve, ann, chat)
+    await ann.wait_for(chat, lambda message: "did 4711" in message.body)
+    assert bodies(ann, chat).count(KEPT_BACK) == 1
+    assert not knows(eve, chat)
+
+
+@encrypted_or_not
+async def test_an_answer_that_waited_for_the_homeserver_is_judged_when_it_is_sent(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
+) -> None:
+    """F-003 c, F-002: the daemon was killed meanwhile; in another chat of hers Ann has it at once."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    model.script(Text(SECRET))
+    proxy.before = down_for_sends
+    await ann.send(chat, "what do I earn?")
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox")))
+    await daemon.kill()
+    await slip_in(eve, ann, chat)
+    other = await ann.create_room([daemon.user_id])
+    proxy.before = pass_before
+    await daemon.start()
+    await hears(ann, chat, KEPT_BACK)
+    await hears(ann, other, ELSEWHERE + SECRET)
+    assert not knows(ann, chat)
+    assert not knows(eve, chat)
+
+
+def down_for_sends(request: Request) -> Answer | None:
+    return DOWN if "/send/" in request.path else None
+
+
+def limited_for_sends(request: Request) -> Answer | None:
+    return LIMITED if "/send/" in request.path else None
+
+
+async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_in(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-003 d, F-004: the model is asked nothing of it any more."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(lambda seen: Fail(503))
+    await ann.send(chat, "is 4711 much?")
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
+    model.keyed(lambda seen: Text(SECRET))
+    asked_before = len(model.requests)
+    await slip_in(eve, ann, chat)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await daemon.restart()  # what waits is tried again at once
+    await hears(ann, chat, words.JOINED)
+    assert len(model.requests) == asked_before
+
+
+@encrypted_or_not
+async def test_the_answer_of_a_command_that_waited_is_not_shown_to_who_came_in(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
+) -> None:
+    """F-003 e: the homeserver asked us to slow down, and Ben is allowed to talk with us too."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    chat = await room(ann, daemon, encrypted=encrypted)
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ann, chat, daemon, "remember it")
+    proxy.before = limited_for_sends
+    await ann.send(chat, "/memory")
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")))
+    await slip_in(ben, ann, chat)
+    await ben.until(lambda: ben.user_id in ann.members(chat))
+    proxy.before = pass_before
+    await hears(ann, chat, KEPT_BACK)
+    assert not knows(ben, chat, "- Ann earns")
+    await ann.kick(chat, ben.user_id)
+    await ann.wait_for(chat, lambda message: "- Ann earns 4711" in message.body)
+
+
+async def test_an_invitation_that_was_declined_erases_nothing(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-001, F-014, X-031: while she is invited the bot says once why it is silent."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await ask(ann, chat, daemon, "my cat is Rex")
+    await ann.invite(chat, eve.user_id)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    for text in ("one", "two"):
+        await ann.send(chat, text)
+    await ann.wait_for(chat, lambda message: "has been invited" in message.body)
+    await ask(ann, chat, daemon, "who am I?")
+    assert "Rex" not in asked(model)
+    told = [body for body in bodies(ann, chat) if "has been invited" in body]
+    assert len(told) == 1
+    assert f"`{eve.user_id}`" in told[0]
+    assert "mention" in told[0]
+    await eve.leave(chat)
+    await until(lambda: scope(daemon, chat) == f"person:{ann.user_id}")
+    await ask(ann, chat, daemon, "and my cat?")
+    assert ("Rex" in asked(model), "who am I" in asked(model)) == (True, False)
+
+
+async def test_who_came_while_we_were_down_is_seen_at_the_start(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-001: also beyond one page of messages; and the private branch goes on when they are gone."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await ask(ann, chat, daemon, "my cat is Rex")
+    await daemon.stop()
+    await slip_in(eve, ann, chat)
+    await daemon.start()
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await daemon.stop()
+    await slip_out(eve, ann, chat)
+    await daemon.start()
+    await ask(ann, chat, daemon, "and my cat?")
+    assert "Rex" in asked(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "why"),
+    [
+        ("m.room.join_rules", {"join_rule": "public"}, "Anybody may join"),
+        ("m.room.join_rules", {"join_rule": "knock_restricted", "allow": []}, "Anybody may join"),
+        ("m.room.history_visibility", {"history_visibility": "world_readable"}, "Anybody may read"),
+    ],
+    ids=["public", "restricted", "world-readable"],
+)
+async def test_a_room_that_others_may_read_is_never_private(
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    model: ModelServer,
+    kind: str,
+    content: dict[str, object],
+    why: str,
+) -> None:
+    """F-003: it says so once; what was said in private goes on when it is private again."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ann, chat, daemon, "remember it")
+    _, before = await ann.api("GET", f"/_matrix/client/v3/rooms/{chat}/state/{kind}")
+    await ann.api("PUT", f"/_matrix/client/v3/rooms/{chat}/state/{kind}", content)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await ann.send(chat, "hello?")
+    await ann.wait_for(chat, lambda message: why in message.body)
+    await ask(ann, chat, daemon, "what do I earn?")
+    assert "4711" not in asked(model)
+    await ann.api("PUT", f"/_matrix/client/v3/rooms/{chat}/state/{kind}", before)
+    await until(lambda: scope(daemon, chat) == f"person:{ann.user_id}")
+    await ask(ann, chat, daemon, "and now?")
+    assert "4711" in asked(model)
+
+
+async def test_what_a_group_said_acts_on_nobodys_own_memory(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-004: Ben asks and leaves before the model is back; Ann alone is left with the bot."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await room(ann, daemon, ben)
+    model.script(Slow(asyncio.Event(), Text("never")))
+    await ben.send(chat, "remember this", **{"m.mentions": {"user_ids": [daemon.user_id]}})
+    await model.request_arrived(1)
+    await ben.leave(chat)
+    await hears(ann, chat, words.LEFT)
+    model.script(Slow(asyncio.Event(), Text("never")), Text("hello Ann"))
+    assert scope(daemon, chat) == f"person:{ann.user_id}"
+    assert len(model.requests) == 1
