@@ -195,16 +195,19 @@ class Rooms:
         self._speaker.speak(row.room_id)
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
-        scope = await self._casting.scope(row)
-        said = outdated(row, scope) or await self._prepared(row, stop)
+        before = await self._casting.scope(row)
+        said = None if outdated(row, before) else await self._prepared(row, stop)
         async with self._database.transaction() as tx:
             if not await self._inbox.begin(tx, row.event_id):
                 return  # `/stop` has answered
-            scope, before = await self._casting.scope(row), scope
-            if scope != before:  # what was prepared is for those who could read here then
-                said = outdated(row, scope)
-            answer = said or await self._commands.answer(tx, row)
-            await self._casting.reply(tx, row, answer, meant_for=scope)
+            now = await self._casting.scope(row)
+            if refusal := outdated(row, now):
+                await self._casting.reply(tx, row, refusal)
+            elif said is not None:  # made for those who could read here when it was
+                await self._casting.reply(tx, row, said, meant_for=before)
+            else:
+                answer = await self._commands.answer(tx, row)
+                await self._casting.reply(tx, row, answer, meant_for=now)
 
     async def _prepared(self, row: Waiting, stop: Stop) -> str | None:
         """What a command does outside of a transaction; the answer, if that was all."""

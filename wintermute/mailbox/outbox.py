@@ -19,7 +19,7 @@ ANYBODY = ""
 TERMINAL = "terminal"
 """The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
-NOT_ALONE = "meant for one person, who is not alone there any more"
+NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to, apart FROM outbox"
