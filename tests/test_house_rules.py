@@ -221,3 +221,10 @@ def test_continuous_integration_runs_the_command_of_the_readme() -> None:
     )
     for name in ("README.md", ".ci/run"):
         assert command in (ROOT / name).read_text("utf-8").splitlines()
+
+
+def test_the_readme_tests_the_clone_before_it_wants_an_account() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    steps = (".venv/bin/wintermute demo\n", ".venv/bin/python -m pytest\n", "wintermute init ")
+    places = [readme.index(step) for step in steps]
+    assert places == sorted(places)
