@@ -4,8 +4,10 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -213,6 +215,35 @@ def test_imports_point_downwards() -> None:
         [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def imported(names: list[str]) -> set[str]:
+    """The top-level modules that these files import, without Python's own and ours."""
+    found = set()
+    for name in names:
+        for node in ast.walk(parsed(name)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").split(".")[0])
+    return found - sys.stdlib_module_names - {"wintermute", "tests"}
+
+
+def test_what_is_imported_is_a_dependency_of_our_own() -> None:
+    """What comes along with another package today may be gone with its next version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    declared = {
+        re.split(r"[^\w.-]", line)[0].lower(): line.partition(";")[0]
+        for line in project["dependencies"]
+    }
+    providers = packages_distributions()
+    missing = {
+        module
+        for module in imported(python_files("wintermute/"))
+        if not {name.lower() for name in providers.get(module, [module])} & declared.keys()
+    }
+    assert missing == set()
+    assert [line for line in declared.values() if ">=" not in line] == []
 
 
 def test_continuous_integration_runs_the_command_of_the_readme() -> None:
