@@ -1,5 +1,6 @@
 """Changes with their way back: three states are compared, and a later edit is never lost."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -341,6 +342,30 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
             "SELECT 1 FROM change_sets UNION ALL SELECT 1 FROM changes"
         )
         assert rows == []
+
+
+def copies_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.before-*")}
+
+
+async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) -> None:
+    """M-030: what is forgotten is in them; files that only look like them stay."""
+    clock = FakeClock()
+    ends = (".before-0002", ".before-0002-wal", ".before-0003", ".before-mine", ".before-00041")
+    names = [f"wintermute.db{end}" for end in ends]
+    async with _stores(tmp_path, clock) as stores:
+        for name in names:
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (clock.now().timestamp(),) * 2)
+        clock.advance(86_400)
+        os.utime(tmp_path / names[2], (clock.now().timestamp(),) * 2)
+        expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+        clock.advance((KEPT - timedelta(days=1)).total_seconds())
+        await expiry.purge()
+        assert copies_in(tmp_path) == set(names)
+        clock.advance(60)
+        await expiry.purge()
+        assert copies_in(tmp_path) == set(names[2:])
 
 
 @asynccontextmanager

@@ -1,6 +1,9 @@
 """`wintermute memory`: what is remembered, in the terminal."""
 
 import json
+import os
+import sqlite3  # noqa: TID251  the schema of before, made from outside
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from tests.world.terminal import PASSWORD, Terminal
 from wintermute.clock import SystemClock
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
+from wintermute.db.database import shipped_migrations
+from wintermute.db.migrate import migrate
 from wintermute.ids import new_id
 
 OWNER = "person:@you:example.org"
@@ -133,6 +138,27 @@ def test_forgetting_is_for_good(terminal: Terminal) -> None:
     gone = terminal.refuses("memory", "forget", fact_id)
     assert gone == f"wintermute: no memory {fact_id}: `wintermute memory list` shows ids"
     assert terminal.json("memory", "forget")["facts"] == 0
+
+
+def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) -> None:
+    """M-030: an upgrade makes one, and in there nothing is ever forgotten."""
+    path = terminal.data / "wintermute.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, path, [step for step in shipped_migrations() if step.number <= 5])
+    connection.close()
+    fact_id = terminal.json("memory", "add", "The zimtkanarie sings")["id"]
+    (copy,) = terminal.data.glob("*.before-*")
+    made = datetime(2026, 3, 7, 12, tzinfo=UTC)
+    os.utime(copy, (made.timestamp(), made.timestamp()))
+    assert terminal.json("memory", "forget")["copies"] == [
+        {"file": str(copy), "until": "2026-04-06T12:00:00.000000+00:00"}
+    ]
+    assert terminal.says("memory", "forget", fact_id).splitlines()[1:] == [
+        "a copy from before the upgrade of 2026-03-07 may still hold it until 2026-04-06:"
+        f" delete {copy} to end it now"
+    ]
+    copy.unlink()
+    assert terminal.json("memory", "forget")["copies"] == []
 
 
 def test_an_export_that_fails_leaves_the_file_of_before(terminal: Terminal) -> None:

@@ -4,8 +4,10 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -215,9 +217,45 @@ def test_imports_point_downwards() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def imported(names: list[str]) -> set[str]:
+    """The top-level modules that these files import, without Python's own and ours."""
+    found = set()
+    for name in names:
+        for node in ast.walk(parsed(name)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").split(".")[0])
+    return found - sys.stdlib_module_names - {"wintermute", "tests"}
+
+
+def test_what_is_imported_is_a_dependency_of_our_own() -> None:
+    """What comes along with another package today may be gone with its next version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    declared = {
+        re.split(r"[^\w.-]", line)[0].lower(): line.partition(";")[0]
+        for line in project["dependencies"]
+    }
+    providers = packages_distributions()
+    missing = {
+        module
+        for module in imported(python_files("wintermute/"))
+        if not {name.lower() for name in providers.get(module, [module])} & declared.keys()
+    }
+    assert missing == set()
+    assert [line for line in declared.values() if ">=" not in line] == []
+
+
 def test_continuous_integration_runs_the_command_of_the_readme() -> None:
     command = (
         "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/python -m pytest"
     )
     for name in ("README.md", ".ci/run"):
         assert command in (ROOT / name).read_text("utf-8").splitlines()
+
+
+def test_the_readme_tests_the_clone_before_it_wants_an_account() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    steps = (".venv/bin/wintermute demo\n", ".venv/bin/python -m pytest\n", "wintermute init ")
+    places = [readme.index(step) for step in steps]
+    assert places == sorted(places)

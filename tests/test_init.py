@@ -12,6 +12,7 @@ from wintermute.config.schema import Config
 from wintermute.config.write import starter_config
 from wintermute.templates import shipped_prompts
 
+ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {"WINTERMUTE_PASSWORD": "x"}
 
 
@@ -48,6 +49,21 @@ def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -
         assert text.count(line) == 1
     assert "qdrant" not in text
     assert text.count("# EDIT: ") == 6
+
+
+def test_what_nobody_has_edited_is_nobodys_configuration(
+    tmp_path: Path, python: Interpreter
+) -> None:
+    """As in the folder of a checkout, whose config.yaml is the one that `init` writes."""
+    (tmp_path / "config.yaml").write_bytes((ROOT / "config.yaml").read_bytes())
+    env = {"PATH": os.defpath, **ENVIRONMENT}
+    told = "config.yaml: matrix.homeserver is still the example: change the lines marked EDIT\n"
+    done = python.run("run", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr.decode()) == (2, f"wintermute: {told}")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    checked = python.run("check", cwd=tmp_path, env=env)
+    assert checked.returncode == 1
+    assert f"fail  config: {told}" in checked.stdout.decode()
 
 
 def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpreter) -> None:

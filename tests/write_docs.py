@@ -1,4 +1,4 @@
-"""Writes the parts of docs/ that the program itself knows: `python -m tests.write_docs`."""
+"""Writes what the program itself knows: parts of docs/, config.yaml. `python -m tests.write_docs`."""
 
 import dataclasses
 import json
@@ -12,6 +12,7 @@ from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
 from wintermute.config.scalars import expected
 from wintermute.config.schema import Config, Secret
+from wintermute.config.write import starter_config
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
@@ -170,9 +171,13 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"configuration.md": configuration, "commands.md": command_line}
+PAGES = {
+    "docs/configuration.md": configuration,
+    "docs/commands.md": command_line,
+    "config.yaml": starter_config,
+}
 
 
 if __name__ == "__main__":
     for page, text in PAGES.items():
-        (DOCS / page).write_text(text(), "utf-8")
+        (DOCS.parent / page).write_text(text(), "utf-8")

@@ -10,6 +10,7 @@ from wintermute.cli.opening import open_config
 from wintermute.cli.options import CONFIG, config_option, json_option
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Backend, Config
+from wintermute.config.write import UNTOUCHED, is_untouched
 from wintermute.errors import ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.report import Fact
 from wintermute.llm.probe import probe as ask_model
@@ -29,7 +30,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
     Example: wintermute check --config ~/wintermute/config.yaml
     """
     config = open_config(ctx, level="error")
-    facts = [Fact("config", "ok", str(ctx.meta[CONFIG]))]
+    path = str(ctx.meta[CONFIG])
+    untouched = Fact("config", "fail", f"{path}: {UNTOUCHED}")
+    facts = [untouched if is_untouched(config) else Fact("config", "ok", path)]
     show(ctx, facts + asyncio.run(_probe(config)), as_json=as_json)
 
 

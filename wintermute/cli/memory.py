@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from wintermute.changes.records import Reason
+from wintermute.changes.store import KEPT
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.options import config_option, json_option, write_whole
 from wintermute.cli.stores import scope_option, tell, with_stores
@@ -146,11 +147,14 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     Example: wintermute memory forget fact_0123456789abcdef
     """
 
-    async def work(stores: Stores, _: Config) -> Forgotten:
-        return await forget(stores, await _facts(stores, fact_ids))
+    async def work(stores: Stores, config: Config) -> tuple[Forgotten, ZoneInfo]:
+        done = await forget(stores, await _facts(stores, fact_ids))
+        return done, ZoneInfo(config.timezone)
 
-    done = with_stores(ctx, work)
-    tell(ctx, dataclasses.asdict(done), *_forgotten_lines(done), as_json=as_json)
+    done, zone = with_stores(ctx, work)
+    copies = [{"file": str(copy.path), "until": stamp(copy.made_at + KEPT)} for copy in done.copies]
+    values = {**dataclasses.asdict(done), "copies": copies}
+    tell(ctx, values, *_forgotten_lines(done, zone), as_json=as_json)
     if done.unfinished:
         raise WintermuteError(
             f"not finished: {done.unfinished} messages about it are still to be answered or sent;"
@@ -162,12 +166,18 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
         )
 
 
-def _forgotten_lines(done: Forgotten) -> Iterator[str]:
+def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
     yield f"forgotten: {done.facts}; erased in {done.records} messages, answers and prompts"
     for fact_id in done.short:
         yield f"{fact_id} is short: erased only where it was learnt or shown, look for other places"
     if done.quoted:
         yield f"still says it, change or forget it there: {', '.join(done.quoted)}"
+    for copy in done.copies:
+        made, until = (at.astimezone(zone).date() for at in (copy.made_at, copy.made_at + KEPT))
+        yield (
+            f"a copy from before the upgrade of {made} may still hold it until {until}: "
+            f"delete {copy.path} to end it now"
+        )
 
 
 @command.command("export")

@@ -7,10 +7,12 @@ import click
 
 from wintermute.cli.log import configure_logging
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import REDACT, config_option
+from wintermute.cli.options import CONFIG, REDACT, config_option
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
+from wintermute.config.write import UNTOUCHED, is_untouched
 from wintermute.daemon import run_daemon
+from wintermute.errors import ConfigurationError
 
 
 @click.command("run")
@@ -29,6 +31,8 @@ def command(ctx: click.Context) -> None:
     def opened() -> Config:
         """What the file says now. What was a secret before is hidden from the logs as well."""
         config = open_config(ctx, level=None)
+        if is_untouched(config):
+            raise ConfigurationError(f"{ctx.meta[CONFIG]}: {UNTOUCHED}")
         hides.append(ctx.meta[REDACT])
         ctx.meta[REDACT] = redact
         configure_logging(config.log.level, redact, environment())

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from wintermute.commands.stores import Stores
+from wintermute.db import Copy
 from wintermute.db.traces import traces
 from wintermute.memory.records import Fact
 
@@ -25,6 +26,8 @@ class Forgotten:
     """Memories too short to be recognised in conversations they were not learnt from."""
     quoted: tuple[str, ...]
     """What still says it, and is a person's to change."""
+    copies: tuple[Copy, ...]
+    """Copies of the database from before upgrades, which may still hold it."""
     scrubbed: bool
     """Whether no trace is left in the free space of the database either."""
 
@@ -62,6 +65,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=await _quoted(stores, facts, telling),
+        copies=tuple(await stores.database.copies()),
         scrubbed=await stores.database.scrub(),
     )
 

@@ -16,12 +16,19 @@ HEAD = """\
 
 """
 SECRETS = {"password": "{env: WINTERMUTE_PASSWORD}"}
+UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
 PLAIN = re.compile(r"[A-Za-z][\w./-]*")
 
 
 def starter_config() -> str:
     """The text of a new config.yaml, with placeholders for what only its owner knows."""
     return HEAD + "\n".join(_section(Config, "")) + "\n"
+
+
+def is_untouched(config: Config) -> bool:
+    """Whether nobody has said yet where the bot lives: the address is still the example's."""
+    (field,) = (f for f in dataclasses.fields(config.matrix) if f.name == "homeserver")
+    return bool(config.matrix.homeserver == field.metadata["example"])
 
 
 def _section(shape: Any, indent: str) -> Iterator[str]:

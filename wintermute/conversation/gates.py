@@ -29,7 +29,7 @@ class Gates:
             return before
         verdict = toolbox.accept(call)
         if any(call.id == other.id for other in turn.calls[:n]):  # L-016
-            verdict = Rejected(TWICE)
+            verdict = Rejected(TWICE, verdict.args)
         if before is None:
             async with self._database.transaction() as tx:
                 await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)

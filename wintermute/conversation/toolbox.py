@@ -105,7 +105,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A call that may not; `reason` is what the model is told."""
+    """A call that may not; `reason` is what the model is told. No `args`: they are no object."""
 
     reason: str
     args: Json | None = None
@@ -143,22 +143,31 @@ class Toolbox:
 
     def accept(self, call: Call) -> Accepted | Rejected:
         """Whether a call may run: known name, JSON arguments, schema obeyed (L-029, L-030)."""
+        args = _arguments(call)
         tool = self._tools.get(call.name)
         if tool is None:
             available = ", ".join(self._tools) or "none"
-            return Rejected(f"unknown tool: {call.name}. Available: {available}")
-        try:
-            args: Any = json.loads(call.arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            return Rejected(f"arguments are not valid JSON: {error}")
-        if not isinstance(args, dict):
-            return Rejected("arguments must be a JSON object")
-        if _too_deep(args):
-            return Rejected(f"arguments are nested deeper than {DEEPEST} levels")
+            told = f"unknown tool: {call.name}. Available: {available}"
+            return Rejected(told, None if isinstance(args, str) else args)
+        if isinstance(args, str):
+            return Rejected(args)
         if tool.name == DONE:
             return _accept_done(tool, args)
         problem = _breach(tool.parameters, args)
         return Rejected(problem, args) if problem else Accepted(tool, args)
+
+
+def _arguments(call: Call) -> Json | str:
+    """What a tool can be given, or what is wrong with it."""
+    try:
+        args: Any = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        return f"arguments are not valid JSON: {error}"
+    if not isinstance(args, dict):
+        return "arguments must be a JSON object"
+    if _too_deep(args):
+        return f"arguments are nested deeper than {DEEPEST} levels"
+    return args
 
 
 def _too_deep(args: Json) -> bool:

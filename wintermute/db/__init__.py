@@ -2,8 +2,10 @@
 
 from wintermute.db.database import Database, Row, Transaction, open_database
 from wintermute.db.driver import Error, IntegrityError, OperationalError
+from wintermute.db.migrate import Copy
 
 __all__ = [
+    "Copy",
     "Database",
     "Error",
     "IntegrityError",

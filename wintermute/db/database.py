@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Protocol, cast
 import aiosqlite
 
 from wintermute.db import driver
-from wintermute.db.migrate import Migration, migrate, migrations
+from wintermute.db.migrate import Copy, Migration, copies, expire_copies, migrate, migrations
 from wintermute.errors import DatabaseUnusable, DiskFull, WintermuteError
 
 NO_ROOM = ("disk is full", "disk I/O error")  # the second when its log cannot grow
@@ -99,6 +100,14 @@ class Database:
                 return False
             found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(next(iter(found))[0] == 0)
+
+    async def copies(self) -> list[Copy]:
+        """The copies from before upgrades that are still there, oldest first."""
+        return await asyncio.to_thread(copies, self._path)
+
+    async def expire_copies(self, before: datetime) -> None:
+        """Delete the copies that were made before then."""
+        await asyncio.to_thread(expire_copies, self._path, before)
 
     async def version(self) -> int:
         """A number that is another one after every commit, whoever made it."""

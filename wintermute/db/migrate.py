@@ -1,14 +1,21 @@
 """Numbered migrations: forward only, one transaction each, a copy of the file before the first."""
 
+import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wintermute.errors import DatabaseUnusable
 
+log = logging.getLogger(__name__)
+
 NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal)?")
+"""What the name of a copy ends with; or of what SQLite puts beside one that somebody looks into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,36 @@ class Migration:
     number: int
     name: str
     sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of the database from before an upgrade. Nothing is ever forgotten in there."""
+
+    path: Path
+    made_at: datetime
+
+
+def copies(path: Path) -> list[Copy]:
+    """The copies of a database that are still there, oldest first."""
+    found = []
+    for file in path.parent.glob(f"{path.name}.before-*"):
+        if COPY.fullmatch(file.name.removeprefix(path.name)):
+            with suppress(FileNotFoundError):  # somebody deletes it just now
+                found.append(Copy(file, datetime.fromtimestamp(file.stat().st_mtime, UTC)))
+    return sorted(found, key=lambda copy: (copy.made_at, copy.path))
+
+
+def expire_copies(path: Path, before: datetime) -> None:
+    """Delete the copies that were made before then."""
+    for copy in copies(path):
+        if copy.made_at < before:
+            try:
+                copy.path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("old copy stays file=%s reason=%s", copy.path, error.strerror)
+            else:
+                log.info("old copy deleted file=%s", copy.path)
 
 
 def migrations(files: Mapping[str, str]) -> list[Migration]:

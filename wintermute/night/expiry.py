@@ -24,7 +24,9 @@ class Expiry:
             await self._clock.sleep(DAY)
 
     async def purge(self) -> None:
-        """Remove retired facts and changes that can no longer be undone."""
+        """Remove retired facts and changes that can no longer be undone, and copies as old."""
+        before = self._clock.now() - KEPT
         async with self._database.transaction() as tx:
-            await self._facts.expire(tx, self._clock.now() - KEPT)
+            await self._facts.expire(tx, before)
             await self._changes.expire(tx)
+        await self._database.expire_copies(before)
