@@ -1,0 +1,157 @@
+"""Disks that are full, locked or spoilt: we wait and say so, nothing is lost, nobody reads a traceback."""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_newcomer import settings
+from tests.world.bot import Bot, said
+from tests.world.clock import WITHIN
+from tests.world.model import ModelServer, Slow, Text
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.warm import Interpreter
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+connection.execute(f"BEGIN {sys.argv[2]}")
+print("held", flush=True)
+sys.stdin.read()
+"""
+pytestmark = pytest.mark.skipif(
+    not hasattr(resource, "prlimit"), reason="limits of a process that runs"
+)
+
+
+@asynccontextmanager
+async def locked(file: Path, how: str = "IMMEDIATE") -> AsyncIterator[None]:
+    """Another process writes to a database, as a backup job may, until the block is left."""
+    words = (sys.executable, "-c", HOLD, str(file), how)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+@asynccontextmanager
+async def full(daemon: Bot) -> AsyncIterator[None]:
+    """No file of a process can be written to."""
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        if daemon.running:
+            limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, limits)
+
+
+def key_store(daemon: Bot) -> Path:
+    [file] = (daemon.data / "matrix").glob("@*.db")
+    return file
+
+
+def lines(daemon: Bot, text: str) -> list[str]:
+    return [line for line in daemon.log if text in line]
+
+
+def has_kept_calm(daemon: Bot, pid: int) -> bool:
+    return daemon.pid == pid and daemon.running and not lines(daemon, "Traceback")
+
+
+async def test_a_full_disk_is_waited_for(person: NewPerson, bot: NewBot, room: NewRoom) -> None:
+    """F-008: one line, the same process; what is said meanwhile is answered when there is room."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid, chat = daemon.pid, await room(ann, daemon)
+    async with full(daemon):
+        await ann.send(chat, "hello")
+        await daemon.logged("waits until it can be written")
+        await asyncio.sleep(6)  # an attempt more
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert has_kept_calm(daemon, pid)
+    [told] = lines(daemon, "waits until it can be written")
+    assert "make room on its disk" in told
+    assert len(await said(ann, chat, daemon.user_id)) == 1
+
+
+async def test_a_locked_database_is_waited_for(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-008: one warning; what is said meanwhile is answered when the lock is gone."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid, chat = daemon.pid, await room(ann, daemon)
+    began = len(daemon.log)
+    async with locked(daemon.data / "wintermute.db"):
+        await ann.send(chat, "hello")
+        await daemon.logged("database locked by another program")
+        await asyncio.sleep(4)
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert has_kept_calm(daemon, pid)
+    assert len([line for line in daemon.log[began:] if " WARNING " in line]) == 1
+
+
+@pytest.mark.slow
+async def test_a_database_is_waited_for_however_long(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-008: longer than any busy timeout of ours was."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid, chat = daemon.pid, await room(ann, daemon)
+    began = len(daemon.log)
+    async with locked(daemon.data / "wintermute.db"):
+        await ann.send(chat, "hello")
+        await asyncio.sleep(75)
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert has_kept_calm(daemon, pid)
+    assert len([line for line in daemon.log[began:] if " WARNING " in line]) == 1
+
+
+async def test_a_daemon_ends_while_its_database_is_locked(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-008: within the 20 seconds of a stop, also with an answer under way; it is given later."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    gate = asyncio.Event()
+    model.script(Slow(gate, Text("never heard")))
+    await ann.send(chat, "hello")
+    await model.request_arrived(1)
+    async with locked(daemon.data / "wintermute.db"):
+        await ann.send(chat, "more")
+        await daemon.logged("database locked by another program")
+        began = time.monotonic()
+        assert await daemon.stop() == 0
+        assert time.monotonic() - began < 20
+    assert not lines(daemon, "Traceback")
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body == "echo: more")
+    assert await said(ann, chat, daemon.user_id) == ["echo: hello", "echo: more"]
+
+
+async def test_a_corrupt_database_is_found_before_the_first_login(
+    python: Interpreter, tmp_path: Path
+) -> None:
+    """F-008, issue 14 point 6: nobody has to wait for a homeserver that is away to be told."""
+    config = settings(tmp_path / "bot")
+    (tmp_path / "bot" / "data" / "wintermute.db").write_bytes(b"no database" * 1000)
+    began = time.monotonic()
+    code, told = await Bot(config, python).command("run")
+    assert (code, told.count("\n")) == (2, 1)
+    assert "move the file aside" in told
+    assert time.monotonic() - began < 2
