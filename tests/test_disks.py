@@ -1,7 +1,6 @@
 """Disks that are full, locked or spoilt: we wait and say so, nothing is lost, nobody reads a traceback."""
 
 import asyncio
-import json
 import resource
 import sys
 import time
@@ -13,7 +12,6 @@ import pytest
 
 from tests.test_newcomer import settings
 from tests.world.bot import Bot, said
-from tests.world.clock import WITHIN
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.warm import Interpreter
@@ -155,3 +153,43 @@ async def test_a_corrupt_database_is_found_before_the_first_login(
     assert (code, told.count("\n")) == (2, 1)
     assert "move the file aside" in told
     assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_a_key_that_cannot_be_stored_is_not_lost(
+    person: NewPerson, bot: NewBot, room: NewRoom, killed: bool
+) -> None:
+    """F-007: a backup job holds the key store while the key of a new session comes."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid = daemon.pid
+    old = await room(ann, daemon, encrypted=True)
+    await ann.send(old, "old")
+    await ann.wait_for(old, lambda m: m.body == "echo: old")
+    new = await room(ann, daemon, encrypted=True)
+    async with locked(key_store(daemon)):
+        await ann.send(old, "no key needed")
+        await ann.wait_for(old, lambda m: m.body == "echo: no key needed")
+        await ann.send(new, "new")
+        await daemon.logged("key store blocked")
+        await ann.send(new, "newer")
+        await daemon.until(lambda: bool(keys_of(daemon, "fail")))
+        for verb in ("status", "check"):
+            told = (await daemon.command(verb))[1].splitlines()
+            [line] = [line for line in told if line.startswith("fail  keys")]
+            assert "let the program that has locked it end" in line
+        if killed:
+            await daemon.kill()
+    if killed:
+        await daemon.start()
+    await ann.wait_for(new, lambda m: m.body == "echo: newer")
+    assert await said(ann, new, daemon.user_id) == ["echo: new", "echo: newer"]
+    assert killed or has_kept_calm(daemon, pid)
+    assert len(lines(daemon, "key store blocked")) == 1
+    await daemon.until(lambda: bool(keys_of(daemon, "ok")))
+    await ann.send(new, "still")
+    await ann.wait_for(new, lambda m: m.body == "echo: still")
+
+
+def keys_of(daemon: Bot, state: str) -> list[dict[str, object]]:
+    return daemon.rows("SELECT 1 FROM health WHERE part = 'keys' AND state = ?", state)

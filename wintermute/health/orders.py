@@ -90,8 +90,9 @@ class Orders:
 
     def blocked(self, problem: Exception) -> None:
         """Nothing can be written: go on with the same, later. Told once until we are at work again."""
-        if not self._stopped:
-            self._next = self._next or self._config
+        if self._stopped:
+            return
+        self._next = self._next or self._config
         if self._waits_for != str(problem):
             self._waits_for = str(problem)
             log.warning("waits until it can be written reason=%s", problem)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.clock import Clock
-from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked, SendRefused
 from wintermute.mailbox.outbox import NOT_ALONE, Outbox, Outgoing, OutKind, Part
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient
@@ -121,7 +121,10 @@ class Sender:
                     wait = SHORTEST_WAIT
                 except HomeserverUnavailable as error:
                     wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
-                    log.warning("send delayed room=%s seconds=%s reason=%s", room_id, wait, error)
+                    if not isinstance(error, KeyStoreBlocked):
+                        log.warning(
+                            "send delayed room=%s seconds=%s reason=%s", room_id, wait, error
+                        )
                     await self._clock.sleep(wait)
         finally:
             self._busy.discard(room_id)
