@@ -2,10 +2,11 @@
 
 import asyncio
 import resource
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,69 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
 
 def keys_of(daemon: Bot, state: str) -> list[dict[str, object]]:
     return daemon.rows("SELECT 1 FROM health WHERE part = 'keys' AND state = ?", state)
+
+
+@asynccontextmanager
+async def exclusively(daemon: Bot) -> AsyncIterator[None]:
+    """Not even to be read."""
+    async with locked(key_store(daemon), "EXCLUSIVE"):
+        yield
+
+
+@asynccontextmanager
+async def no_byte_left(daemon: Bot) -> AsyncIterator[None]:
+    """The folder of the key store is a disk of its own, and full."""
+    filler = daemon.data / "matrix" / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    yield
+    filler.unlink()
+
+
+@pytest.fixture
+def own_disk() -> Iterator[Callable[[Path], None]]:
+    """Makes a folder a small disk, where we may."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(folder)]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("only root may mount a small disk")
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [exclusively, no_byte_left, full], ids=lambda f: f.__name__)
+async def test_no_trouble_of_the_disk_loses_a_key(
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    own_disk: Callable[[Path], None],
+    trouble: Callable[[Bot], AbstractAsyncContextManager[None]],
+) -> None:
+    """F-007: what a new person's keys need is written again when it can be, both ways."""
+    ann, bob = await person("ann"), await person("bob")
+    daemon = await bot(ann, start=False, matrix={"allowed_users": [bob.user_id]})
+    if trouble is no_byte_left:
+        own_disk(daemon.data / "matrix")
+    await daemon.start()
+    pid = daemon.pid
+    chats = [(who, await room(who, daemon, encrypted=True)) for who in (ann, bob)]
+    async with trouble(daemon):
+        for who, chat in chats:
+            await who.send(chat, "one")
+        await daemon.logged("key store blocked")
+        for who, chat in chats:
+            await who.send(chat, "two")
+        await asyncio.sleep(3)
+    for who, chat in chats:
+        await who.wait_for(chat, lambda m: m.body == "echo: two")
+        assert await said(who, chat, daemon.user_id) == ["echo: one", "echo: two"]
+    assert has_kept_calm(daemon, pid)
+    await daemon.until(lambda: bool(keys_of(daemon, "ok")))

@@ -40,13 +40,21 @@ def is_trouble(error: BaseException) -> bool:
     return isinstance(error, OperationalError) or type(error) is DatabaseError
 
 
-def blocked(file: Path, error: object) -> KeyStoreBlocked | None:
-    """What to say of an error that goes away when somebody does something about it; else None."""
-    reason = " ".join(str(error).split())
-    advice = next((advice for text, advice in ADVICE.items() if text in reason), None)
-    if advice is None:
-        return None
-    return KeyStoreBlocked(f"the key store {file.name} cannot be written ({reason}): {advice}")
+def blocked(file: Path, problem: object) -> KeyStoreBlocked | None:
+    """What to say of a problem that goes away when somebody does something about it; else None."""
+    while problem is not None:
+        reason = " ".join(str(problem).split())
+        for text, advice in ADVICE.items():
+            if text in reason:
+                return cannot_be_written(file, f"({reason}): {advice}")
+        # SQLite gives up a whole transaction when the disk is full: what is undone then fails too.
+        problem = getattr(problem, "__context__", None)
+    return None
+
+
+def cannot_be_written(file: Path, why: str) -> KeyStoreBlocked:
+    """With what a person is told."""
+    return KeyStoreBlocked(f"the key store {file.name} cannot be written {why}")
 
 
 class KeyStore:
@@ -130,9 +138,7 @@ class KeyStore:
 
     def _told(self, error: Exception) -> KeyStoreBlocked:
         file = Path(self._nio.store.database_path)
-        told = blocked(file, error)
-        if told is None:
-            told = KeyStoreBlocked(f"the key store {file.name} cannot be written ({error})")
+        told = blocked(file, error) or cannot_be_written(file, f"({error})")
         if not self.trouble:
             log.warning("key store blocked reason=%s", told)
         self.trouble = str(told)
