@@ -249,7 +249,7 @@ async def test_both_connections_have_what_the_design_asks_for(tmp_path: Path) ->
         "recursive_triggers": 1,
         "secure_delete": 1,
         "trusted_schema": 0,
-        "busy_timeout": 60000,
+        "busy_timeout": 20000,
     }
     async with open_database(tmp_path / "test.db") as database:
         for name, value in wanted.items():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Login, free_port
 from tests.world.model import Fail, ModelServer
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import NewBot, NewPerson
 from tests.world.warm import Ended, Interpreter
 from wintermute.llm.failures import Refused, of_status
 
@@ -129,23 +128,6 @@ def test_a_full_disk_is_not_taken_for_a_damaged_database(
     assert (code, told.count("\n")) == (1, 1)
     assert "make room on its disk" in told
     assert complaint(python, *add) == (0, "")
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of a process that runs")
-async def test_a_daemon_whose_disk_is_full_ends_and_goes_on_with_room(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
-    """One line and code 1, so that a supervisor tries again; what was said is answered then."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
-    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-    await ann.send(chat, "hello")
-    assert await daemon.ended() == 1
-    assert "make room on its disk, then start again" in daemon.log[-1]
-    assert "Traceback" not in "\n".join(daemon.log)
-    await daemon.start()
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
 
 
 @pytest.mark.parametrize(

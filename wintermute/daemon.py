@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from wintermute.clock import Clock, SystemClock
+from wintermute.clock import Clock, SystemClock, until_rung
 from wintermute.commands.chat import NAMES, ChatCommands, Verifier
 from wintermute.commands.stores import Stores
-from wintermute.config.lock import hold
+from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
@@ -27,12 +27,17 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.wards import Wards
-from wintermute.db import Database, open_database
+from wintermute.db import Database, Patience, open_database
 from wintermute.delegation.delegation import Delegation
 from wintermute.delegation.ending import Ending
 from wintermute.delegation.means import Bounds
 from wintermute.delegation.telling import Words
-from wintermute.errors import HomeserverUnavailable, WintermuteError
+from wintermute.errors import (
+    HomeserverUnavailable,
+    KeyStoreBlocked,
+    StorageBlocked,
+    WintermuteError,
+)
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
 from wintermute.ids import NewId, new_id
@@ -69,6 +74,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
 LOGIN_PAUSE = 2.0
+ROOM_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +160,41 @@ async def run_daemon(
     problem: Exception | None = None
     with hold(config.data_dir):
         while problem is None and (now := orders.taken()) is not None:
-            problem = orders.judged(await _served(now, orders, outside))
+            problem = await _served(now, orders, outside)
+            if isinstance(problem, StorageBlocked | KeyStoreBlocked):
+                orders.blocked(problem)
+                problem = None
+                await _writable(now, orders, outside)
+            else:
+                problem = orders.judged(problem)
     if problem is not None:
         raise problem
+
+
+async def _writable(config: Config, orders: Orders, outside: Outside) -> None:
+    """Wait until there is room, or something is ordered. What was not stored did not happen, as
+    after a kill: so we begin again where the last commit was.
+    """
+    while not orders.leaving.is_set():
+        await until_rung(orders.leaving, outside.clock, ROOM_PAUSE)
+        outside.supervisor.pulse()
+        if await asyncio.to_thread(has_room, config.data_dir):
+            return
 
 
 async def _served(config: Config, orders: Orders, outside: Outside) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
     problems: list[Exception] = []
+    waits = Attempts(outside.clock, outside.supervisor.pulse)
     try:
         texts = read_texts(config)  # what is wrong with a file is told first
-        session = await _session(config, outside, orders.leaving)
-        if session is not None:
-            outside.supervisor.status("waits for the first sync")
-            async with open_wintermute(config, session, texts, outside) as wintermute:
-                await wintermute.run(orders.leaving, orders.ready)
+        patience = Patience(waits, orders.leaving)
+        async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
+            session = await _session(config, outside, orders.leaving)
+            if session is not None:
+                outside.supervisor.status("waits for the first sync")
+                async with open_wintermute(config, database, session, texts, outside) as wintermute:
+                    await wintermute.run(orders.leaving, orders.ready)
     except* WintermuteError as group:
         problems += group.exceptions
     return _first(problems[0]) if problems else None
@@ -203,16 +229,13 @@ async def _login(config: Config, outside: Outside) -> Session:
 
 @asynccontextmanager
 async def open_wintermute(
-    config: Config, session: Session, texts: Texts, outside: Outside
+    config: Config, database: Database, session: Session, texts: Texts, outside: Outside
 ) -> AsyncIterator[Wintermute]:
-    """Build everything; close it in reverse."""
+    """Build everything on an open database; close it in reverse."""
     clock, ids = outside.clock, outside.new_id
     folder = config.data_dir / "matrix"
     people = People(_policy(config).allowed)
-    async with (
-        open_database(config.data_dir / "wintermute.db") as database,
-        open_client(config.matrix, session, folder, ids, clock, people) as client,
-    ):
+    async with open_client(config.matrix, session, folder, ids, clock, people) as client:
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
         login = (session.access_token, session.pickle_key, *client.secrets)

@@ -5,8 +5,11 @@ WintermuteError
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
 │   └── LoginRefused            the homeserver does not accept our token or password
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
-├── DiskFull                    no room for what has to be kept: nothing is half written
+├── StorageBlocked              our database cannot be written now: nothing is half written
+│   ├── DiskFull                no room for what has to be kept
+│   └── DatabaseLocked          another program does not let go of it
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
+│   └── KeyStoreBlocked         the keys cannot be written now, so encryption waits as well
 ├── SendRefused                 the homeserver will never accept this event as it is
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
 ├── AudienceChanged             somebody came or went while it was on its way out: judged anew
@@ -44,8 +47,16 @@ class LoginRefused(ConfigurationError):
     """The homeserver does not know our token, or refuses user or password."""
 
 
-class DiskFull(WintermuteError):
-    """Nothing can be written; with room on the disk a new start goes on."""
+class StorageBlocked(WintermuteError):
+    """Nothing can be written now. A command gives up; the daemon waits and goes on."""
+
+
+class DiskFull(StorageBlocked):
+    """There is no room on the disk."""
+
+
+class DatabaseLocked(StorageBlocked):
+    """Another program holds a lock on the database."""
 
 
 class HomeserverUnavailable(WintermuteError):
@@ -55,6 +66,12 @@ class HomeserverUnavailable(WintermuteError):
         super().__init__(message)
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
+
+
+class KeyStoreBlocked(HomeserverUnavailable):
+    """What nio has learned cannot be stored: full, locked or read-only. Whoever waits for the
+    homeserver waits for this in the same way; it is logged where it is noticed.
+    """
 
 
 class SendRefused(WintermuteError):

@@ -46,7 +46,7 @@ async def _probe(config: Config) -> list[Fact]:
         probes.time_zone(config.timezone, SystemClock()),
         *models,
         *await _homeserver(config),
-        *await probes.bridge(config.data_dir / "wintermute.db"),
+        *await probes.noticed(config.data_dir / "wintermute.db"),
     ]
 
 

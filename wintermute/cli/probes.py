@@ -67,16 +67,22 @@ async def database(path: Path) -> Fact:
         return Fact("database", "fail", str(error))
 
 
-async def bridge(path: Path) -> list[Fact]:
-    """A bridge that writes for somebody, if one was met: the bot does not take its word (F-005)."""
+async def noticed(path: Path) -> list[Fact]:
+    """What only the daemon sees: a bridge that writes for somebody and that it does not believe
+    (F-005), and a key store that it cannot write (F-007).
+    """
     if not path.exists():  # noqa: ASYNC240  as above
         return []
     try:
         async with open_database(path, read_only=True) as database:
-            met = await Health(database, SystemClock()).part("bridge")
+            parts = await Health(database, SystemClock()).parts()
     except WintermuteError:
         return []  # told above
-    return [Fact("bridge", met.state, met.detail)] if met else []
+    return [
+        Fact(part.part, part.state, part.detail)
+        for part in parts
+        if part.part == "bridge" or (part.part == "keys" and part.state == "fail")
+    ]
 
 
 def templates(folder: Path, language: str) -> Fact:

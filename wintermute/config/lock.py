@@ -4,12 +4,15 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
 
 NAME = "wintermute.lock"
+PROBE = "wintermute.room"
+ENOUGH = 1 << 20
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
@@ -60,16 +63,38 @@ def _take(descriptor: int, data_dir: Path) -> None:
         finally:
             os.close(folder)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _write_number(descriptor)
     except OSError as error:
         raise _unusable(data_dir, error) from error
 
 
+def _write_number(descriptor: int) -> None:
+    """A full disk does not keep us away: it is waited for like any other, and the lock is ours."""
+    try:
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
+def has_room(data_dir: Path) -> bool:
+    """Whether a megabyte can be written here now; quotas and limits count, not only the disk."""
+    probe = data_dir / PROBE
+    try:
+        with probe.open("wb", buffering=0) as file:
+            room = file.write(bytes(ENOUGH)) == ENOUGH
+            os.fsync(file.fileno())
+    except OSError:
+        room = False
+    with suppress(OSError):  # on a disk that has become read-only there is none
+        probe.unlink(missing_ok=True)
+    return room
+
+
 def _unusable(data_dir: Path, error: OSError) -> WintermuteError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         return DiskFull(
-            f"the data folder {data_dir} is full ({error.strerror}): make room on its disk, then start"
-            " again"
+            f"the data folder {data_dir} is full ({error.strerror}): make room on its disk"
         )
     if isinstance(error, FileNotFoundError):
         return ConfigurationError(

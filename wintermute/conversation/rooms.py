@@ -13,7 +13,7 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Database, Transaction
-from wintermute.errors import WintermuteError
+from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.mailbox.inbox import Inbox, Waiting
@@ -50,11 +50,20 @@ def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, da
     return due, min(later) if later and not due else None
 
 
+def is_blocked(error: Exception) -> bool:
+    """Whether nothing could be written: no bug, and all rooms wait for it together."""
+    if isinstance(error, ExceptionGroup):
+        return error.subgroup(StorageBlocked) is not None
+    return isinstance(error, StorageBlocked)
+
+
 async def guarded(work: Awaitable[T], name: str) -> T | None:
     """What the work gives; None when it met a bug, which the log then has (L-031)."""
     try:
         return await work
-    except Exception:  # the same bulkhead, for work that a room has handed out
+    except Exception as error:  # the same bulkhead, for work that a room has handed out
+        if is_blocked(error):
+            raise
         log.exception("work failed id=%s", name)
         return None
 
@@ -185,7 +194,9 @@ class Rooms:
                 await self._command(row, stop)
             else:
                 await self._casting.cast(row, stop)
-        except Exception:  # bulkhead: a bug in one room must not end the others (L-031)
+        except Exception as error:  # bulkhead: a bug in one room must not end the others (L-031)
+            if is_blocked(error):
+                raise
             log.exception(
                 "answer failed conversation=%s event=%s", row.conversation_id, row.event_id
             )
@@ -218,6 +229,8 @@ class Rooms:
             if not limit.expired():
                 raise
             return words.STOPPED
+        except StorageBlocked:
+            raise
         except WintermuteError as problem:
             return str(problem)
 

@@ -1,6 +1,6 @@
 """The one SQLite database: connections, transactions and numbered migrations."""
 
-from wintermute.db.database import Database, Row, Transaction, open_database
+from wintermute.db.database import Database, Patience, Row, Transaction, open_database
 from wintermute.db.driver import Error, IntegrityError, OperationalError
 from wintermute.db.migrate import Copy
 
@@ -10,6 +10,7 @@ __all__ = [
     "Error",
     "IntegrityError",
     "OperationalError",
+    "Patience",
     "Row",
     "Transaction",
     "open_database",

@@ -1,23 +1,47 @@
 """One writer, one reader, and transactions that cannot be half done."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import aiosqlite
 
+from wintermute.clock import Clock
 from wintermute.db import driver
 from wintermute.db.migrate import Copy, Migration, copies, expire_copies, migrate, migrations
-from wintermute.errors import DatabaseUnusable, DiskFull, WintermuteError
+from wintermute.errors import (
+    DatabaseLocked,
+    DatabaseUnusable,
+    DiskFull,
+    StorageBlocked,
+    WintermuteError,
+)
+
+log = logging.getLogger(__name__)
 
 NO_ROOM = ("disk is full", "disk I/O error")  # the second when its log cannot grow
+LOCKED = ("database is locked", "database table is locked", "database schema is locked")
 NOT_OURS = ("readonly database", "unable to open database file")
+COMMAND_PATIENCE = 20.0  # a person waits for it; `forget` may rewrite the whole file meanwhile
+DAEMON_PATIENCE = 1.0  # of one attempt, which nothing can end: SIGTERM has to wait for it
+PAUSE = 0.2
 Parameters = Sequence[Any] | Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a daemon waits for a lock that another program holds: until it is asked to leave."""
+
+    clock: Clock
+    leaving: asyncio.Event
 
 
 class Row(Protocol):
@@ -60,11 +84,16 @@ class Database:
     """The program's own database file. Readers never wait for the writer."""
 
     def __init__(
-        self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection
+        self,
+        path: Path,
+        writer: aiosqlite.Connection,
+        reader: aiosqlite.Connection,
+        patience: Patience | None,
     ) -> None:
         self._path = path
         self._writer = writer
         self._reader = reader
+        self._patience = patience
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
@@ -72,20 +101,53 @@ class Database:
         """All statements inside become durable together, or none does.
 
         Not to be nested within one task: the inner one would wait for the outer for ever.
+
+        Raises: StorageBlocked, and then nothing of it remains.
         """
         async with self._lock:
             tx = Transaction(self._writer)
             try:
-                await tx.execute("BEGIN IMMEDIATE")
+                await self._unlocked(partial(tx.execute, "BEGIN IMMEDIATE"), tell=True)
                 yield tx
                 await tx.execute("COMMIT")
             except BaseException as error:
                 # Queued behind what the driver's thread still runs, cancelled or not: after a
                 # COMMIT it does nothing, else nothing of this transaction remains.
                 await asyncio.shield(self._writer.rollback())
-                if isinstance(error, driver.OperationalError) and _is_full(error):
-                    raise _unusable(self._path, error) from error
+                if isinstance(error, driver.OperationalError):
+                    self._raise_blocked(error)
                 raise
+
+    def _raise_blocked(self, error: Exception) -> None:
+        """Raise what a driver's error means, if waiting may help."""
+        blocked = _blocked(self._path, error)
+        if blocked is None and self._patience and _says(error, NOT_OURS):  # it was, at the start
+            blocked = StorageBlocked(f"{_cannot(self._path, 'written', error)}: make it writable")
+        if blocked is not None:
+            raise blocked from error
+
+    async def _unlocked(self, attempt: Callable[[], Awaitable[T]], *, tell: bool = False) -> T:
+        """What an attempt gives once no other program holds the file; in the log one line of it.
+
+        Raises: DatabaseLocked for whoever has no patience, or is to leave.
+        """
+        waits = False
+        while True:
+            try:
+                found = await attempt()
+            except driver.OperationalError as error:
+                patience = self._patience
+                if patience is None or patience.leaving.is_set() or not _says(error, LOCKED):
+                    self._raise_blocked(error)
+                    raise
+                if tell and not waits:
+                    log.warning("database locked by another program file=%s", self._path.name)
+                waits = True
+                await patience.clock.sleep(PAUSE)
+            else:
+                if tell and waits:
+                    log.info("database free again file=%s", self._path.name)
+                return found
 
     async def scrub(self) -> bool:
         """Rewrite the file and cut its log, so that nothing erased stays in either.
@@ -116,8 +178,8 @@ class Database:
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query over what is committed."""
-        found = await self._reader.execute_fetchall(sql, cast("Iterable[Any]", parameters))
-        return cast("list[Row]", list(found))
+        read = partial(self._reader.execute_fetchall, sql, cast("Iterable[Any]", parameters))
+        return cast("list[Row]", list(await self._unlocked(read)))
 
     async def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
         """The first row of a query over what is committed, or None."""
@@ -126,21 +188,26 @@ class Database:
 
 
 @asynccontextmanager
-async def open_database(path: Path, *, read_only: bool = False) -> AsyncIterator[Database]:
+async def open_database(
+    path: Path, *, read_only: bool = False, patience: Patience | None = None
+) -> AsyncIterator[Database]:
     """Open the file, bring its schema up to date, close it at the end.
 
-    With `read_only` nothing is made or migrated, and transactions fail.
+    With `read_only` nothing is made or migrated, and transactions fail. With `patience` what is
+    asked of it later waits for locks of others.
 
-    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file; DiskFull.
+    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file;
+    StorageBlocked.
     """
+    seconds = COMMAND_PATIENCE if patience is None else DAEMON_PATIENCE
+    open_one = partial(driver.connect, path, patience=seconds)
     try:
-        await asyncio.to_thread(_prepare, path, read_only)
+        await asyncio.to_thread(_prepare, path, open_one, read_only=read_only)
     except driver.Error as error:
         raise _unusable(path, error) from error
-    open_one = partial(driver.connect, path)
     writer = aiosqlite.Connection(partial(open_one, read_only=read_only), iter_chunk_size=64)
     async with writer, aiosqlite.Connection(partial(open_one, read_only=True), 64) as reader:
-        yield Database(path, writer, reader)
+        yield Database(path, writer, reader, patience)
 
 
 def shipped_migrations() -> list[Migration]:
@@ -149,12 +216,12 @@ def shipped_migrations() -> list[Migration]:
     return migrations({item.name: item.read_text("utf-8") for item in folder.iterdir()})
 
 
-def _prepare(path: Path, read_only: bool) -> None:
+def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> None:
     if read_only and not path.exists():
         raise DatabaseUnusable(
             f"{path} does not exist: start the daemon once with `wintermute run`"
         )
-    connection = driver.connect(path, read_only=read_only)
+    connection = open_one(read_only=read_only)
     try:
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
@@ -170,20 +237,30 @@ def _unusable(path: Path, problem: object) -> WintermuteError:
     """The error for what the driver or a check said, with what to do."""
     if isinstance(problem, WintermuteError):
         return problem
-    told = " ".join(str(problem).split())
-    begin = f"database {path} cannot be"
-    if _is_full(problem):
-        return DiskFull(f"{begin} written ({told}): make room on its disk, then start again")
-    if any(text in told for text in NOT_OURS):
+    if _says(problem, NOT_OURS):
         return DatabaseUnusable(
-            f"{begin} opened ({told}): the file and its folder must be writable for the user who "
-            "runs Wintermute"
+            f"{_cannot(path, 'opened', problem)}: the file and its folder must be writable for the "
+            "user who runs Wintermute"
         )
-    return DatabaseUnusable(
-        f"{begin} used ({told}): stop Wintermute, move the file aside and put "
-        f"the newest copy in its place (backups and {path.name}.before-* are beside it)"
+    return _blocked(path, problem) or DatabaseUnusable(
+        f"{_cannot(path, 'used', problem)}: stop Wintermute, move the file aside and put the newest "
+        f"copy in its place (backups and {path.name}.before-* are beside it)"
     )
 
 
-def _is_full(problem: object) -> bool:
-    return any(text in str(problem) for text in NO_ROOM)
+def _blocked(path: Path, problem: object) -> StorageBlocked | None:
+    """The error if it is only for now that nothing can be written; else None."""
+    cannot = _cannot(path, "written", problem)
+    if _says(problem, NO_ROOM):
+        return DiskFull(f"{cannot}: make room on its disk")
+    if _says(problem, LOCKED):
+        return DatabaseLocked(f"{cannot}: let the program that holds it end, then try again")
+    return None
+
+
+def _cannot(path: Path, what: str, problem: object) -> str:
+    return f"database {path} cannot be {what} ({' '.join(str(problem).split())})"
+
+
+def _says(problem: object, texts: Iterable[str]) -> bool:
+    return any(text in str(problem) for text in texts)

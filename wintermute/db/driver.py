@@ -19,7 +19,6 @@ OperationalError: type[Exception] = sqlite3.OperationalError
 IntegrityError: type[Exception] = sqlite3.IntegrityError
 
 PRAGMAS = (
-    "PRAGMA busy_timeout=60000",  # the command line may rewrite the whole file beside a daemon
     "PRAGMA foreign_keys=ON",
     "PRAGMA recursive_triggers=ON",
     "PRAGMA secure_delete=ON",
@@ -31,15 +30,17 @@ WRITER = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_auto
 READER = ("PRAGMA query_only=ON",)
 
 
-def connect(path: Path, *, read_only: bool) -> Any:
+def connect(path: Path, *, read_only: bool, patience: float = 20.0) -> Any:
     """An open DB-API connection in autocommit mode, with our PRAGMAs.
 
-    The file must exist for a reader; a writer makes it.
+    The file must exist for a reader; a writer makes it. `patience`: seconds that a statement waits
+    for a lock of others; `forget` may rewrite the whole file beside us.
     """
     mode = "ro" if read_only else "rwc"
     uri = f"file:{quote(str(path))}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
+        connection.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
         for pragma in PRAGMAS + (READER if read_only else WRITER):
             connection.execute(pragma)
     except Error:

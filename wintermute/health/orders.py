@@ -28,6 +28,7 @@ class Orders:
         self._next: Config | None = config
         self._proven: Config | None = None
         self._stopped = False
+        self._waits_for = ""
         self._status = AT_WORK
         self._reread = reread
         self._usable = usable
@@ -76,6 +77,7 @@ class Orders:
     def ready(self) -> None:
         """The first sync with the present configuration is over."""
         self._proven = self._config
+        self._waits_for = ""
         self._supervisor.ready(self._status)
 
     def judged(self, problem: Exception | None) -> Exception | None:
@@ -85,6 +87,16 @@ class Orders:
         self._refuse(problem)
         self._next = self._next or self._proven
         return None
+
+    def blocked(self, problem: Exception) -> None:
+        """Nothing can be written: go on with the same, later. Told once until we are at work again."""
+        if self._stopped:
+            return
+        self._next = self._next or self._config
+        if self._waits_for != str(problem):
+            self._waits_for = str(problem)
+            log.warning("waits until it can be written reason=%s", problem)
+        self._supervisor.status(f"waits: {problem}")
 
     def _refuse(self, problem: Exception) -> None:
         for line in str(problem).splitlines():

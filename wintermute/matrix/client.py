@@ -41,6 +41,7 @@ from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import Account, Policy, RoomView, may_read
+from wintermute.matrix.key_store import PATIENCE, blocked
 from wintermute.matrix.keys import Keys, keep_before_upload, known
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.poll import SHORT_MS, Poll
@@ -156,6 +157,11 @@ class MatrixClient:
         await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
     @property
+    def store_trouble(self) -> str:
+        """Why our own keys cannot be stored; empty when they can."""
+        return self._keys.store.trouble
+
+    @property
     def key_trouble(self) -> str:
         """Why the homeserver refuses our keys; empty when it does not."""
         return self._keys.trouble
@@ -182,7 +188,8 @@ class MatrixClient:
         response = SyncResponse.from_dict(batch.for_nio)
         if not isinstance(response, SyncResponse):
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
-        await self._nio.receive_response(response)
+        with self._keys.store.writing():
+            await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
         self._keep_rooms(batch)
         self._poll.heard()
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
@@ -354,7 +361,8 @@ class MatrixClient:
                 if seen is not None and self.room(room_id) != seen:
                     raise AudienceChanged(room_id)
                 # (What it relates to stays readable beside it, as the homeserver needs it.)
-                event_type, payload = self._nio.encrypt(room_id, event_type, content)
+                with self._keys.store.writing():
+                    event_type, payload = self._nio.encrypt(room_id, event_type, content)
                 if apart:
                     self._keys.end_session(room_id)
         elif encrypted or (room is not None and room.encrypted):
@@ -415,6 +423,7 @@ async def open_client(
     try:
         if encryption:
             await asyncio.to_thread(_restore, nio, session, store_file(folder, session))
+            nio.store.database.timeout = PATIENCE
             install(nio, keys.drop, clock)
             keep_before_upload(nio.olm)
         else:
@@ -427,14 +436,20 @@ async def open_client(
 
 
 def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
-    """Open the key store; a new one when there is none. Raises: ConfigurationError."""
+    """Open the key store; a new one when there is none.
+
+    Raises: ConfigurationError; KeyStoreBlocked.
+    """
     problem = store_problem(file, mode="rw") if file.exists() else None
     if problem is None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)
+            nio.store.database.close()  # of this thread; others have connections of their own
         except (PeeweeException, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
     if problem is not None:
+        if told := blocked(file, problem):
+            raise told
         raise ConfigurationError(
             f"the encryption keys in {file} cannot be read ({problem}): restore the Matrix folder "
             "from a backup, or run `wintermute matrix reset-crypto`, which moves them aside for a "

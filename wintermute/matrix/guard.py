@@ -7,6 +7,7 @@ from typing import Any
 from nio import AsyncClient
 
 from wintermute.clock import Clock
+from wintermute.matrix.key_store import is_trouble
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +19,7 @@ class Bulkhead:
 
     The event is handled inside one transaction of nio's store: nio commits an Olm session and the
     Megolm session it carried apart, and a kill between the two would lose the room key for good.
+    An event that could not be stored is no garbage: the whole sync is to come again (F-007).
     """
 
     def __init__(self, client: AsyncClient, dropped: Callable[[], None], clock: Clock) -> None:
@@ -33,7 +35,9 @@ class Bulkhead:
         try:
             with self._database.atomic():
                 return self._inner(event)
-        except Exception:  # bulkhead: see above
+        except Exception as error:  # bulkhead: see above
+            if is_trouble(error):
+                raise
             self._dropped()
             self._untold += 1
             now = self._clock.monotonic()
@@ -51,3 +55,5 @@ def install(client: AsyncClient, dropped: Callable[[], None], clock: Clock) -> N
     """Put the bulkhead between nio and what it reads."""
     client.olm.handle_to_device_event = Bulkhead(client, dropped, clock)
     client.olm.handle_key_verification = lambda _event: None  # nio's own SAS asserts and raises
+    # We never mark one in nio; it would ask its store for each message that it decrypts.
+    client.olm.is_device_verified = lambda _device: False

@@ -23,11 +23,12 @@ from nio import (
 from nio.crypto import OlmDevice
 
 from wintermute.clock import Clock
-from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked, SendRefused
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
 from wintermute.matrix.http import call, path
+from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sieve import counts, members
@@ -73,6 +74,7 @@ class Keys:
         self._new_id = new_id
         self._clock = clock
         self._refuse_unsigned = refuse_unsigned
+        self.store = KeyStore(nio, keep_before_upload)
         self._turn = asyncio.Lock()
         self._claiming = asyncio.Lock()
         self._sharing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -111,6 +113,7 @@ class Keys:
         """What is to be done after each sync."""
         if self._nio.olm is None:
             return
+        self.store.probe()
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
         self._nio.olm.users_for_key_query |= self._watched & self._followed
@@ -154,6 +157,7 @@ class Keys:
             await nio.receive_response(JoinedMembersResponse(joined, room_id))
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
             await self._query()
+            self.store.fresh()  # no key goes to a device of which only nio's memory has heard
             everyone = list(room.users)
             if not apart and any(map(self.people.is_changed, everyone)):
                 raise HomeserverUnavailable("somebody in the room has another identity now")
@@ -213,7 +217,8 @@ class Keys:
         unused = session is not None and not session.message_count and not session.expired
         if unused and shared and (shared.session_id, shared.meant) == (session.id, meant):
             return shared
-        self._nio.olm.create_outbound_group_session(room_id)
+        with self.store.writing():
+            self._nio.olm.create_outbound_group_session(room_id)
         self._shared[room_id] = Shared(sessions[room_id].id, meant)
         return self._shared[room_id]
 
@@ -230,11 +235,18 @@ class Keys:
                 due = missing
             if due:
                 self._claimed |= dict.fromkeys(due, now + CLAIM_AGAIN_SECONDS)
-                asked: dict[str, list[str]] = {}
-                for device in due:
-                    asked.setdefault(device.user_id, []).append(device.device_id)
-                await self._claim(asked)
+                await self._claim_for(due)
         return self._without_session(missing)
+
+    async def _claim_for(self, devices: Collection[Device]) -> None:
+        asked: dict[str, list[str]] = {}
+        for device in devices:
+            asked.setdefault(device.user_id, []).append(device.device_id)
+        try:
+            await self._claim(asked)
+        except KeyStoreBlocked:  # they had a key to give, and have another
+            self._claimed = {d: until for d, until in self._claimed.items() if d not in devices}
+            raise
 
     def _without_session(self, devices: Collection[Device]) -> set[Device]:
         sessions = self._nio.olm.session_store
@@ -252,10 +264,13 @@ class Keys:
         }
         for chunk in chunks([device for device in devices if device not in shared.given]):
             messages: dict[str, dict[str, Json]] = {}
-            for device in chunk:
-                olm_session = olm.session_store.get(device.curve25519)
-                sealed = olm._olm_encrypt(olm_session, devices[device], "m.room_key", key)
-                messages.setdefault(device.user_id, {})[device.device_id] = sealed
+            with self.store.writing():
+                if self._without_session(chunk):  # forgotten meanwhile: it could not be stored
+                    raise HomeserverUnavailable("sessions have to begin anew")
+                for device in chunk:
+                    olm_session = olm.session_store.get(device.curve25519)
+                    sealed = olm._olm_encrypt(olm_session, devices[device], "m.room_key", key)
+                    messages.setdefault(device.user_id, {})[device.device_id] = sealed
             await self.to_devices("m.room.encrypted", messages)
             shared = replace(shared, given=shared.given.union(chunk))
             self._shared[room_id] = shared
@@ -303,18 +318,22 @@ class Keys:
                 return
             if again:
                 # After a restored backup it may have other keys under these ids: give them up.
-                self._nio.olm.mark_keys_as_published()
-                self._nio.olm.save_account()
+                with self.store.writing():
+                    self._nio.olm.mark_keys_as_published()
+                    self._nio.olm.save_account()
         self._upload_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
 
     async def _upload_once(self) -> None:
         olm = self._nio.olm
-        body = olm.share_keys()
+        with self.store.writing():
+            body = olm.share_keys()
         answer = await call(self._nio, "POST", path("keys", "upload"), body)
         if not isinstance(answer.get("one_time_key_counts"), dict):
             raise HomeserverUnavailable("the homeserver does not say how many keys it has of us")
         count = counts(answer["one_time_key_counts"])
-        olm.handle_response(KeysUploadResponse(count["curve25519"], count["signed_curve25519"]))
+        uploaded = KeysUploadResponse(count["curve25519"], count["signed_curve25519"])
+        with self.store.writing():
+            olm.handle_response(uploaded)
 
     async def _query(self) -> None:
         """Learn the devices of everybody who is new or has changed something.
@@ -354,8 +373,9 @@ class Keys:
         told = told_of(answer, found)
         found = {user: found[user] for user in told}
         changed_meanwhile = set(olm.users_for_key_query)
-        await self._nio.receive_response(KeysQueryResponse(found, {}))
-        restore_devices(olm, found)
+        with self.store.writing():
+            await self._nio.receive_response(KeysQueryResponse(found, {}))  # waits for nobody
+            restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
         if self._nio.user_id in found:
@@ -381,7 +401,8 @@ class Keys:
         usable, dropped = usable_one_time_keys(answer, wanted)
         for user, device, key in usable:
             try:
-                self._nio.olm.handle_response(KeysClaimResponse({user: {device: key}}, {}))
+                with self.store.writing():
+                    self._nio.olm.handle_response(KeysClaimResponse({user: {device: key}}, {}))
             except ValueError:  # a point with which no secret can be agreed on
                 dropped += 1
         self.drop(dropped)
@@ -394,7 +415,8 @@ class Keys:
                 await call(self._nio, "PUT", target, message.as_dict())
             except SendRefused as error:
                 log.warning("to-device message refused reason=%s", error)
-            self._nio.olm.handle_response(ToDeviceResponse(message))
+            with self.store.writing():
+                self._nio.olm.handle_response(ToDeviceResponse(message))
 
 
 def known(device: OlmDevice) -> Device:

@@ -9,7 +9,12 @@ from typing import Literal
 from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
-from wintermute.errors import AudienceChanged, HomeserverUnavailable, SendRefused
+from wintermute.errors import (
+    AudienceChanged,
+    HomeserverUnavailable,
+    KeyStoreBlocked,
+    SendRefused,
+)
 from wintermute.mailbox.outbox import Outgoing, OutKind, Part
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, may_read
@@ -132,7 +137,10 @@ class Sender:
                     continue
                 except HomeserverUnavailable as error:
                     wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
-                    log.warning("send delayed room=%s seconds=%s reason=%s", room_id, wait, error)
+                    if not isinstance(error, KeyStoreBlocked):
+                        log.warning(
+                            "send delayed room=%s seconds=%s reason=%s", room_id, wait, error
+                        )
                     failed_in = self._client.round
                     await self._clock.sleep(wait)
                     await self._client.heard_since(failed_in)  # who came in meanwhile (F-002)

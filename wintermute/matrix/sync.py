@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 
 from wintermute.clock import Clock
-from wintermute.errors import HomeserverUnavailable, SendRefused, WintermuteError
+from wintermute.errors import (
+    HomeserverUnavailable,
+    KeyStoreBlocked,
+    SendRefused,
+    WintermuteError,
+)
 from wintermute.health.store import Health, HealthState
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.rooms import KnownRooms
@@ -63,6 +68,10 @@ class Sync:
             try:
                 poll_s = min(self._keys_wait or LONG_POLL_SECONDS, LONG_POLL_SECONDS)
                 token = await self._round(token, 0.0 if wait else poll_s)
+            except KeyStoreBlocked as error:  # the same sync is asked for again, from our token
+                wait = next_wait(wait, error, LONGEST_WAIT)
+                await self._health.note("keys", "fail", str(error))
+                await self._clock.sleep(wait)
             except (HomeserverUnavailable, SendRefused) as error:
                 wait = next_wait(wait, error, LONGEST_WAIT)
                 log.warning("sync failed seconds=%s reason=%s", wait, error)
@@ -96,6 +105,8 @@ class Sync:
             await self._intake.trust.in_order(self._client.master_key)
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
+        if blocked := self._client.store_trouble:
+            state, trouble = "fail", blocked
         await self._health.note("keys", state, trouble or "in order")
 
     async def follow_trust(self, clock: Clock) -> None:

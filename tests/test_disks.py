@@ -1,0 +1,262 @@
+"""Disks that are full, locked or spoilt: we wait and say so, nothing is lost, nobody reads a traceback."""
+
+import asyncio
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.test_newcomer import settings
+from tests.world.bot import Bot, said
+from tests.world.model import ModelServer, Slow, Text
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.warm import Interpreter
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+connection.execute(f"BEGIN {sys.argv[2]}")
+print("held", flush=True)
+sys.stdin.read()
+"""
+pytestmark = pytest.mark.skipif(
+    not hasattr(resource, "prlimit"), reason="limits of a process that runs"
+)
+
+
+@asynccontextmanager
+async def locked(file: Path, how: str = "IMMEDIATE") -> AsyncIterator[None]:
+    """Another process writes to a database, as a backup job may, until the block is left."""
+    words = (sys.executable, "-c", HOLD, str(file), how)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+@asynccontextmanager
+async def full(daemon: Bot) -> AsyncIterator[None]:
+    """No file of a process can be written to."""
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        if daemon.running:
+            limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, limits)
+
+
+def key_store(daemon: Bot) -> Path:
+    [file] = (daemon.data / "matrix").glob("@*.db")
+    return file
+
+
+def lines(daemon: Bot, text: str) -> list[str]:
+    return [line for line in daemon.log if text in line]
+
+
+def has_kept_calm(daemon: Bot, pid: int) -> bool:
+    return daemon.pid == pid and daemon.running and not lines(daemon, "Traceback")
+
+
+async def test_a_full_disk_is_waited_for(person: NewPerson, bot: NewBot, room: NewRoom) -> None:
+    """F-008: one line, the same process; what is said meanwhile is answered when there is room."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid, chat = daemon.pid, await room(ann, daemon)
+    async with full(daemon):
+        await ann.send(chat, "hello")
+        await daemon.logged("waits until it can be written")
+        await asyncio.sleep(6)  # an attempt more
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert has_kept_calm(daemon, pid)
+    [told] = lines(daemon, "waits until it can be written")
+    assert "make room on its disk" in told
+    assert len(await said(ann, chat, daemon.user_id)) == 1
+
+
+async def test_a_locked_database_is_waited_for(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-008: one warning; what is said meanwhile is answered when the lock is gone."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid, chat = daemon.pid, await room(ann, daemon)
+    began = len(daemon.log)
+    async with locked(daemon.data / "wintermute.db"):
+        await ann.send(chat, "hello")
+        await daemon.logged("database locked by another program")
+        await asyncio.sleep(4)
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert has_kept_calm(daemon, pid)
+    assert len([line for line in daemon.log[began:] if " WARNING " in line]) == 1
+
+
+@pytest.mark.slow
+async def test_a_database_is_waited_for_however_long(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-008: longer than any busy timeout of ours was."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid, chat = daemon.pid, await room(ann, daemon)
+    began = len(daemon.log)
+    async with locked(daemon.data / "wintermute.db"):
+        await ann.send(chat, "hello")
+        await asyncio.sleep(75)
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert has_kept_calm(daemon, pid)
+    assert len([line for line in daemon.log[began:] if " WARNING " in line]) == 1
+
+
+async def test_a_daemon_ends_while_its_database_is_locked(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-008: within the 20 seconds of a stop, also with an answer under way; it is given later."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    gate = asyncio.Event()
+    model.script(Slow(gate, Text("never heard")))
+    await ann.send(chat, "hello")
+    await model.request_arrived(1)
+    async with locked(daemon.data / "wintermute.db"):
+        await ann.send(chat, "more")
+        await daemon.logged("database locked by another program")
+        began = time.monotonic()
+        assert await daemon.stop() == 0
+        assert time.monotonic() - began < 20
+    assert not lines(daemon, "Traceback")
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body == "echo: more")
+    assert await said(ann, chat, daemon.user_id) == ["echo: hello", "echo: more"]
+
+
+async def test_a_corrupt_database_is_found_before_the_first_login(
+    python: Interpreter, tmp_path: Path
+) -> None:
+    """F-008, issue 14 point 6: nobody has to wait for a homeserver that is away to be told."""
+    config = settings(tmp_path / "bot")
+    (tmp_path / "bot" / "data" / "wintermute.db").write_bytes(b"no database" * 1000)
+    began = time.monotonic()
+    code, told = await Bot(config, python).command("run")
+    assert (code, told.count("\n")) == (2, 1)
+    assert "move the file aside" in told
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_a_key_that_cannot_be_stored_is_not_lost(
+    person: NewPerson, bot: NewBot, room: NewRoom, killed: bool
+) -> None:
+    """F-007: a backup job holds the key store while the key of a new session comes."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    pid = daemon.pid
+    old = await room(ann, daemon, encrypted=True)
+    await ann.send(old, "old")
+    await ann.wait_for(old, lambda m: m.body == "echo: old")
+    new = await room(ann, daemon, encrypted=True)
+    async with locked(key_store(daemon)):
+        await ann.send(old, "no key needed")
+        await ann.wait_for(old, lambda m: m.body == "echo: no key needed")
+        await ann.send(new, "new")
+        await daemon.logged("key store blocked")
+        await ann.send(new, "newer")
+        await daemon.until(lambda: bool(keys_of(daemon, "fail")))
+        for verb in ("status", "check"):
+            told = (await daemon.command(verb))[1].splitlines()
+            [line] = [line for line in told if line.startswith("fail  keys")]
+            assert "let the program that has locked it end" in line
+        if killed:
+            await daemon.kill()
+    if killed:
+        await daemon.start()
+    await ann.wait_for(new, lambda m: m.body == "echo: newer")
+    assert await said(ann, new, daemon.user_id) == ["echo: new", "echo: newer"]
+    assert killed or has_kept_calm(daemon, pid)
+    assert len(lines(daemon, "key store blocked")) == 1
+    await daemon.until(lambda: bool(keys_of(daemon, "ok")))
+    await ann.send(new, "still")
+    await ann.wait_for(new, lambda m: m.body == "echo: still")
+
+
+def keys_of(daemon: Bot, state: str) -> list[dict[str, object]]:
+    return daemon.rows("SELECT 1 FROM health WHERE part = 'keys' AND state = ?", state)
+
+
+@asynccontextmanager
+async def exclusively(daemon: Bot) -> AsyncIterator[None]:
+    """Not even to be read."""
+    async with locked(key_store(daemon), "EXCLUSIVE"):
+        yield
+
+
+@asynccontextmanager
+async def no_byte_left(daemon: Bot) -> AsyncIterator[None]:
+    """The folder of the key store is a disk of its own, and full."""
+    filler = daemon.data / "matrix" / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    yield
+    filler.unlink()
+
+
+@pytest.fixture
+def own_disk() -> Iterator[Callable[[Path], None]]:
+    """Makes a folder a small disk, where we may."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(folder)]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("only root may mount a small disk")
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [exclusively, no_byte_left, full], ids=lambda f: f.__name__)
+async def test_no_trouble_of_the_disk_loses_a_key(
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    own_disk: Callable[[Path], None],
+    trouble: Callable[[Bot], AbstractAsyncContextManager[None]],
+) -> None:
+    """F-007: what a new person's keys need is written again when it can be, both ways."""
+    ann, bob = await person("ann"), await person("bob")
+    daemon = await bot(ann, start=False, matrix={"allowed_users": [bob.user_id]})
+    if trouble is no_byte_left:
+        own_disk(daemon.data / "matrix")
+    await daemon.start()
+    pid = daemon.pid
+    chats = [(who, await room(who, daemon, encrypted=True)) for who in (ann, bob)]
+    async with trouble(daemon):
+        for who, chat in chats:
+            await who.send(chat, "one")
+        await daemon.logged("key store blocked")
+        for who, chat in chats:
+            await who.send(chat, "two")
+        await asyncio.sleep(3)
+    for who, chat in chats:
+        await who.wait_for(chat, lambda m: m.body == "echo: two")
+        assert await said(who, chat, daemon.user_id) == ["echo: one", "echo: two"]
+    assert has_kept_calm(daemon, pid)
+    await daemon.until(lambda: bool(keys_of(daemon, "ok")))

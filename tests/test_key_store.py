@@ -1,0 +1,176 @@
+"""What nio could not store it does not know either, whichever of its writes it was (F-007)."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nio.rooms import MatrixRoom
+from peewee import SqliteDatabase
+from vodozemac import Curve25519PublicKey, GroupSession
+
+from tests.test_keys import (
+    ALGORITHM,
+    ANN,
+    BOT,
+    NO_POINT,
+    SESSION,
+    Device,
+    Json,
+    Wire,
+    accepted,
+    given_to,
+    keys_of,
+    machine,
+    named,
+)
+from tests.world.clock import FakeClock
+from tests.world.proxy import Proxy, Request
+from wintermute.config.schema import Matrix
+from wintermute.errors import KeyStoreBlocked
+from wintermute.matrix.client import open_client
+from wintermute.matrix.keys import Keys
+from wintermute.matrix.people import People
+from wintermute.matrix.session import store_file
+
+REQUESTS = ("keys/upload", "keys/query", "keys/claim", "rooms/!r")
+
+
+class Backup:
+    """Another program that writes to the key store, from when it is told to until it is to end."""
+
+    def __init__(self, folder: Path) -> None:
+        # By nio's own library: locks of one process exclude nobody who uses another one in it.
+        self._database = SqliteDatabase(store_file(folder, SESSION))
+
+    def begin(self) -> None:
+        self._database.begin("IMMEDIATE")
+
+    def end(self) -> None:
+        self._database.rollback()
+        self._database.close()
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    async with Proxy("http://127.0.0.1:1") as proxy:
+        wire = Wire(proxy)
+        wire.answers["keys/upload"] = accepted
+        yield wire
+
+
+async def shared(keys: Keys) -> None:
+    """All that has to be done before something can be said in an encrypted room."""
+    await keys.upkeep()
+    await keys.share("!r")
+
+
+@pytest.mark.parametrize("at", REQUESTS)
+async def test_what_could_not_be_stored_is_done_again(
+    at: str, wire: Wire, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-007: the store is locked from the answer to one of the requests on."""
+    ann, backup = Device(ANN, "GOOD"), Backup(tmp_path)
+    answers: dict[str, Callable[[Request], Json]] = {
+        "keys/upload": accepted,
+        "keys/query": lambda _: {"device_keys": {ANN: {"GOOD": ann.keys()}}},
+        "keys/claim": lambda _: {"one_time_keys": {ANN: {"GOOD": ann.one_time_key()}}},
+        "rooms/!r": lambda _: {"joined": {ANN: {}, BOT: {}}},
+    }
+
+    def answer_and_lock(request: Request) -> Json:
+        backup.begin()
+        return answers[at](request)
+
+    wire.answers |= answers | {at: answer_and_lock}
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
+        nio.store.database.timeout = 0.01
+        nio.rooms["!r"] = MatrixRoom("!r", BOT, encrypted=True)
+        for _ in range(3):
+            with pytest.raises(KeyStoreBlocked, match="let the program that has locked it end"):
+                await shared(keys)
+            wire.answers |= answers
+        assert not wire.seen("PUT", "sendToDevice/m.room.encrypted")
+        assert "database is locked" in keys.store.trouble
+        backup.end()
+        await shared(keys)
+        nio.encrypt("!r", "m.room.message", {"body": "secret"})
+        assert keys.store.trouble == ""
+    assert given_to(wire) == {ANN: ["GOOD"]}
+    uploads = [body["one_time_keys"] for body in wire.bodies("/keys/upload")]
+    assert all(upload == uploads[0] for upload in uploads)
+    told = [r.getMessage() for r in caplog.records if "key store blocked" in r.getMessage()]
+    assert len(told) == 1
+    async with machine(tmp_path) as again:  # what was given away is what is stored
+        assert again.olm.account.shared
+        assert not again.olm.account.one_time_keys["curve25519"]
+        assert [d.id for d in again.olm.device_store.active_user_devices(ANN)] == ["GOOD"]
+        assert len(again.olm.session_store[ann.plain()["keys"]["curve25519:GOOD"]]) == 1
+
+
+class Sender(Device):
+    """A device of a person that seals keys for the bot."""
+
+    def __init__(self, bot: Any) -> None:
+        super().__init__(ANN, "GOOD")
+        self.curve = self._account.curve25519_key.to_base64()
+        keys = bot.olm.account.identity_keys
+        self._bot = keys["ed25519"]
+        [(_, one_time_key), *_] = bot.olm.account.one_time_keys["curve25519"].items()
+        self._to = keys["curve25519"]
+        self._session = self._account.create_outbound_session(
+            Curve25519PublicKey.from_base64(self._to),
+            Curve25519PublicKey.from_base64(one_time_key),
+        )
+
+    def room_key(self, room_id: str) -> Json:
+        """A to-device event with the key of a new session."""
+        session = GroupSession()
+        key = {
+            "algorithm": "m.megolm.v1.aes-sha2",
+            "room_id": room_id,
+            "session_id": session.session_id,
+            "session_key": session.session_key.to_base64(),
+        }
+        sealed = {
+            "type": "m.room_key",
+            "content": key,
+            "sender": ANN,
+            "recipient": BOT,
+            "recipient_keys": {"ed25519": self._bot},
+            "keys": {"ed25519": self._account.ed25519_key.to_base64()},
+        }
+        kind, body = self._session.encrypt(json.dumps(sealed).encode()).to_parts()
+        text = base64.b64encode(body).decode().rstrip("=")
+        return self.event(self.curve, {"type": kind, "body": text})
+
+    def event(self, sender_key: str, message: Json) -> Json:
+        sealed = {self._to: message}
+        content = {"algorithm": ALGORITHM, "sender_key": sender_key, "ciphertext": sealed}
+        return {"type": "m.room.encrypted", "sender": ANN, "content": content}
+
+
+async def test_of_one_sync_all_keys_are_stored_or_none(wire: Wire, tmp_path: Path) -> None:
+    """F-007: the disk is full after some of them; the same sync comes again, with garbage in it."""
+    matrix = Matrix(homeserver=wire.url, user_id=BOT, owner=ANN)
+    async with open_client(matrix, SESSION, tmp_path, named, FakeClock(), People()) as client:
+        nio = client._nio
+        await client.upkeep()
+        nio.olm.account.generate_one_time_keys(1)
+        ann, database = Sender(nio), nio.store.database
+        events = [ann.room_key(f"!room{n}") for n in range(60)]
+        events.insert(30, ann.event(NO_POINT, {"type": 0, "body": "AwogAAAA"}))
+        wire.answers["sync"] = {"next_batch": "s1", "to_device": {"events": events}}
+        [(pages,)] = database.execute_sql("PRAGMA page_count").fetchall()
+        database.execute_sql(f"PRAGMA max_page_count={pages + 5}")
+        with pytest.raises(KeyStoreBlocked, match="make room on its disk"):
+            await client.sync(None, full_state=False, wait_s=0)
+        assert not list(nio.olm.inbound_group_store)
+        client._keys.take_dropped()
+        batch = await client.sync(None, full_state=False, wait_s=0)
+        assert (len(list(nio.olm.inbound_group_store)), batch.malformed) == (60, 1)
+    async with machine(tmp_path) as again:
+        assert len(list(again.olm.inbound_group_store)) == 60
+        assert len(again.olm.session_store[ann.curve]) == 1
