@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from importlib import resources
 from pathlib import Path
