@@ -4,10 +4,10 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 
-from wintermute.clock import Clock, SystemClock
+from wintermute.clock import CheckedClock, Clock, SystemClock
 from wintermute.commands.chat import NAMES, ChatCommands, Verifier
 from wintermute.commands.stores import Stores
 from wintermute.config.lock import hold
@@ -33,6 +33,7 @@ from wintermute.delegation.ending import Ending
 from wintermute.delegation.means import Bounds
 from wintermute.delegation.telling import Words
 from wintermute.errors import HomeserverUnavailable, WintermuteError
+from wintermute.health.marks import ClockMarks
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
 from wintermute.ids import NewId, new_id
@@ -201,13 +202,14 @@ async def open_wintermute(
     config: Config, session: Session, texts: Texts, outside: Outside
 ) -> AsyncIterator[Wintermute]:
     """Build everything; close it in reverse."""
-    clock, ids = outside.clock, outside.new_id
-    folder = config.data_dir / "matrix"
+    folder, ids = config.data_dir / "matrix", outside.new_id
     people = People(_policy(config).allowed)
-    async with (
-        open_database(config.data_dir / "wintermute.db") as database,
-        open_client(config.matrix, session, folder, ids, clock, people) as client,
-    ):
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(open_database(config.data_dir / "wintermute.db"))
+        clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
+        outside = replace(outside, clock=clock)
+        opened = open_client(config.matrix, session, folder, ids, clock, people, clock.heard)
+        client = await stack.enter_async_context(opened)
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
         login = (session.access_token, session.pickle_key, *client.secrets)
@@ -224,7 +226,7 @@ async def open_wintermute(
 async def _built(
     config: Config,
     session: Session,
-    clock: Clock,
+    clock: CheckedClock,
     stores: Stores,
     client: MatrixClient,
     models: Models,
@@ -265,10 +267,11 @@ async def open_chat(
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     outside = outside or Outside()
-    clock, ids = outside.clock, outside.new_id
     with hold(config.data_dir):
         texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
+            clock = CheckedClock(outside.clock, await ClockMarks(database).last())
+            outside, ids = replace(outside, clock=clock), outside.new_id
             redact = Redaction(secret_values(config))
             stores = _stores(config, database, outside, redact)
             models = _models(config, database, redact, outside)
@@ -308,7 +311,7 @@ def _models(config: Config, database: Database, redact: Redaction, outside: Outs
 
 def _answering(
     config: Config,
-    clock: Clock,
+    clock: CheckedClock,
     stores: Stores,
     models: Models,
     speaker: Speaker,

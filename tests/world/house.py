@@ -21,7 +21,7 @@ from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import HeldClock as HeldClock
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
-from wintermute.clock import Clock, SystemClock
+from wintermute.clock import CheckedClock, Clock, SystemClock
 from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
@@ -88,7 +88,7 @@ class House:
     """All parts between a door's inbox row and its outbox row."""
 
     stores: Stores
-    clock: Clock
+    clock: CheckedClock
     loop: Loop
     rooms: Rooms
     speaker: SilentSpeaker
@@ -175,13 +175,16 @@ class House:
         self.wanted.set()
 
     async def deliver(self, room: str = ROOM) -> list[str]:
-        """What waits to be said in a room is said, as by a homeserver that names its events."""
-        said = []
-        while row := await self.outbox.next(room):
+        """What waits to be said in a room is said, as by a homeserver that names its events.
+
+        The signs that this brings wait for the next time.
+        """
+        said: dict[str, str] = {}
+        while (row := await self.outbox.next(room)) and row.reacts_to not in said:
             [part] = await self.outbox.store_parts(row.id, [(f"wm-{row.id}-0", {})], "DEVICE")
             await self.outbox.sent(part, f"$of-{row.id}")
-            said.append(row.text(self.clock.now()))
-        return said
+            said[f"$of-{row.id}"] = row.text(self.clock.now())
+        return [*said.values()]
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something became true; looked at whenever a room did something."""
@@ -268,7 +271,7 @@ async def open_house(
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
-    clock, files = clock or SystemClock(), prompts or PROMPTS
+    clock, files = CheckedClock(clock or SystemClock()), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
         stores = Stores(database, folder, owner, clock, new_id, redact, timezone=ZONE)
@@ -406,7 +409,7 @@ def _promises(
     files: Path,
     toolbox: Toolbox,
     bounds: Bounds,
-    clock: Clock,
+    clock: CheckedClock,
 ) -> tuple[Runs, Promises]:
     means = Means.of(bounds.limits, 200_000, own_models=bounds.own_models)
     words, run = _words(gather, files), Template(files, "TASK_RUN.txt")
