@@ -87,6 +87,7 @@ async def test_a_clock_that_jumps_ahead_is_noticed(tmp_path: Path) -> None:
         await promise(house, asked=at(clock.now() + timedelta(hours=1)))
         await asyncio.sleep(0)
         clock.ahead = timedelta(hours=2)
+        house.checked.heard(clock.now())
         [said] = await spoken(house, 1)
         row = await house.outbox.next(ROOM)
         assert row is not None
@@ -101,8 +102,10 @@ async def test_a_clock_that_jumps_back_repeats_nothing_and_misses_nothing(tmp_pa
     async with keeping(tmp_path, clock) as house:
         await promise(house, asked=at(clock.now() + timedelta(hours=1)))
         clock.ahead += timedelta(hours=1)
+        house.checked.heard(clock.now())
         await spoken(house, 1)
         clock.ahead = timedelta(0)
+        house.checked.heard(clock.now())
         await promise(house, "tea", asked=at(clock.now() + timedelta(seconds=2)))
         assert await spoken(house, 2) == ["⏰ Call Anna", "⏰ tea"]
         assert len(await occurrences(house)) == 2

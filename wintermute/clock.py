@@ -46,6 +46,9 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
+    def __init__(self, longest_nap: float = LONGEST_NAP) -> None:
+        self._longest_nap = longest_nap
+
     def now(self) -> datetime:
         return datetime.now(UTC)  # noqa: TID251  the one place that may ask
 
@@ -55,7 +58,7 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         until = self.monotonic() + seconds
         while True:
-            await asyncio.sleep(min(seconds, LONGEST_NAP))
+            await asyncio.sleep(min(seconds, self._longest_nap))
             seconds = until - self.monotonic()
             if seconds <= 0:
                 return

@@ -88,7 +88,7 @@ class House:
     """All parts between a door's inbox row and its outbox row."""
 
     stores: Stores
-    clock: CheckedClock
+    clock: Clock
     loop: Loop
     rooms: Rooms
     speaker: SilentSpeaker
@@ -99,6 +99,7 @@ class House:
     promises: Promises
     runs: Runs
     wanted: asyncio.Event
+    checked: CheckedClock
 
     @property
     def database(self) -> Database:
@@ -183,7 +184,7 @@ class House:
         while (row := await self.outbox.next(room)) and row.reacts_to not in said:
             [part] = await self.outbox.store_parts(row.id, [(f"wm-{row.id}-0", {})], "DEVICE")
             await self.outbox.sent(part, f"$of-{row.id}")
-            said[f"$of-{row.id}"] = row.text(self.clock.now())
+            said[f"$of-{row.id}"] = row.text(self.checked.now())
         return [*said.values()]
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
@@ -271,7 +272,8 @@ async def open_house(
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
-    clock, files = CheckedClock(clock or SystemClock()), prompts or PROMPTS
+    machine, files = clock or SystemClock(), prompts or PROMPTS
+    clock = CheckedClock(machine)
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
         stores = Stores(database, folder, owner, clock, new_id, redact, timezone=ZONE)
@@ -292,8 +294,8 @@ async def open_house(
             work = (gather, files, terms.toolbox, bounds)
             runs, promises = _promises(stores, loop, speaker, *work, clock)
             rooms = _rooms(stores, speaker, AtWork(others, promises), *parts)
-            known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
-            yield House(*known, promises, runs, asyncio.Event())
+            known = (stores, machine, loop, rooms, speaker, gather, models, others, terms.toolbox)
+            yield House(*known, promises, runs, asyncio.Event(), clock)
 
 
 def _bounds(limits: Limits | None, llm: Llm) -> Bounds:

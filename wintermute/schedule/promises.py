@@ -63,8 +63,7 @@ class Promises:
         self._bell = asyncio.Event()
         self._since = clock.now()
         self._ahead = self._offset()
-        self._jumped = True
-        """Or nobody has looked since the start whether it has."""
+        self._recounted = False
         self._kept = -math.inf
 
     async def run(self) -> None:
@@ -93,7 +92,7 @@ class Promises:
         if self._waits:
             return Fired(frozenset(), None)
         self._since = min(self._since, self._clock.now())  # else a clock that was set back is late
-        if self._jumped:
+        if self._has_jumped or not self._recounted:
             await self._recount()
         fired = await self._firing.fire(self._since)
         for room_id in sorted(fired.rooms):
@@ -113,11 +112,14 @@ class Promises:
             await self._health.note("schedule", "ok", "fires what is due")
 
     async def _recount(self) -> None:
+        """The clock has jumped, or nobody has looked since the start whether it had."""
+        if self._has_jumped:
+            log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
         async with self._database.transaction() as tx:
             counted = await self._tasks.recount(tx)
         if counted:
             log.info("schedules counted anew tasks=%s", counted)
-        self._jumped = False
+        self._ahead, self._recounted, self._kept = self._offset(), True, -math.inf
 
     async def _keep_mark(self) -> None:
         """For a start in which the clock may be wrong."""
@@ -138,20 +140,17 @@ class Promises:
         due = math.inf if seconds is None else self._clock.monotonic() + seconds
         while not self._bell.is_set():
             await until_rung(self._bell, self._clock, LOOK_SECONDS)
-            if abs(self._offset() - self._ahead) > JUMP_SECONDS:
-                self._note_jump(alarm)
+            if self._has_jumped:
+                alarm.reset()
                 return
             if (self._clock.doubt is not None) != doubts or self._clock.monotonic() >= due:
                 return
             if await self._database.version() != version:
                 return
 
-    def _note_jump(self, alarm: Alarm) -> None:
-        log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
-        self._ahead = self._offset()
-        self._jumped = True
-        self._kept = -math.inf
-        alarm.reset()
+    @property
+    def _has_jumped(self) -> bool:
+        return abs(self._offset() - self._ahead) > JUMP_SECONDS
 
     def _offset(self) -> float:
         """Where the clock is beside one that never jumps, in seconds."""

@@ -38,7 +38,7 @@ class TaskRuns:
         """What may start now, oldest first: not begun yet, or put off until now."""
         rows = await tx.rows(
             f"SELECT * FROM occurrences WHERE {AT_WORK} AND {_ROOMS}"
-            " AND (cast_id IS NULL AND not_before IS NULL OR {_NOT_BEFORE} <= :now)"
+            f" AND (cast_id IS NULL AND not_before IS NULL OR {_NOT_BEFORE} <= :now)"
             " ORDER BY seq LIMIT :limit",
             {"rooms": json.dumps([*rooms]), "now": self._clock.monotonic(), "limit": limit},
         )
