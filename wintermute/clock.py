@@ -163,17 +163,19 @@ class CheckedClock:
         doubted = 0.0 if self._since is None else seen.steady - self._since
         if believable(seen, self._last, self._server, doubted):
             if self._since is not None:
-                log.warning("clock believed ahead_seconds=%s", self._ahead(seen))
+                self._log("clock believed ahead_seconds=%s", seen)
             self._last, self._since = seen, None
         elif self._since is None:
             self._since = seen.steady
-            log.warning("clock doubted ahead_seconds=%s", self._ahead(seen))
+            self._log("clock doubted ahead_seconds=%s", seen)
         return seen
 
-    def _ahead(self, seen: Mark) -> str:
-        if self._last is None:
-            return "unknown"
-        return f"{(seen.wall - self._last.at(seen.steady)).total_seconds():.0f}"
+    def _log(self, text: str, seen: Mark) -> None:
+        if self._last is None:  # as after each start of the machine
+            log.info(text, "unknown")
+        else:
+            ahead = seen.wall - self._last.at(seen.steady)
+            log.warning(text, f"{ahead.total_seconds():.0f}")
 
 
 def boot_id() -> str:
