@@ -78,7 +78,6 @@ class Point:
 DUE: Held = ("active", None, None, None, None)
 CLAIMED: Held = ("active", "claimed", "waiting", None, None)
 RENDERED: Held = ("active", "claimed", "waiting", "waiting", None)
-SENT: Held = ("active", "claimed", "sent", "sent", None)
 DELIVERED: Held = ("completed: delivered", "done", "sent", "sent", 0)
 SIGNED: Held = ("completed: delivered", "done", "sent", "sent", 1)
 
@@ -90,9 +89,8 @@ REMINDER_POINTS = (
     Point("before send response", RENDERED, CLAIMED, request=("after", is_text)),
     Point("after send response", RENDERED, CLAIMED, ((BEFORE, SENT_MARK),)),
     Point("before sent mark", RENDERED, CLAIMED, ((BEFORE, SENT_MARK), (BEFORE, "COMMIT"))),
-    Point("after sent mark", SENT, CLAIMED, ((BEFORE, SENT_MARK), (AFTER, "COMMIT"))),
-    Point("before settle commit", SENT, None, ((BEFORE, SETTLED), (BEFORE, "COMMIT"))),
-    Point("after settle commit", DELIVERED, None, ((BEFORE, SETTLED), (AFTER, "COMMIT"))),
+    Point("before it is settled", RENDERED, CLAIMED, ((BEFORE, SETTLED),)),
+    Point("after sent mark", DELIVERED, CLAIMED, ((BEFORE, SENT_MARK), (AFTER, "COMMIT"))),
     Point("before request of a sign", DELIVERED, None, request=("before", is_sign)),
     Point("before response of a sign", DELIVERED, None, request=("after", is_sign)),
     Point("before sent mark of a sign", DELIVERED, None, ((BEFORE, SENT_MARK), (BEFORE, "COMMIT"))),

@@ -1,10 +1,28 @@
 """Time is asked of a Clock, so that a test can hold it still (DESIGN A-5)."""
 
 import asyncio
+import logging
 import time
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 from zoneinfo import ZoneInfo
+
+log = logging.getLogger(__name__)
+
+LONGEST_NAP = 30.0
+"""The loop's own clock stands still while a laptop sleeps, so nobody sleeps on it for longer."""
+JUMP_SECONDS = 5.0
+DRIFT = 0.001
+"""How uneven a clock may run that is being put right, as a part of the time that has passed."""
+AGREES = timedelta(minutes=1)
+"""How far the homeserver's clock may be from one that it vouches for."""
+DOUBTED_SECONDS = 600.0
+"""How long a clock that nobody vouches for is doubted."""
+STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts sleep: on Linux that is the time since the boot, on macOS the other one does."""
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -17,7 +35,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Seconds that never jump and count sleep; only differences within a boot mean something."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -28,14 +46,144 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
+    def __init__(self, longest_nap: float = LONGEST_NAP) -> None:
+        self._longest_nap = longest_nap
+
     def now(self) -> datetime:
         return datetime.now(UTC)  # noqa: TID251  the one place that may ask
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(STEADY)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        until = self.monotonic() + seconds
+        while True:
+            await asyncio.sleep(min(seconds, self._longest_nap))
+            seconds = until - self.monotonic()
+            if seconds <= 0:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a clock showed when the steady clock showed this."""
+
+    wall: datetime
+    steady: float
+
+    def at(self, steady: float) -> datetime:
+        """What it shows by now, if it has run evenly since."""
+        return self.wall + timedelta(seconds=steady - self.steady)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why the machine's clock is not believed.
+
+    `ahead`: of where it should be; None if nobody can tell. `waits`: nor does anybody vouch for
+    where it should be, so that nothing can be said to be due.
+    """
+
+    ahead: timedelta | None
+    waits: bool
+
+
+def believable(now: Mark, last: Mark | None, server: Mark | None, doubted: float) -> bool:
+    """Whether what the machine's clock shows is taken for the time.
+
+    `last`: when it was believed the last time; None: not since the machine was started. `server`:
+    the homeserver's clock, if it was heard; it never vouches for anything but what ours shows.
+    `doubted`: for how many seconds ours has been.
+    """
+    if last is not None:
+        allowed = JUMP_SECONDS + DRIFT * abs(now.steady - last.steady)
+        if abs((now.wall - last.at(now.steady)).total_seconds()) <= allowed:
+            return True
+    return vouches(server, now) or doubted >= DOUBTED_SECONDS
+
+
+def vouches(server: Mark | None, mark: Mark) -> bool:
+    """Whether the homeserver's clock agrees with that."""
+    return server is not None and abs(server.at(mark.steady) - mark.wall) <= AGREES
+
+
+class CheckedClock:
+    """The clock of the machine; while it is not believed, time goes on as evenly as it did before.
+
+    A clock may be set wrong for seconds, when it starts or is corrected. Nothing may be said, nor
+    thrown away for its age, because of a time that never was (F-015).
+    """
+
+    def __init__(self, machine: Clock, last: Mark | None = None, *, asks: bool = False) -> None:
+        """`last`: when it was believed before. `asks`: a homeserver can tell; else the beginning is
+        believed, for who sits at the machine has no other clock either.
+        """
+        self._machine = machine
+        self._last = last
+        self._server: Mark | None = None
+        self._since: float | None = None
+        if last is None and not asks:
+            self._last = self._seen()
+
+    @property
+    def last(self) -> Mark | None:
+        """When the machine's clock was believed the last time."""
+        return self._last
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why it is not believed now; None: it is."""
+        seen = self._judged()
+        if self._since is None:
+            return None
+        if self._last is None:
+            return Doubt(None, waits=True)
+        due = self._last.at(seen.steady)
+        return Doubt(seen.wall - due, waits=not vouches(self._server, Mark(due, seen.steady)))
+
+    def now(self) -> datetime:
+        seen = self._judged()
+        return seen.wall if self._last is None else self._last.at(seen.steady)
+
+    def monotonic(self) -> float:
+        return self._machine.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._machine.sleep(seconds)
+
+    def heard(self, date: datetime) -> None:
+        """What the homeserver's clock shows."""
+        self._server = Mark(date, self.monotonic())
+
+    def _seen(self) -> Mark:
+        return Mark(self._machine.now(), self._machine.monotonic())
+
+    def _judged(self) -> Mark:
+        seen = self._seen()
+        doubted = 0.0 if self._since is None else seen.steady - self._since
+        if believable(seen, self._last, self._server, doubted):
+            if self._since is not None:
+                self._log("clock believed ahead_seconds=%s", seen)
+            self._last, self._since = seen, None
+        elif self._since is None:
+            self._since = seen.steady
+            self._log("clock doubted ahead_seconds=%s", seen)
+        return seen
+
+    def _log(self, text: str, seen: Mark) -> None:
+        if self._last is None:  # as after each start of the machine
+            log.info(text, "unknown")
+        else:
+            ahead = seen.wall - self._last.at(seen.steady)
+            log.warning(text, f"{ahead.total_seconds():.0f}")
+
+
+def boot_id() -> str:
+    """Which start of the machine this is; "" where it does not say."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 def stamp(moment: datetime) -> str:

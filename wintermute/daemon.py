@@ -5,9 +5,9 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from wintermute.clock import Clock, SystemClock, until_rung
+from wintermute.clock import CheckedClock, Clock, SystemClock, until_rung
 from wintermute.commands.chat import NAMES, ChatCommands, Verifier
 from wintermute.commands.stores import Stores
 from wintermute.config.lock import has_room, hold
@@ -38,6 +38,7 @@ from wintermute.errors import (
     StorageBlocked,
     WintermuteError,
 )
+from wintermute.health.marks import ClockMarks
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
 from wintermute.ids import NewId, new_id
@@ -232,10 +233,13 @@ async def open_wintermute(
     config: Config, database: Database, session: Session, texts: Texts, outside: Outside
 ) -> AsyncIterator[Wintermute]:
     """Build everything on an open database; close it in reverse."""
-    clock, ids = outside.clock, outside.new_id
-    folder = config.data_dir / "matrix"
+    folder, ids = config.data_dir / "matrix", outside.new_id
     people = People(_policy(config).allowed)
-    async with open_client(config.matrix, session, folder, ids, clock, people) as client:
+    clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
+    outside = replace(outside, clock=clock)
+    async with open_client(
+        config.matrix, session, folder, ids, clock, people, clock.heard
+    ) as client:
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
         login = (session.access_token, session.pickle_key, *client.secrets)
@@ -252,7 +256,7 @@ async def open_wintermute(
 async def _built(
     config: Config,
     session: Session,
-    clock: Clock,
+    clock: CheckedClock,
     stores: Stores,
     client: MatrixClient,
     models: Models,
@@ -293,10 +297,11 @@ async def open_chat(
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     outside = outside or Outside()
-    clock, ids = outside.clock, outside.new_id
     with hold(config.data_dir):
         texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
+            clock = CheckedClock(outside.clock, await ClockMarks(database).last())
+            outside, ids = replace(outside, clock=clock), outside.new_id
             redact = Redaction(secret_values(config))
             stores = _stores(config, database, outside, redact)
             models = _models(config, database, redact, outside)
@@ -336,7 +341,7 @@ def _models(config: Config, database: Database, redact: Redaction, outside: Outs
 
 def _answering(
     config: Config,
-    clock: Clock,
+    clock: CheckedClock,
     stores: Stores,
     models: Models,
     speaker: Speaker,

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from datetime import timedelta
 
 TAG = re.compile(
     r"<(?=/?(?:event|memory|cathedral|room_context|raw_input|related_memories|new_contents"
@@ -78,3 +79,11 @@ def shortened(text: str, most: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 turn`, `2 turns`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def span(time: timedelta) -> str:
+    """`45 seconds`, `37 minutes`, `3 hours`, `2 days`."""
+    for unit in ("days", "hours", "minutes"):
+        if time >= 2 * (size := timedelta(**{unit: 1})):
+            return f"{round(time / size)} {unit}"
+    return counted(round(time.total_seconds()), "second")

@@ -19,11 +19,13 @@ class FakeClock:
     def __init__(self, start: datetime = NOON) -> None:
         self._start = start
         self._passed = 0.0
+        self.ahead = timedelta(0)
+        """How far somebody has set what it shows from how it has run."""
         self.slept: list[float] = []
         """Every wait that was asked for, in order."""
 
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._passed)
+        return self._start + timedelta(seconds=self._passed) + self.ahead
 
     def monotonic(self) -> float:
         return self._passed

@@ -132,7 +132,7 @@ def command(desk: Desk) -> Waiting:
     now = desk.clock.now()
     return Waiting(
         *(1, "$command", "conversation", ROOM, ANN, "ann", "owner", "command", "/verify"),
-        *(True, "waiting", None, now),
+        *(True, "waiting", None, now, now),
     )
 
 

@@ -21,7 +21,7 @@ from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import HeldClock as HeldClock
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
-from wintermute.clock import Clock, SystemClock
+from wintermute.clock import CheckedClock, Clock, SystemClock
 from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
@@ -99,6 +99,7 @@ class House:
     promises: Promises
     runs: Runs
     wanted: asyncio.Event
+    checked: CheckedClock
 
     @property
     def database(self) -> Database:
@@ -175,13 +176,16 @@ class House:
         self.wanted.set()
 
     async def deliver(self, room: str = ROOM) -> list[str]:
-        """What waits to be said in a room is said, as by a homeserver that names its events."""
-        said = []
-        while row := await self.outbox.next(room):
+        """What waits to be said in a room is said, as by a homeserver that names its events.
+
+        The signs that this brings wait for the next time.
+        """
+        said: dict[str, str] = {}
+        while (row := await self.outbox.next(room)) and row.reacts_to not in said:
             [part] = await self.outbox.store_parts(row.id, [(f"wm-{row.id}-0", {})], "DEVICE")
             await self.outbox.sent(part, f"$of-{row.id}")
-            said.append(row.text(self.clock.now()))
-        return said
+            said[f"$of-{row.id}"] = row.text(self.checked.now())
+        return [*said.values()]
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something became true; looked at whenever a room did something."""
@@ -268,7 +272,8 @@ async def open_house(
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
-    clock, files = clock or SystemClock(), prompts or PROMPTS
+    machine, files = clock or SystemClock(), prompts or PROMPTS
+    clock = CheckedClock(machine)
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
         stores = Stores(database, folder, owner, clock, new_id, redact, timezone=ZONE)
@@ -289,8 +294,8 @@ async def open_house(
             work = (gather, files, terms.toolbox, bounds)
             runs, promises = _promises(stores, loop, speaker, *work, clock)
             rooms = _rooms(stores, speaker, AtWork(others, promises), *parts)
-            known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
-            yield House(*known, promises, runs, asyncio.Event())
+            known = (stores, machine, loop, rooms, speaker, gather, models, others, terms.toolbox)
+            yield House(*known, promises, runs, asyncio.Event(), clock)
 
 
 def _bounds(limits: Limits | None, llm: Llm) -> Bounds:
@@ -406,7 +411,7 @@ def _promises(
     files: Path,
     toolbox: Toolbox,
     bounds: Bounds,
-    clock: Clock,
+    clock: CheckedClock,
 ) -> tuple[Runs, Promises]:
     means = Means.of(bounds.limits, 200_000, own_models=bounds.own_models)
     words, run = _words(gather, files), Template(files, "TASK_RUN.txt")

@@ -62,6 +62,6 @@ async def occurrences(house: House) -> list[tuple[str, str, int]]:
 
 
 def after(clock: FakeClock, when: str) -> None:
-    """Move the clock to a local time of Berlin, before the last Sunday of March."""
+    """Let time pass until it is this in Berlin, before the last Sunday of March."""
     then = datetime.fromisoformat(f"{when}+01:00")
-    clock.advance((then - clock.now()).total_seconds())
+    clock.advance((then - clock.now() + clock.ahead).total_seconds())

@@ -1,8 +1,11 @@
 """`/remind`: a promise made without a model (T-062)."""
 
+from datetime import datetime
+
 from wintermute.changes.records import Reason
 from wintermute.clock import Clock, spoken
 from wintermute.commands.listing import plain
+from wintermute.conversation.intent import written
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.mailbox.inbox import Waiting
@@ -33,7 +36,8 @@ class Reminding:
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """The reminder, when it is due next, and what must be pointed out about that."""
         said = "".join(row.body.split(maxsplit=1)[1:])
-        read = chat_line(said, self._clock.now(), self._tasks.zone)
+        now = self._clock.now()
+        read = chat_line(said, now, self._tasks.zone)
         if read is None:
             return self._forms()
         asked, content = read
@@ -46,16 +50,19 @@ class Reminding:
                 asked=asked,
                 conversation_id=row.conversation_id,
                 origins=(row.event_id,),
+                written=written(row, now),
             )
         except ToolFailed as problem:
             return str(problem)
-        return self._promise(task)
+        return self._promise(task, now)
 
-    def _promise(self, task: Task) -> str:
+    def _promise(self, task: Task, now: datetime) -> str:
         schedule, due, zone = task.plan.schedule, task.next_due, self._tasks.zone
         whom = "this room" if task.scope.startswith("room:") else "you"
         when = spoken(due, zone) if due else task.schedule
         again = f", {task.schedule}" if schedule and schedule.kind != "once" else ""
+        if due and due <= now:
+            return f"That was due on {when}, before I read it, so I remind {whom} now (`{task.id}`)"
         remark = remarks(schedule, due, zone)
         return (
             f"I will remind {whom} on {when}: {plain(task.content)} (`{task.id}`{again})"

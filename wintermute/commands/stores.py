@@ -8,6 +8,7 @@ from wintermute.clock import Clock
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.delegation.store import SubSessions
+from wintermute.health.marks import ClockMarks
 from wintermute.health.store import Health
 from wintermute.ids import NewId
 from wintermute.llm.calls import ModelCalls
@@ -46,8 +47,8 @@ class Stores:
         self.database = database
         self.owner_scope = f"person:{owner}"
         self.health = Health(database, clock)
+        self.marks = ClockMarks(database)
         self.inbox = Inbox(database, clock, redact)
-        self.outbox = Outbox(database, clock, new_id, redact)
         self.model_calls = ModelCalls(database, clock, new_id)
         self.known = KnownRooms(database, clock)
         self.conversations = Conversations(database, clock, new_id)
@@ -63,6 +64,7 @@ class Stores:
         self.memories = FlatFile(database, self.facts, self.places, self.changes)
         self.tasks = Tasks(database, self.changes, clock, new_id, owner, timezone)
         self.occurrences = Occurrences(database, clock, self.tasks.zone)
+        self.outbox = Outbox(database, clock, new_id, redact, self.occurrences.said)
         self.runs = TaskRuns(database, clock)
         self.skills = Skills(data_dir / "skills", database, self.changes, self.owner_scope)
         self.undo = Undo(

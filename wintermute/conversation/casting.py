@@ -10,7 +10,7 @@ from wintermute.conversation import words
 from wintermute.conversation.cast import JOINED, Loop, Outcome
 from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.forking import Forking
-from wintermute.conversation.intent import intent
+from wintermute.conversation.intent import age, intent, written
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Shown, Speaker
 from wintermute.conversation.stop import Stop
@@ -99,7 +99,13 @@ class Casting:
                     return
                 scope = await self._conversations.scope_of(cast.branch_id)
                 caller = Caller(
-                    row.conversation_id, scope, cast.id, row.origin, row.event_id, cast.started_at
+                    row.conversation_id,
+                    scope,
+                    cast.id,
+                    row.origin,
+                    row.event_id,
+                    cast.started_at,
+                    written=written(row, self._clock.now()),
                 )
                 outcome = await self._loop.run(
                     cast, caller, self._terms, stop, Shown(self._speaker, row.room_id)
@@ -166,10 +172,13 @@ class Casting:
                 tx,
                 branch,
                 row.event_id,
-                effects + await self._told_before(tx, row) + intent(row, lines),
+                effects + await self._told_before(tx, row) + self._intent(row, lines),
                 row.origin,
                 self._wards.record(),
             )
+
+    def _intent(self, row: Waiting, said: Sequence[Waiting]) -> str:
+        return intent(row, said, age(row, self._clock.now(), self._due_events.zone))
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
         """Whether an event of ours is about what the room has in view (L-062, L-074)."""
@@ -225,7 +234,8 @@ class Casting:
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason in WAITS:
             until = outcome.until or self._clock.now() + AGAIN
-            await self._inbox.mark(tx, row.event_id, "waiting", until)
+            left = (until - self._clock.now()).total_seconds()
+            await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
                 await self._tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
         else:
@@ -259,7 +269,7 @@ class Casting:
         """Tell the person once per outage, when it has lasted a minute (L-034)."""
         await self._health.note("model", "fail", problem)
         outage = await self._health.part("model")
-        if outage is None or self._clock.now() - outage.since < AGAIN:
+        if outage is None or timedelta() <= self._clock.now() - outage.since < AGAIN:
             return
         async with self._database.transaction() as tx:
             key = f"outage {outage.since.isoformat()}"

@@ -27,7 +27,7 @@ class DueEvents:
 
     def __init__(self, occurrences: Occurrences, zone: ZoneInfo) -> None:
         self._occurrences = occurrences
-        self._zone = zone
+        self.zone = zone
 
     async def since(self, tx: Transaction, conversation_id: str, since: datetime) -> str:
         """The newest of it as events, each followed by a blank line (T-052); "": nothing."""
@@ -39,7 +39,7 @@ class DueEvents:
         result = REMINDED[each.state] if each.mode == "reminder" else each.result
         result = shortened(result, RESULT_CHARACTERS)
         text = (
-            f"Task #{each.task_id}: {each.content}\nDue: {spoken(each.due_at, self._zone)}\n"
+            f"Task #{each.task_id}: {each.content}\nDue: {spoken(each.due_at, self.zone)}\n"
             f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
         )
         return event("task_error" if failed else "scheduled_task", each.task_id, text)

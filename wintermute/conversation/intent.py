@@ -1,26 +1,48 @@
 """What a message looks like to the model. Pure; the result is stored as the cast's intent."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from wintermute.mailbox.inbox import Waiting
-from wintermute.text import untagged
+from wintermute.text import span, untagged
 
 MOST_CONTEXT_CHARACTERS = 1000
+TAKEN_UP = timedelta(minutes=2)
+"""What was written longer ago than that speaks of another time than now (F-029)."""
 NO_ADDRESS = str.maketrans("", "", "@:()<>")
 
 
-def intent(row: Waiting, context: Sequence[Waiting]) -> str:
+def intent(row: Waiting, context: Sequence[Waiting], age: str = "") -> str:
     """A direct message as it is; in a group with the sender and the lines said before.
 
     Events are ours and keep their tags; nobody else's text can look like one (L-070, L-071).
+    `age`: a line that says when it was written, if it is no longer new.
     """
     if row.kind == "event":
         return row.body
+    written = [age] if age else []
     if row.direct or not row.body.strip():
-        return untagged(row.body)
+        return "\n".join([*written, untagged(row.body)])
     said = [_line(line) for line in context]
     lines = ["<room_context>", *said, "</room_context>"] if said else []
-    return "\n".join([*lines, _line(row, whole=True)])
+    return "\n".join([*lines, *written, _line(row, whole=True)])
+
+
+def written(row: Waiting, now: datetime) -> datetime | None:
+    """When a message was written from which its relative times count; None: from now (F-029)."""
+    is_said = row.kind in ("message", "command")
+    return row.sent_at if is_said and now - row.sent_at > TAKEN_UP else None
+
+
+def age(row: Waiting, now: datetime, zone: ZoneInfo) -> str:
+    """The line that says when a message was written; "": just now."""
+    since = written(row, now)
+    if since is None:
+        return ""
+    local = since.astimezone(zone)
+    day = "" if local.date() == now.astimezone(zone).date() else f"{local:%Y-%m-%d} "
+    return f"[written {day}{local:%H:%M}, {span(now - since)} ago]"
 
 
 def _line(row: Waiting, *, whole: bool = False) -> str:

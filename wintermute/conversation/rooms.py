@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from datetime import datetime
 from typing import Protocol, TypeVar
 
 from wintermute.clock import Clock, until_rung
@@ -36,8 +35,8 @@ class Commands(Protocol):
         ...
 
 
-def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, datetime | None]:
-    """Which row is next, and if none is, until when to wait.
+def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float | None]:
+    """Which row is next, and if none is, until when to wait; by the steady clock (F-015).
 
     Strict order, but a seed goes first, and commands and events pass a message that waits for the
     model (L-072); an event that waits is passed by all.
@@ -45,7 +44,7 @@ def next_row(rows: Sequence[Waiting], now: datetime) -> tuple[Waiting | None, da
     rows = sorted(rows, key=lambda row: not row.is_seed)
     head = next((row for row in rows if row.kind == "message"), None)
     free = [row for row in rows if row is head or row.kind != "message"]
-    later = [row.not_before for row in free if row.not_before and row.not_before > now]
+    later = [row.not_before for row in free if row.not_before is not None and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
 
@@ -123,11 +122,11 @@ class Rooms:
         while True:
             bell.clear()
             rows = await self._inbox.open_rows(conversation_id)
-            row, until = next_row(rows, self._clock.now())
+            row, until = next_row(rows, self._clock.monotonic())
             if row is not None:
                 await self._take(row)
             elif until is not None:
-                await until_rung(bell, self._clock, (until - self._clock.now()).total_seconds())
+                await until_rung(bell, self._clock, until - self._clock.monotonic())
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return

@@ -30,6 +30,8 @@ class Caller:
     """When the cast began; what is newer the model may not have seen."""
     place: "Place | None" = None
     """Which call this is; None until one is made."""
+    written: datetime | None = None
+    """When the message was written from which relative times count; None: from now (F-029)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from wintermute.clock import Clock, until_rung
+from wintermute.clock import LONGEST_NAP, Clock, until_rung
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.stop import Stop
@@ -211,7 +211,8 @@ class Delegation:
         if until is None:
             await self._bell.wait()
             return
-        await until_rung(self._bell, self._clock, (until - self._clock.now()).total_seconds())
+        left = (until - self._clock.now()).total_seconds()
+        await until_rung(self._bell, self._clock, min(left, LONGEST_NAP))  # the clock may be set
 
     async def _new(
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0

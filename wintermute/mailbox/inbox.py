@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
@@ -40,8 +40,9 @@ class Waiting:
     body: str
     direct: bool
     state: State
-    not_before: datetime | None
+    not_before: float | None
     received_at: datetime
+    sent_at: datetime
     edits: str | None = None
 
     @property
@@ -257,12 +258,12 @@ class Inbox:
         return begun == 1
 
     async def mark(
-        self, tx: Transaction, event_id: str, state: State, not_before: datetime | None = None
+        self, tx: Transaction, event_id: str, state: State, not_before: float | None = None
     ) -> None:
-        """Move an event on; `not_before` delays the next attempt (L-034)."""
+        """Move an event on; `not_before`, by the steady clock, delays the next attempt (L-034)."""
         await tx.execute(
             "UPDATE inbox SET state = ?, not_before = ? WHERE event_id = ?",
-            (state, stamp(not_before) if not_before else None, event_id),
+            (state, not_before, event_id),
         )
 
     async def open_rows(self, conversation_id: str) -> list[Waiting]:
@@ -478,7 +479,7 @@ def _locked(row: Row) -> Locked:
 
 
 def _waiting(row: Row) -> Waiting:
-    not_before: Any = row["not_before"]
+    not_before: str | None = row["not_before"]
     return Waiting(
         seq=row["seq"],
         event_id=row["event_id"],
@@ -491,7 +492,8 @@ def _waiting(row: Row) -> Waiting:
         body=row["body"],
         direct=bool(row["direct"]),
         state=row["state"],
-        not_before=moment(not_before) if not_before else None,
+        not_before=None if not_before is None else float(not_before),
         received_at=moment(row["received_at"]),
+        sent_at=moment(row["sent_at"]),
         edits=row["edits"],
     )

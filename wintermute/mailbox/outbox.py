@@ -1,7 +1,7 @@
 """What we say. A row holds Markdown; its parts hold the events it becomes, each sent once."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -81,12 +81,27 @@ class Spoken:
     cast_id: str | None
 
 
+Said = Callable[[Transaction, str], Awaitable[Sequence[str]]]
+"""What else is over in the transaction that notes a message as said; signs to put on it."""
+
+
+async def nothing_more(_tx: Transaction, _outbox_id: str) -> Sequence[str]:
+    """Nothing else is over."""
+    return ()
+
+
 class Outbox:
     """The store of what must be said, in order per room."""
 
     def __init__(
-        self, database: Database, clock: Clock, new_id: NewId, redact: Redaction = UNHIDDEN
+        self,
+        database: Database,
+        clock: Clock,
+        new_id: NewId,
+        redact: Redaction = UNHIDDEN,
+        said: Said = nothing_more,
     ) -> None:
+        self._said = said
         self._redact = redact
         self._database = database
         self._clock = clock
@@ -172,8 +187,8 @@ class Outbox:
         now = self._clock.now()
         fresh = await tx.execute(
             "INSERT INTO notices (key, said_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET"
-            " said_at = excluded.said_at WHERE notices.said_at <= ?",
-            (key, stamp(now), stamp(now - every)),
+            " said_at = excluded.said_at WHERE notices.said_at <= ? OR notices.said_at > ?",
+            (key, stamp(now), stamp(now - every), stamp(now)),  # the clock may have been set back
         )
         if fresh:
             await self.say(tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for)
@@ -276,6 +291,7 @@ class Outbox:
                 "UPDATE outbox SET state = 'sent', sent_at = ? WHERE id = ?",
                 (stamp(self._clock.now()), outbox_id),
             )
+            await self._said(tx, outbox_id)
 
     async def sent(self, part: Part, event_id: str | None) -> None:
         """The homeserver named the event: this part is said; with the last one the row is.
@@ -287,11 +303,15 @@ class Outbox:
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),
             )
-            await tx.execute(
+            row = await tx.row(
                 "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ? AND NOT"
-                " EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id AND state = 'waiting')",
+                " EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id AND state = 'waiting')"
+                " RETURNING conversation_id, room_id",
                 (stamp(self._clock.now()), part.outbox_id),
             )
+            signs = await self._said(tx, part.outbox_id) if row else ()
+            if row and event_id and signs:
+                await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 
     async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
         """A part is in its room, although nobody told the sender yet: people may answer it."""
@@ -361,18 +381,6 @@ class Outbox:
         """It waits until who can read in its room may read it, or another room is found for it."""
         query = "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?"
         await tx.execute(query, (NOT_ALONE, outbox_id))
-
-    async def delivered(
-        self, tx: Transaction, outbox_ids: Sequence[str]
-    ) -> dict[str, tuple[str, str | None]]:
-        """Which of these messages are said: each with its room and its last event, if it has one."""
-        rows = await tx.rows(
-            "SELECT o.id, o.room_id, (SELECT event_id FROM outbox_parts p WHERE p.outbox_id = o.id"
-            "  ORDER BY n DESC LIMIT 1) AS event_id FROM json_each(?) w JOIN outbox o"
-            " ON o.id = w.value WHERE o.state = 'sent'",
-            (json.dumps([*outbox_ids]),),
-        )
-        return {row["id"]: (row["room_id"], row["event_id"]) for row in rows}
 
     async def stuck(self, outbox_id: str, problem: str) -> None:
         """The homeserver refuses this message for good; it is kept and named in `status`."""

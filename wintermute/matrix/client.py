@@ -39,7 +39,7 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import call, path
+from wintermute.matrix.http import Heard, call, hear_dates, path
 from wintermute.matrix.inbox import Account, Policy, RoomView, may_read
 from wintermute.matrix.key_store import PATIENCE, blocked
 from wintermute.matrix.keys import Keys, keep_before_upload, known
@@ -399,9 +399,15 @@ class MatrixClient:
 
 @contextlib.asynccontextmanager
 async def open_client(
-    matrix: Matrix, session: Session, folder: Path, new_id: NewId, clock: Clock, people: People
+    matrix: Matrix,
+    session: Session,
+    folder: Path,
+    new_id: NewId,
+    clock: Clock,
+    people: People,
+    heard: Heard | None = None,
 ) -> AsyncIterator[MatrixClient]:
-    """A client for a login, its key store open; closed at the end.
+    """A client for a login, its key store open; closed at the end. `heard`: wants its dates.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
     and the seeds of our identity.
@@ -416,6 +422,8 @@ async def open_client(
         request_timeout=30,
     )
     nio = AsyncClient(matrix.homeserver, session.user_id, session.device_id, str(folder), config)
+    if heard is not None:
+        hear_dates(nio, heard)
     account = Account(session.user_id, session.device_id, display_name="")
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
     refuse = matrix.unsigned_devices == "refuse"

@@ -3,6 +3,9 @@
 import asyncio
 import json
 import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +25,9 @@ LOG_IN_AGAIN = (
     "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
     "matrix.password (or a new access_token) is set, and start again"
 )
+
+
+Heard = Callable[[datetime], None]
 
 
 def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
@@ -49,6 +55,29 @@ async def call(
         reason = str(error) or type(error).__name__
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
     return _answer(response, content)
+
+
+def hear_dates(client: AsyncClient, heard: Heard) -> None:
+    """Pass on what the homeserver's clock shows, with each of its answers whatever they say."""
+    inner = client.send
+
+    async def send(*args: Any, **more: Any) -> ClientResponse:
+        response: ClientResponse = await inner(*args, **more)
+        if (date := date_of(response.headers.get("Date", ""))) is not None:
+            heard(date)
+        return response
+
+    client.send = send
+
+
+def date_of(header: str) -> datetime | None:
+    """What a `Date` says, if that is a time one can count with."""
+    try:
+        date = parsedate_to_datetime(header[:100])
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    date = date.replace(tzinfo=UTC)  # of HTTP, always GMT
+    return date if 2000 <= date.year < 9000 else None
 
 
 def _answer(response: ClientResponse, content: bytes) -> Json:

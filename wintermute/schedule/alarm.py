@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -14,8 +14,8 @@ HEARTBEAT = "heartbeat"
 class Alarm:
     """One job for the next due moment, and a heartbeat in case that was wrong.
 
-    APScheduler keeps them in memory. It asks the machine's own clock, and after that has jumped it
-    must be told to look again: `reset`.
+    APScheduler keeps them in memory. It asks the machine's own clock, which may not be believed:
+    so it is told how long to wait, and after a jump to look again: `reset`.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -42,9 +42,10 @@ class Alarm:
         )
         self._scheduler.wakeup()
 
-    def at(self, due: datetime | None) -> None:
-        """Ring at this moment, at once if it has passed; None: nothing is due."""
-        if due is not None:
+    def after(self, seconds: float | None) -> None:
+        """Ring when so many have passed; None: nothing is due."""
+        if seconds is not None:
+            due = datetime.now(UTC) + timedelta(seconds=seconds)  # noqa: TID251  its own clock
             self._scheduler.add_job(
                 self._rings, "date", run_date=due, id=DUE, replace_existing=True
             )

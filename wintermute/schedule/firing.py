@@ -20,7 +20,7 @@ from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import REMINDER
 from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
 from wintermute.tasks.occurrences import Occurrence, complete
-from wintermute.tasks.records import EVERYWHERE, SIGNS, State, Task
+from wintermute.tasks.records import EVERYWHERE, State, Task
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ class Fired(NamedTuple):
     """What a look at the tables led to: rooms that have something to say, and when to look again."""
 
     rooms: frozenset[str]
-    next_due: datetime | None
+    seconds: float | None
+    """From now; None: nothing is due."""
 
 
 class Taken(NamedTuple):
@@ -53,6 +54,7 @@ class Firing:
         self._database = stores.database
         self._tasks = stores.tasks
         self._occurrences = stores.occurrences
+        self._runs = stores.runs
         self._outbox = stores.outbox
         self._stores = stores
         self._speaker = speaker
@@ -60,7 +62,7 @@ class Firing:
         self._let_go: float | None = None
 
     async def fire(self, since: datetime) -> Fired:
-        """Claim all that is due, and note what has been delivered.
+        """Claim all that is due, and find another room for what one does not take.
 
         `since`: when this program began; what was due before was missed.
         """
@@ -68,13 +70,19 @@ class Firing:
         while True:
             async with self._database.transaction() as tx:
                 await self._look_again(tx)
-                rooms |= await self._follow(tx)
+                rooms |= await self._move_refused(tx)
                 found = await self._occurrences.due(tx, BATCH)
                 if found:
                     rooms |= await self._claim(tx, found, since, await self._homes(tx))
-                next_due = await self._occurrences.next_due(tx)
+                seconds = await self._until_next(tx)
             if len(found) < BATCH:
-                return Fired(frozenset(rooms), next_due)
+                return Fired(frozenset(rooms), seconds)
+
+    async def _until_next(self, tx: Transaction) -> float | None:
+        due, again = await self._occurrences.next_due(tx), await self._runs.next_try(tx)
+        waits = [(due - self._clock.now()).total_seconds()] if due else []
+        waits += [again - self._clock.monotonic()] if again is not None else []
+        return min(waits, default=None)
 
     async def _look_again(self, tx: Transaction) -> None:
         now = self._clock.monotonic()
@@ -85,34 +93,16 @@ class Firing:
     async def _homes(self, tx: Transaction) -> Homes:
         return await Homes.now(tx, self._stores, self._speaker)
 
-    async def _follow(self, tx: Transaction) -> set[str]:
-        """What became of the messages that were promised; rooms with something more to say."""
+    async def _move_refused(self, tx: Transaction) -> set[str]:
+        """What one room has refused is said in another; rooms with something more to say."""
         waiting = await self._occurrences.unsaid(tx)
         if not waiting:
             return set()
         ids = [str(each.outbox_id) for each in waiting]
-        said = await self._note_delivered(tx, waiting, await self._outbox.delivered(tx, ids))
         unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
         refused = await self._outbox.refused(tx, ids, unserved)
         lost = [each for each in waiting if each.outbox_id in refused]
-        return said | (await self._redirect(tx, lost, refused) if lost else set())
-
-    async def _note_delivered(
-        self,
-        tx: Transaction,
-        waiting: Sequence[Occurrence],
-        sent: Mapping[str, tuple[str, str | None]],
-    ) -> set[str]:
-        """What the homeserver has named is done, and gets the signs to answer with (T-063)."""
-        said = [each for each in waiting if each.outbox_id in sent]
-        await self._occurrences.said(tx, said)
-        rooms = set()
-        for each in said:
-            room_id, event_id = sent[str(each.outbox_id)]
-            if event_id is not None:
-                await self._outbox.react(tx, each.conversation_id, room_id, event_id, [*SIGNS])
-                rooms.add(room_id)
-        return rooms
+        return await self._redirect(tx, lost, refused) if lost else set()
 
     async def _redirect(
         self, tx: Transaction, lost: Sequence[Occurrence], refused: Mapping[str, str]
@@ -134,6 +124,7 @@ class Firing:
     ) -> set[str]:
         claims = [each for due in found if (each := await self._judged(tx, due, since))]
         before = await self._occurrences.taken(tx, claims)
+        before |= {each.due.task.id for each in claims if each.is_unreal(self._clock.now())}
         open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
         kept: list[Taken] = []
         rooms: set[str] = set()

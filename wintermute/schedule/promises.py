@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 
-from wintermute.clock import Clock, until_rung
+from wintermute.clock import CheckedClock, until_rung
 from wintermute.commands.stores import Stores
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
@@ -13,6 +14,7 @@ from wintermute.db import Transaction
 from wintermute.schedule.alarm import Alarm
 from wintermute.schedule.firing import Fired, Firing
 from wintermute.schedule.runs import Runs
+from wintermute.schedule.words import doubted
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,8 @@ LOOK_SECONDS = 2.0
 """How soon a change of the tables is noticed, whoever made it (T-040)."""
 JUMP_SECONDS = 5.0
 """How far the clock may be from where it should be before it has jumped."""
+KEEP_SECONDS = 3600.0
+"""How often it is noted that the clock was believed: a wait counted from there is exact enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,12 @@ class Promises:
     """The one task that fires what is due; everything else only changes rows."""
 
     def __init__(
-        self, stores: Stores, firing: Firing, runs: Runs, speaker: Speaker, clock: Clock
+        self, stores: Stores, firing: Firing, runs: Runs, speaker: Speaker, clock: CheckedClock
     ) -> None:
         self._database = stores.database
         self._tasks = stores.tasks
         self._health = stores.health
+        self._marks = stores.marks
         self._firing = firing
         self._runs = runs
         self._speaker = speaker
@@ -58,6 +63,8 @@ class Promises:
         self._bell = asyncio.Event()
         self._since = clock.now()
         self._ahead = self._offset()
+        self._recounted = False
+        self._kept = -math.inf
 
     async def run(self) -> None:
         """Fire until cancelled, beginning with what was missed."""
@@ -75,13 +82,18 @@ class Promises:
                     version = await self._database.version()
                     fired = await guarded(self.fire(), "schedule")
                     await self._note(fired)
-                    alarm.at(fired.next_due if fired else None)
+                    await self._keep_mark()
+                    alarm.after(fired.seconds if fired else None)
                     wanted.set()
-                    await self._stirred(version, alarm)
+                    await self._stirred(version, alarm, fired)
 
     async def fire(self) -> Fired:
-        """Look once at what is due, and let it be said."""
+        """Look once at what is due, and let it be said; nothing while the time is not known."""
+        if self._waits:
+            return Fired(frozenset(), None)
         self._since = min(self._since, self._clock.now())  # else a clock that was set back is late
+        if self._has_jumped or not self._recounted:
+            await self._recount()
         fired = await self._firing.fire(self._since)
         for room_id in sorted(fired.rooms):
             self._speaker.speak(room_id)
@@ -94,20 +106,51 @@ class Promises:
     async def _note(self, fired: Fired | None) -> None:
         if fired is None:
             await self._health.note("schedule", "fail", "internal error, see the log")
+        elif (doubt := self._clock.doubt) is not None:
+            await self._health.note("schedule", "warn", doubted(doubt))
         else:
             await self._health.note("schedule", "ok", "fires what is due")
 
-    async def _stirred(self, version: int, alarm: Alarm) -> None:
+    async def _recount(self) -> None:
+        """The clock has jumped, or nobody has looked since the start whether it had."""
+        if self._has_jumped:
+            log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
+        async with self._database.transaction() as tx:
+            counted = await self._tasks.recount(tx)
+        if counted:
+            log.info("schedules counted anew tasks=%s", counted)
+        self._ahead, self._recounted, self._kept = self._offset(), True, -math.inf
+
+    async def _keep_mark(self) -> None:
+        """For a start in which the clock may be wrong."""
+        mark = self._clock.last
+        if mark is None or self._clock.doubt is not None or mark.steady < self._kept + KEEP_SECONDS:
+            return
+        await self._marks.keep(mark)
+        self._kept = mark.steady
+
+    @property
+    def _waits(self) -> bool:
+        doubt = self._clock.doubt
+        return doubt is not None and doubt.waits
+
+    async def _stirred(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
         """Wait until something is due, the tables have changed, or the clock has jumped."""
+        doubts, seconds = self._clock.doubt is not None, fired.seconds if fired else None
+        due = math.inf if seconds is None else self._clock.monotonic() + seconds
         while not self._bell.is_set():
             await until_rung(self._bell, self._clock, LOOK_SECONDS)
-            if abs(self._offset() - self._ahead) > JUMP_SECONDS:
-                log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
-                self._ahead = self._offset()
+            if self._has_jumped:
                 alarm.reset()
+                return
+            if (self._clock.doubt is not None) != doubts or self._clock.monotonic() >= due:
                 return
             if await self._database.version() != version:
                 return
+
+    @property
+    def _has_jumped(self) -> bool:
+        return abs(self._offset() - self._ahead) > JUMP_SECONDS
 
     def _offset(self) -> float:
         """Where the clock is beside one that never jumps, in seconds."""

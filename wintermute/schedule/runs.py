@@ -279,7 +279,8 @@ class Runs:
         """Not a failure of the task: it waits, and its room is told so once."""
         until = outcome.until or self._clock.now() + AGAIN
         occurrence, zone = run.occurrence, self._tasks.zone
-        await self._runs.put_off(tx, occurrence.seq, until)
+        left = (until - self._clock.now()).total_seconds()
+        await self._runs.put_off(tx, occurrence.seq, self._clock.monotonic() + left)
         home = await self._conversations.get(occurrence.conversation_id)
         key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
         text = put_off(run.task, outcome.text, until, zone)

@@ -1,11 +1,11 @@
 """What rooms are told about tasks, without a model."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import spoken
+from wintermute.clock import Doubt, spoken
 from wintermute.tasks.records import Task
-from wintermute.text import shortened
+from wintermute.text import shortened, span
 
 REMINDER = "\N{ALARM CLOCK} "
 """What a reminder begins with (T-046)."""
@@ -20,6 +20,14 @@ NEVER_AGAIN = (
     " resume it."
 )
 PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
+DOUBTED = (
+    "{waits}the clock of this machine is {by} where it should be; I go by it when the"
+    " homeserver's agrees, or after ten minutes"
+)
+UNKNOWN = (
+    "waits: it is not known yet whether the clock of this machine is right; I go by it when the"
+    " homeserver's agrees, or after ten minutes"
+)
 CONTENT_CHARACTERS = 120
 WHY_CHARACTERS = 600
 
@@ -43,3 +51,12 @@ def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
 
 def _content(task: Task) -> str:
     return shortened(task.content, CONTENT_CHARACTERS)
+
+
+def doubted(doubt: Doubt) -> str:
+    """Why the schedule does not go by the machine's clock (F-015)."""
+    if doubt.ahead is None:
+        return UNKNOWN
+    waits = "waits: " if doubt.waits else ""
+    way = "ahead of" if doubt.ahead > timedelta() else "behind"
+    return DOUBTED.format(waits=waits, by=f"{span(abs(doubt.ahead))} {way}")

@@ -37,6 +37,13 @@ class Claim:
     rule_due: datetime | None
     snoozed: datetime | None
 
+    def is_unreal(self, now: datetime) -> bool:
+        """Whether a series was due before its task was made: the clock had been set back (F-015)."""
+        task = self.due.task
+        schedule = task.plan.schedule
+        is_series = schedule is not None and schedule.kind != "once"
+        return is_series and self.due_at < task.created_at <= now
+
 
 def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
     """The claim for a task that is due. `since`: before that we were away (T-042)."""
@@ -49,7 +56,8 @@ def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
         moments.append(found.latest)
         count, rule = found.count, next_due(schedule, now, zone)
     due_at = max(moments)
-    late = due_at < since or now - due_at > LATE or count > 1
+    asked_late = due_at < due.task.created_at <= now  # it was written earlier (F-029)
+    late = asked_late or due_at < since or now - due_at > LATE or count > 1
     return Claim(due, due_at, count if late else 0, rule, snoozed)
 
 

@@ -10,7 +10,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.tasks.claiming import Claim, Due
-from wintermute.tasks.records import Sign, State
+from wintermute.tasks.records import SIGNS, Sign, State
 from wintermute.tasks.rows import COLUMNS, task_of
 from wintermute.tasks.schedule import Mode
 
@@ -70,16 +70,10 @@ class Occurrences:
         ]
 
     async def next_due(self, tx: Transaction) -> datetime | None:
-        """When to look again: the earliest moment of all tasks and of runs that were put off.
-
-        A run whose time has come waits for a free place, and is begun when there is one.
-        """
+        """The earliest moment of all tasks."""
         row = await tx.row(
-            "SELECT min(due) AS due FROM (SELECT min(next_due) AS due FROM tasks INDEXED BY"
-            "  tasks_due WHERE status = 'active' AND held = 0 AND next_due IS NOT NULL"
-            " UNION ALL SELECT min(not_before) FROM occurrences WHERE state = 'claimed'"
-            "  AND not_before > ?)",
-            (stamp(self._clock.now()),),
+            "SELECT min(next_due) AS due FROM tasks INDEXED BY tasks_due"
+            " WHERE status = 'active' AND held = 0 AND next_due IS NOT NULL"
         )
         return _moment(row["due"]) if row else None
 
@@ -174,17 +168,21 @@ class Occurrences:
         )
         return [occurrence(row) for row in rows]
 
-    async def said(self, tx: Transaction, occurrences: Sequence[Occurrence]) -> None:
-        """These reminders are in their rooms: only now is a task that is due no more completed.
+    async def said(self, tx: Transaction, outbox_id: str) -> Sequence[str]:
+        """A message is in its room: the signs to put on it, if it is a reminder.
 
-        (T-041, T-042.)
+        Only now is a task that is due no more completed (T-041, T-042).
         """
-        now = stamp(self._clock.now())
-        await tx.execute_many(
-            "UPDATE occurrences SET state = 'done', ended_at = ? WHERE seq = ?",
-            [(now, each.seq) for each in occurrences],
+        now = self._clock.now()
+        row = await tx.row(
+            "UPDATE occurrences SET state = 'done', ended_at = ? WHERE outbox_id = ?"
+            " AND state = 'claimed' RETURNING task_id",
+            (stamp(now), outbox_id),
         )
-        await complete(tx, [each.task_id for each in occurrences], self._clock.now())
+        if row is None:
+            return ()
+        await complete(tx, [row["task_id"]], now)
+        return (*SIGNS,)
 
     async def answer(
         self, tx: Transaction, outbox_id: str, sign: Sign, *, by_owner: bool

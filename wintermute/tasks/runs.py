@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
@@ -11,6 +10,7 @@ from wintermute.tasks.occurrences import Occurrence, complete, occurrence
 NO_ACTION = "[NO_ACTION]"
 """The whole result of a run that found nothing to tell (T-049)."""
 AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
+_NOT_BEFORE = "CAST(not_before AS REAL)"
 _ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
 
 
@@ -38,9 +38,9 @@ class TaskRuns:
         """What may start now, oldest first: not begun yet, or put off until now."""
         rows = await tx.rows(
             f"SELECT * FROM occurrences WHERE {AT_WORK} AND {_ROOMS}"
-            " AND (cast_id IS NULL AND not_before IS NULL OR not_before <= :now)"
+            f" AND (cast_id IS NULL AND not_before IS NULL OR {_NOT_BEFORE} <= :now)"
             " ORDER BY seq LIMIT :limit",
-            {"rooms": json.dumps([*rooms]), "now": stamp(self._clock.now()), "limit": limit},
+            {"rooms": json.dumps([*rooms]), "now": self._clock.monotonic(), "limit": limit},
         )
         return [occurrence(row) for row in rows]
 
@@ -59,9 +59,21 @@ class TaskRuns:
     async def hurry(self, tx: Transaction) -> None:
         """Try again now what was put off: after a start the reason may be gone."""
         await tx.execute(
-            "UPDATE occurrences SET not_before = ? WHERE state = 'claimed' AND not_before > ?",
-            (now := stamp(self._clock.now()), now),
+            "UPDATE occurrences SET not_before = '0' WHERE state = 'claimed'"
+            " AND not_before IS NOT NULL"
         )
+
+    async def next_try(self, tx: Transaction) -> float | None:
+        """When the next of those that were put off may be tried again, by the steady clock.
+
+        One whose time has come waits for a free place, and is begun when there is one.
+        """
+        row = await tx.row(
+            f"SELECT min({_NOT_BEFORE}) AS due FROM occurrences WHERE {AT_WORK}"
+            f" AND {_NOT_BEFORE} > ?",
+            (self._clock.monotonic(),),
+        )
+        return row["due"] if row else None
 
     async def begin(self, tx: Transaction, seq: int, cast_id: str) -> None:
         """A cast works on it from now on."""
@@ -69,9 +81,9 @@ class TaskRuns:
             "UPDATE occurrences SET cast_id = ?, not_before = NULL WHERE seq = ?", (cast_id, seq)
         )
 
-    async def put_off(self, tx: Transaction, seq: int, until: datetime) -> None:
-        """Try it again then."""
-        await tx.execute("UPDATE occurrences SET not_before = ? WHERE seq = ?", (stamp(until), seq))
+    async def put_off(self, tx: Transaction, seq: int, until: float) -> None:
+        """Try it again then, by the steady clock (F-015)."""
+        await tx.execute("UPDATE occurrences SET not_before = ? WHERE seq = ?", (until, seq))
 
     async def dropped(self, tx: Transaction, seq: int, why: str) -> None:
         """It is no longer wanted. A task that is not due again waits to be resumed."""

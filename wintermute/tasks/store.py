@@ -20,6 +20,7 @@ from wintermute.tasks.due import next_due
 from wintermute.tasks.records import EVERYWHERE, Status, Task
 from wintermute.tasks.rows import COLUMNS, fields_of, state_of, task_of
 from wintermute.tasks.rules import MOVES, checked_priority, checked_text
+from wintermute.tasks.schedule import UNPLANNED, Plan
 from wintermute.text import one_line
 
 VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
@@ -69,12 +70,15 @@ class Tasks:
         asked: Asked = NOTHING,
         conversation_id: str | None = None,
         origins: Sequence[str] = (),
+        written: datetime | None = None,
     ) -> Task:
         """A new active task (T-002). Who may make a global one is for the caller to say.
 
-        Nothing is stored unless all of it is right (T-010).
+        Nothing is stored unless all of it is right (T-010). `written`: when it was asked for, if a
+        single time counts from there (F-029); by now that may have passed.
         """
         now = self._clock.now()
+        since = _since(asked, UNPLANNED, written) or now
         task = Task(
             id=await self._fresh_id(tx),
             scope=scope,
@@ -82,7 +86,7 @@ class Tasks:
             priority=checked_priority(priority),
             status="active",
             created_at=now,
-            plan=await planned(asked, now, self.zone),
+            plan=await planned(asked, since, self.zone),
         )
         await tx.execute(
             "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, origins,"
@@ -98,7 +102,7 @@ class Tasks:
                 "now": stamp(now),
             },
         )
-        task = await self._write(tx, task, now, starts=True)
+        task = await self._write(tx, task, now, since, starts=True)
         await self._record(tx, why, task, None)
         return task
 
@@ -112,11 +116,12 @@ class Tasks:
         content: str | None = None,
         priority: int | None = None,
         asked: Asked = NOTHING,
+        written: datetime | None = None,
         by_owner: bool = False,
     ) -> Task:
         """Another wording, priority, schedule or mode, each alone or together (T-004).
 
-        Another schedule counts from now: its next moment replaces the one there was.
+        Another schedule counts from now, or `written`: its next moment replaces the one there was.
         """
         if content is None and priority is None and asked.is_empty:
             raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
@@ -125,14 +130,15 @@ class Tasks:
             first = "; resume it first" if task.status == "completed" else ""
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
         now = self._clock.now()
+        since = _since(asked, task.plan, written) or now
         changed = replace(
             task,
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
             snoozed=None if asked.times else task.snoozed,
-            plan=task.plan if asked.is_empty else await planned(asked, now, self.zone, task.plan),
+            plan=task.plan if asked.is_empty else await planned(asked, since, self.zone, task.plan),
         )
-        return await self._become(tx, why, task, changed, now, starts=asked.times)
+        return await self._become(tx, why, task, changed, now, since, starts=asked.times)
 
     async def complete(
         self,
@@ -286,6 +292,35 @@ class Tasks:
             await self._rule(tx, task, after, moment(row["rule_due"]))
         return len(rows)
 
+    async def recount(self, tx: Transaction) -> int:
+        """After the clock was set back: series go on from the time that is real (F-015); how many.
+
+        What was begun or claimed later than now was so by a time that never was. A series that had
+        ended by it goes on too. What has been said is not said again (T-034).
+        """
+        now = self._clock.now()
+        rows = await tx.rows(
+            f"SELECT {COLUMNS}, rule_due FROM tasks WHERE schedule IS NOT NULL"
+            " AND (status = 'active' OR status = 'completed' AND reason = 'delivered')"
+            " AND (changed_at > :now OR id IN (SELECT task_id FROM occurrences WHERE claimed_at > :now))",
+            {"now": stamp(now)},
+        )
+        counted = 0
+        for row in rows:
+            task = self._task(row)
+            schedule = task.plan.schedule
+            due = next_due(schedule, now, self.zone) if schedule else None
+            if schedule is None or schedule.kind == "once" or due is None:
+                continue
+            if row["rule_due"] is None or stamp(due) < row["rule_due"]:
+                await tx.execute(
+                    "UPDATE tasks SET rule_due = ?, zone = ?, status = 'active', reason = ''"
+                    " WHERE id = ?",
+                    (stamp(due), self.zone.key, task.id),
+                )
+                counted += 1
+        return counted
+
     async def state(self, tx: Transaction, item: str) -> Json | None:
         """What a change set holds of a task; a deleted one is as none."""
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
@@ -361,17 +396,27 @@ class Tasks:
         before: Task,
         after: Task,
         now: datetime,
+        since: datetime | None = None,
         *,
         starts: bool = False,
     ) -> Task:
         if after == before and not starts:
             return before
-        stored = await self._write(tx, after, now, starts=starts or _starts(before, after))
+        starts = starts or _starts(before, after)
+        stored = await self._write(tx, after, now, since, starts=starts)
         await self._record(tx, why, stored, state_of(before))
         return stored
 
-    async def _write(self, tx: Transaction, task: Task, now: datetime, *, starts: bool) -> Task:
-        """`starts`: what it is due by counts from now (T-004, T-006).
+    async def _write(
+        self,
+        tx: Transaction,
+        task: Task,
+        now: datetime,
+        since: datetime | None = None,
+        *,
+        starts: bool,
+    ) -> Task:
+        """`starts`: what it is due by counts from now, or `since` (T-004, T-006, F-029).
 
         `now` is what its times were judged by: a moment that comes meanwhile is due, not past.
         """
@@ -399,7 +444,7 @@ class Tasks:
             },
         )
         if starts:
-            await self._rule(tx, task, now)
+            await self._rule(tx, task, since or now)
         return await self.find(tx, task.id, None)
 
     async def _rule(
@@ -422,6 +467,12 @@ class Tasks:
 
     def _task(self, row: Row) -> Task:
         return task_of(row, self.zone)
+
+
+def _since(asked: Asked, before: Plan, written: datetime | None) -> datetime | None:
+    """From when the times count; None: from now, as those of a series do."""
+    kind = asked.schedule_type or (before.schedule.kind if before.schedule else "")
+    return written if kind.strip().lower() == "once" else None
 
 
 def _starts(before: Task, after: Task) -> bool:

@@ -83,6 +83,7 @@ class TaskTool:
             asked=asked,
             conversation_id=caller.conversation_id,
             origins=(caller.event_id,) if caller.event_id else (),
+            written=caller.written,
         )
 
     async def _act(self, tx: Transaction, caller: Caller, action: str, args: Json) -> Task:
@@ -109,6 +110,7 @@ class TaskTool:
                 content=content,
                 priority=priority,
                 asked=asked,
+                written=caller.written,
                 by_owner=by_owner,
             )
         moves = {
