@@ -159,6 +159,7 @@ class MatrixClient:
         if not isinstance(response, SyncResponse):
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
         await self._nio.receive_response(response)
+        self._keys.left(batch.keys_left)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
         return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
 

@@ -27,10 +27,11 @@ from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
+from wintermute.matrix.fallback import FallbackKey
 from wintermute.matrix.http import call, path
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
 from wintermute.matrix.seeds import Seeds
-from wintermute.matrix.sieve import counts, members
+from wintermute.matrix.sieve import KeysLeft, counts, members
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
@@ -83,11 +84,31 @@ class Keys:
         self._unanswered: frozenset[str] = frozenset()
         self._ask_again = 0.0
         self._upload_again = 0.0
+        self._counted_until = 0.0
         self._dropped = 0
+        self._trouble = ""
+        self.fallback = FallbackKey(nio, clock)
         self.people = people
         self.identity = identity
-        self.trouble = ""
+
+    @property
+    def trouble(self) -> str:
         """Why the homeserver refuses our keys, for the status; empty when it does not."""
+        return self._trouble or self.fallback.trouble
+
+    def left(self, keys: KeysLeft) -> None:
+        """Take in what a sync says of our keys, which nio does not where none is left.
+
+        A homeserver that is silent has none; but what it said to our upload holds for an hour, or
+        it would be given more after each sync.
+        """
+        if self._nio.olm is None:
+            return
+        if keys.one_time is not None:
+            self._nio.olm.uploaded_key_count = keys.one_time
+        elif self._clock.monotonic() >= self._counted_until:
+            self._nio.olm.uploaded_key_count = 0
+        self.fallback.note(lacks=keys.lacks_fallback)
 
     def drop(self, count: int = 1) -> None:
         """Count devices, keys or to-device events of others that were passed over."""
@@ -111,8 +132,10 @@ class Keys:
         """What is to be done after each sync."""
         if self._nio.olm is None:
             return
+        await self.fallback.offer()  # first: the answer to an upload counts for all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
+            await self.fallback.offer()
         self._nio.olm.users_for_key_query |= self._watched & self._followed
         self._watched = frozenset()
         if self.identity.wants():
@@ -296,10 +319,10 @@ class Keys:
             try:
                 await self._upload_once()
             except SendRefused as error:
-                self.trouble = str(error)
+                self._trouble = str(error)
                 log.warning("keys refused reason=%s", error)
             else:
-                self.trouble = ""
+                self._trouble = ""
                 return
             if again:
                 # After a restored backup it may have other keys under these ids: give them up.
@@ -314,6 +337,7 @@ class Keys:
         if not isinstance(answer.get("one_time_key_counts"), dict):
             raise HomeserverUnavailable("the homeserver does not say how many keys it has of us")
         count = counts(answer["one_time_key_counts"])
+        self._counted_until = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
         olm.handle_response(KeysUploadResponse(count["curve25519"], count["signed_curve25519"]))
 
     async def _query(self) -> None:
