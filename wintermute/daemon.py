@@ -204,14 +204,14 @@ async def open_wintermute(
     clock, ids = outside.clock, outside.new_id
     folder = config.data_dir / "matrix"
     people = People(_policy(config).allowed)
+    redact = Redaction((*secret_values(config), session.access_token, session.pickle_key))
     async with (
         open_database(config.data_dir / "wintermute.db") as database,
-        open_client(config.matrix, session, folder, ids, clock, people) as client,
+        open_client(config.matrix, session, folder, ids, clock, people, redact.add) as client,
     ):
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
-        login = (session.access_token, session.pickle_key, *client.secrets)
-        redact = Redaction((*secret_values(config), *login))
+        redact.add(*client.secrets)
         models = _models(config, database, redact, outside)
         try:
             stores = _stores(config, database, outside, redact)

@@ -6,7 +6,7 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,10 @@ from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRef
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import call, path
+from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import Account, RoomView
 from wintermute.matrix.keys import Keys, keep_before_upload, known
+from wintermute.matrix.login import renewed
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
@@ -322,13 +323,25 @@ class MatrixClient:
 
 @contextlib.asynccontextmanager
 async def open_client(
-    matrix: Matrix, session: Session, folder: Path, new_id: NewId, clock: Clock, people: People
+    matrix: Matrix,
+    session: Session,
+    folder: Path,
+    new_id: NewId,
+    clock: Clock,
+    people: People,
+    hide: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[MatrixClient]:
     """A client for a login, its key store open; closed at the end.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
-    and the seeds of our identity.
+    and the seeds of our identity. `hide` is told each new token that the login gets.
     """
+
+    async def renew() -> str:
+        token = (await renewed(matrix, folder, session)).access_token
+        hide(token)
+        return token
+
     encryption = matrix.encryption != "off"
     config = AsyncClientConfig(
         encryption_enabled=encryption,
@@ -338,7 +351,8 @@ async def open_client(
         max_limit_exceeded=0,
         request_timeout=30,
     )
-    nio = AsyncClient(matrix.homeserver, session.user_id, session.device_id, str(folder), config)
+    login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
+    nio = RenewingClient(*login, renew=renew)
     account = Account(session.user_id, session.device_id, display_name="")
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
     refuse = matrix.unsigned_devices == "refuse"
