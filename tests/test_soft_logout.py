@@ -119,7 +119,7 @@ async def wire() -> AsyncIterator[Proxy]:
         yield proxy
 
 
-def answers(said: dict[str, object]) -> Callable[[Request], Action]:
+def answers(said: dict[str, str]) -> Callable[[Request], Action]:
     def answer(request: Request) -> Action:
         return Answer(200, said if request.path.endswith("/login") else {})
 

@@ -36,12 +36,13 @@ from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import Account, RoomView
-from wintermute.matrix.keys import Keys, keep_before_upload, known
+from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import renewed
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
+from wintermute.matrix.replaced import known
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
-from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
+from wintermute.matrix.sieve import NO_OLM, SyncBatch, megolm, page, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
@@ -138,6 +139,20 @@ class MatrixClient:
         body = {"messages": {user: {device: content}}}
         await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
+    def refused(self, event: Json) -> Device | None:
+        """The device that sent an encrypted event, if it has new keys that we do not take."""
+        fields = (event["content"].get(field) for field in ("device_id", "sender_key"))
+        device_id, sender_key = (field if isinstance(field, str) else "" for field in fields)
+        return self._keys.replaced.refused(event["sender"], device_id, sender_key)
+
+    def take_refused(self) -> list[Device]:
+        """The devices with new keys that were refused since the last call."""
+        return self._keys.replaced.take_news()
+
+    def look_again(self) -> None:
+        """Somebody's identity is believed now: what it signed may be taken."""
+        self._keys.changed(self._keys.replaced.users)
+
     @property
     def key_trouble(self) -> str:
         """Why the homeserver refuses our keys; empty when it does not."""
@@ -162,6 +177,9 @@ class MatrixClient:
         await self._nio.receive_response(response)
         self._keys.left(batch.keys_left)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
+        for word in batch.withheld:
+            if word.code == NO_OLM:
+                self._keys.begin_anew(word.sender, word.sender_key)
         return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
 
     async def page(

@@ -39,6 +39,8 @@ LOGIN_EXPIRED = (
 class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
     """nio's client, with a way to log in again where a homeserver wants that (soft logout)."""
 
+    access_token: str
+
     def __init__(self, *nio: Any, renew: Callable[[], Awaitable[str]]) -> None:
         """`renew` gives a new token for the same device."""
         super().__init__(*nio)

@@ -30,6 +30,7 @@ from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_
 from wintermute.matrix.fallback import FallbackKey
 from wintermute.matrix.http import call, path
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
+from wintermute.matrix.replaced import ReplacedDevices, known
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sieve import KeysLeft, counts, members
 from wintermute.messages import Json
@@ -88,13 +89,14 @@ class Keys:
         self._dropped = 0
         self._trouble = ""
         self.fallback = FallbackKey(nio, clock)
+        self.replaced = ReplacedDevices(nio, people, identity)
         self.people = people
         self.identity = identity
 
     @property
     def trouble(self) -> str:
         """Why the homeserver refuses our keys, for the status; empty when it does not."""
-        return self._trouble or self.fallback.trouble
+        return self._trouble or self.fallback.trouble or self.replaced.trouble
 
     def left(self, keys: KeysLeft) -> None:
         """Take in what a sync says of our keys, which nio does not where none is left.
@@ -127,6 +129,11 @@ class Keys:
     def changed(self, users: Collection[str]) -> None:
         """Somebody has changed something about their devices or identity."""
         self._watched |= frozenset(users)
+
+    def begin_anew(self, user: str, curve25519: str) -> None:
+        """Begin another Olm session with a device that has none with us, once an hour at most."""
+        if self._nio.olm is not None and user in self._followed:
+            self._nio.olm._mark_device_for_unwedging(user, curve25519)
 
     async def upkeep(self) -> None:
         """What is to be done after each sync."""
@@ -376,15 +383,15 @@ class Keys:
         found, dropped = usable_devices(answer, wanted, before)
         self.drop(dropped)
         told = told_of(answer, found)
-        found = {user: found[user] for user in told}
+        if self._nio.user_id in told:
+            self._own = answer
+            self.identity.learn(answer["device_keys"][self._nio.user_id])
+        found = self.replaced.sift(answer, {user: found[user] for user in told})
         changed_meanwhile = set(olm.users_for_key_query)
         await self._nio.receive_response(KeysQueryResponse(found, {}))
         restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
-        if self._nio.user_id in found:
-            self._own = answer
-            self.identity.learn(answer["device_keys"][self._nio.user_id])
         self._wait_for(wanted - told, told)
         return answer
 
@@ -419,11 +426,6 @@ class Keys:
             except SendRefused as error:
                 log.warning("to-device message refused reason=%s", error)
             self._nio.olm.handle_response(ToDeviceResponse(message))
-
-
-def known(device: OlmDevice) -> Device:
-    """A device as nio's store has it."""
-    return Device(device.user_id, device.id, device.ed25519, device.curve25519)
 
 
 def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:
