@@ -28,8 +28,8 @@ VAGUE_WORDS = {"manager", "handler", "engine", "service", "helper", "helpers", "
     "thread",
     "misc",
 }
-MOST_LINES = 500
-MOST_FUNCTION_LINES = 50
+MOST_LINES = 700
+MOST_FUNCTION_LINES = 60
 
 # Written so that these lines do not find themselves.
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X|HAC[K]|NotImplemented[E]rror)\b")

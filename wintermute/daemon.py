@@ -237,13 +237,13 @@ async def open_wintermute(
     people = People(_policy(config).allowed)
     clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
     outside = replace(outside, clock=clock)
+    redact = Redaction((*secret_values(config), session.access_token, session.pickle_key))
     async with open_client(
-        config.matrix, session, folder, ids, clock, people, clock.heard
+        config.matrix, session, folder, ids, clock, people, clock.heard, redact.add
     ) as client:
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
-        login = (session.access_token, session.pickle_key, *client.secrets)
-        redact = Redaction((*secret_values(config), *login))
+        redact.add(*client.secrets)
         models = _models(config, database, redact, outside)
         try:
             stores = _stores(config, database, outside, redact)

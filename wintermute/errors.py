@@ -4,6 +4,7 @@ WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
 │   └── LoginRefused            the homeserver does not accept our token or password
+│       └── LoginExpired        it wants the same device to log in again (soft logout)
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
 │   ├── DiskFull                no room for what has to be kept
@@ -45,6 +46,10 @@ class DatabaseUnusable(ConfigurationError):
 
 class LoginRefused(ConfigurationError):
     """The homeserver does not know our token, or refuses user or password."""
+
+
+class LoginExpired(LoginRefused):
+    """The homeserver keeps our device and its keys, and wants another token for it."""
 
 
 class StorageBlocked(WintermuteError):

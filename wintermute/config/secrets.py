@@ -97,7 +97,13 @@ class Redaction:
     """Puts `[secret]` for each secret, also where quoting changed its look (L-050, L-089)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        self._looks: tuple[str, ...] = ()
+        self.add(*secrets)
+
+    def add(self, *secrets: str) -> None:
+        """Hide these as well from now on, as the token of a new login."""
         looks = {look for secret in secrets if len(secret) >= SHORTEST for look in _looks(secret)}
+        looks |= set(self._looks)
         if looks:  # what stands for a secret stays as it is, even with `secret` for a password
             looks.add(HIDDEN)
         self._looks = tuple(sorted(looks, key=len, reverse=True))

@@ -6,7 +6,7 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,17 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import Heard, call, hear_dates, path
+from wintermute.matrix.http import Heard, RenewingClient, call, hear_dates, path
 from wintermute.matrix.inbox import Account, Policy, RoomView, may_read
 from wintermute.matrix.key_store import PATIENCE, blocked
-from wintermute.matrix.keys import Keys, keep_before_upload, known
+from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.login import renewed
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.poll import SHORT_MS, Poll
+from wintermute.matrix.replaced import known
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
-from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
+from wintermute.matrix.sieve import NO_OLM, SyncBatch, megolm, page, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
@@ -156,6 +158,20 @@ class MatrixClient:
         body = {"messages": {user: {device: content}}}
         await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
+    def refused(self, event: Json) -> Device | None:
+        """The device that sent an encrypted event, if it has new keys that we do not take."""
+        fields = (event["content"].get(field) for field in ("device_id", "sender_key"))
+        device_id, sender_key = (field if isinstance(field, str) else "" for field in fields)
+        return self._keys.replaced.refused(event["sender"], device_id, sender_key)
+
+    def take_refused(self) -> list[Device]:
+        """The devices with new keys that were refused since the last call."""
+        return self._keys.replaced.take_news()
+
+    def look_again(self) -> None:
+        """Somebody's identity is believed now: what it signed may be taken."""
+        self._keys.changed(self._keys.replaced.users)
+
     @property
     def store_trouble(self) -> str:
         """Why our own keys cannot be stored; empty when they can."""
@@ -192,7 +208,11 @@ class MatrixClient:
             await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
         self._keep_rooms(batch)
         self._poll.heard()
+        self._keys.left(batch.keys_left)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
+        for word in batch.withheld:
+            if word.code == NO_OLM:
+                self._keys.begin_anew(word.sender, word.sender_key)
         return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
 
     def _keep_rooms(self, batch: SyncBatch) -> None:
@@ -406,12 +426,19 @@ async def open_client(
     clock: Clock,
     people: People,
     heard: Heard | None = None,
+    hide: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[MatrixClient]:
     """A client for a login, its key store open; closed at the end. `heard`: wants its dates.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
-    and the seeds of our identity.
+    and the seeds of our identity. `hide` is told each new token that the login gets.
     """
+
+    async def renew() -> str:
+        token = (await renewed(matrix, folder, session)).access_token
+        hide(token)
+        return token
+
     encryption = matrix.encryption != "off"
     config = AsyncClientConfig(
         encryption_enabled=encryption,
@@ -421,7 +448,8 @@ async def open_client(
         max_limit_exceeded=0,
         request_timeout=30,
     )
-    nio = AsyncClient(matrix.homeserver, session.user_id, session.device_id, str(folder), config)
+    login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
+    nio = RenewingClient(*login, renew=renew)
     if heard is not None:
         hear_dates(nio, heard)
     account = Account(session.user_id, session.device_id, display_name="")

@@ -15,7 +15,7 @@ from wintermute.matrix.intake import Intake
 from wintermute.matrix.invitations import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
-from wintermute.matrix.session import Session, save
+from wintermute.matrix.session import Session, load, save
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Sync
 from wintermute.matrix.trust import Trust
@@ -52,7 +52,7 @@ class Door:
         """Send until cancelled, when it is known who is in the rooms."""
         if session.keys_lost:
             await self.intake.tell_keys_lost()
-            save(folder, replace(session, keys_lost=False))
+            save(folder, replace(load(folder) or session, keys_lost=False))  # its token may be new
         await self.sender.run()
 
 

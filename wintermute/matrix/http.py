@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -12,7 +12,13 @@ from urllib.parse import quote
 from aiohttp import ClientError, ClientResponse
 from nio import AsyncClient
 
-from wintermute.errors import ApprovalNeeded, HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.errors import (
+    ApprovalNeeded,
+    HomeserverUnavailable,
+    LoginExpired,
+    LoginRefused,
+    SendRefused,
+)
 from wintermute.messages import Json
 
 TOKEN_GONE = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED"})
@@ -25,6 +31,29 @@ LOG_IN_AGAIN = (
     "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
     "matrix.password (or a new access_token) is set, and start again"
 )
+LOGIN_EXPIRED = (
+    "the homeserver wants {device} to log in again; its keys here stay good, so keep them: set "
+    "matrix.password in place of matrix.access_token, or a new matrix.access_token of that same "
+    "device, and start again"
+)
+
+
+class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
+    """nio's client, with a way to log in again where a homeserver wants that (soft logout)."""
+
+    access_token: str
+
+    def __init__(self, *nio: Any, renew: Callable[[], Awaitable[str]]) -> None:
+        """`renew` gives a new token for the same device."""
+        super().__init__(*nio)
+        self._renew = renew
+        self._renewing = asyncio.Lock()
+
+    async def renew(self, refused: str) -> None:
+        """Have another token than the one that was refused; all who were refused wait for one."""
+        async with self._renewing:
+            if self.access_token == refused:
+                self.access_token = await self._renew()
 
 
 Heard = Callable[[datetime], None]
@@ -38,11 +67,27 @@ def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
 async def call(
     client: AsyncClient, method: str, target: str, body: Json | None = None, *, seconds: float = 30
 ) -> Json:
-    """The JSON answer to one request, sent once.
+    """The JSON answer to one request, sent once; once more after a soft logout.
 
     Raises: HomeserverUnavailable when it may work later, LoginRefused when our token is gone,
     SendRefused for any other refusal.
     """
+    token = client.access_token
+    try:
+        return await _call(client, method, target, body, seconds)
+    except LoginExpired:
+        if not isinstance(client, RenewingClient):
+            raise
+        await client.renew(token)
+    try:
+        return await _call(client, method, target, body, seconds)
+    except LoginExpired as error:
+        raise HomeserverUnavailable("the homeserver ends logins that it has just given") from error
+
+
+async def _call(
+    client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
+) -> Json:
     headers = {"Content-Type": "application/json"}
     if client.access_token:
         headers["Authorization"] = f"Bearer {client.access_token}"
@@ -94,6 +139,8 @@ def _answer(response: ClientResponse, content: bytes) -> Json:
 def refuse(status: int, answer: Json) -> None:
     """Raise what a refusal means; return when it is no Matrix answer at all."""
     code = answer.get("errcode")
+    if code == "M_UNKNOWN_TOKEN" and answer.get("soft_logout") is True:
+        raise LoginExpired(LOGIN_EXPIRED.format(device="the bot's device"))
     if isinstance(code, str) and code in TOKEN_GONE:
         raise LoginRefused(LOG_IN_AGAIN)
     if status == 401 and isinstance(answer.get("flows"), list):

@@ -11,6 +11,7 @@ from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Locked, State
 from wintermute.matrix.client import MatrixClient, Opened
+from wintermute.matrix.complaints import Complaints
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import (
     Account,
@@ -42,23 +43,12 @@ from wintermute.messages import Incoming, Json
 log = logging.getLogger(__name__)
 
 MOST_BOT_EXCHANGES = 3  # X-004
-HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
 
 ONLY_ENCRYPTED = (
     "I only answer encrypted messages, and this one was not. Please turn on encryption in this "
     "room's settings, or set `matrix.encryption: preferred` in my configuration."
 )
-LOCKED = (
-    "I could not decrypt a message here. Sending it again usually helps; I read the old one as soon "
-    "as its key reaches me."
-)
-BRIDGED = (
-    "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
-    "bridge, I only hear those who write to me with a Matrix client of their own."
-)
-NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
 KEYS_LOST = (
     "My encryption keys were lost, so I am here with a new device. I cannot read encrypted messages "
     "from before. "
@@ -125,6 +115,7 @@ class Intake:
         self._conversations = stores.conversations
         self._health = stores.health
         self._followups = followups
+        self._complaints = Complaints(stores, client, policy, clock)
         self._verifications = verifications
         self._policy = policy
         self._settings = settings
@@ -144,6 +135,8 @@ class Intake:
                 await self._known.settled(tx, room_id)
             for message in batch.verifications:
                 await self._verifications.heard(tx, message)
+            for word in batch.withheld:
+                await self._complaints.heard(tx, word)
             await self._health.count_in(tx, "malformed", batch.malformed)
             await self._inbox.store_token(tx, self._client.account.user_id, batch.next_batch)
         return woken
@@ -432,7 +425,7 @@ class Intake:
         if new_keys:
             return await self._tried(rows)
         for row in rows:
-            await self._complain(row)
+            await self._complaints.about(row)
         return set()
 
     async def _tried(self, rows: Sequence[Locked]) -> set[str]:
@@ -441,7 +434,7 @@ class Intake:
             opened = self._client.opened(row.room_id, row.raw)
             sender, encrypted = str(row.raw["sender"]), row.raw["type"] == "m.room.encrypted"
             if opened is None or (encrypted and self._client.verdict(opened, sender) == "foreign"):
-                await self._complain(row)
+                await self._complaints.about(row)
                 continue
             held = row.state == "untrusted" and encrypted
             if held and self._is_held(self._client.verdict(opened, sender)):
@@ -456,26 +449,6 @@ class Intake:
             if conversation is not None:
                 woken.add(conversation)
         return woken
-
-    async def _complain(self, row: Locked) -> None:
-        """Say at most once per room and hour that a message stays locked (X-021)."""
-        age = self._clock.now() - row.received_at
-        sender = row.raw.get("sender")
-        if not KEYS_GRACE <= age < DAY or sender not in self._policy.allowed:
-            return
-        notice, owner = LOCKED, self._client.owner(row.room_id, row.raw)
-        bridged = owner not in ("", sender)
-        if bridged:
-            owner = harmless_id(owner, "somebody else")
-            notice = BRIDGED.format(sender=sender, owner=owner)
-        key = f"locked {row.room_id}"
-        async with self._database.transaction() as tx:
-            said = await self._outbox.notice_once(
-                tx, key, HOUR, row.conversation_id, row.room_id, notice
-            )
-            if said and bridged:
-                met = f"{owner} writes for {sender} -> {NO_BRIDGE}"
-                await self._health.note_in(tx, "bridge", "warn", met)
 
     async def tell_keys_lost(self) -> None:
         """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""

@@ -27,11 +27,13 @@ from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked, SendRefuse
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
+from wintermute.matrix.fallback import FallbackKey
 from wintermute.matrix.http import call, path
 from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
+from wintermute.matrix.replaced import ReplacedDevices, known
 from wintermute.matrix.seeds import Seeds
-from wintermute.matrix.sieve import counts, members
+from wintermute.matrix.sieve import KeysLeft, counts, members
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
@@ -85,11 +87,32 @@ class Keys:
         self._unanswered: frozenset[str] = frozenset()
         self._ask_again = 0.0
         self._upload_again = 0.0
+        self._counted_until = 0.0
         self._dropped = 0
+        self._trouble = ""
+        self.fallback = FallbackKey(nio, self.store, clock)
+        self.replaced = ReplacedDevices(nio, people, identity)
         self.people = people
         self.identity = identity
-        self.trouble = ""
+
+    @property
+    def trouble(self) -> str:
         """Why the homeserver refuses our keys, for the status; empty when it does not."""
+        return self._trouble or self.fallback.trouble or self.replaced.trouble
+
+    def left(self, keys: KeysLeft) -> None:
+        """Take in what a sync says of our keys, which nio does not where none is left.
+
+        A homeserver that is silent has none; but what it said to our upload holds for an hour, or
+        it would be given more after each sync.
+        """
+        if self._nio.olm is None:
+            return
+        if keys.one_time is not None:
+            self._nio.olm.uploaded_key_count = keys.one_time
+        elif self._clock.monotonic() >= self._counted_until:
+            self._nio.olm.uploaded_key_count = 0
+        self.fallback.note(lacks=keys.lacks_fallback)
 
     def drop(self, count: int = 1) -> None:
         """Count devices, keys or to-device events of others that were passed over."""
@@ -109,13 +132,20 @@ class Keys:
         """Somebody has changed something about their devices or identity."""
         self._watched |= frozenset(users)
 
+    def begin_anew(self, user: str, curve25519: str) -> None:
+        """Begin another Olm session with a device that has none with us, once an hour at most."""
+        if self._nio.olm is not None and user in self._followed:
+            self._nio.olm._mark_device_for_unwedging(user, curve25519)
+
     async def upkeep(self) -> None:
         """What is to be done after each sync."""
         if self._nio.olm is None:
             return
         self.store.probe()
+        await self.fallback.offer()  # first: the answer to an upload counts for all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
+            await self.fallback.offer()
         self._nio.olm.users_for_key_query |= self._watched & self._followed
         self._watched = frozenset()
         if self.identity.wants():
@@ -311,10 +341,10 @@ class Keys:
             try:
                 await self._upload_once()
             except SendRefused as error:
-                self.trouble = str(error)
+                self._trouble = str(error)
                 log.warning("keys refused reason=%s", error)
             else:
-                self.trouble = ""
+                self._trouble = ""
                 return
             if again:
                 # After a restored backup it may have other keys under these ids: give them up.
@@ -332,6 +362,7 @@ class Keys:
             raise HomeserverUnavailable("the homeserver does not say how many keys it has of us")
         count = counts(answer["one_time_key_counts"])
         uploaded = KeysUploadResponse(count["curve25519"], count["signed_curve25519"])
+        self._counted_until = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
         with self.store.writing():
             olm.handle_response(uploaded)
 
@@ -371,16 +402,16 @@ class Keys:
         found, dropped = usable_devices(answer, wanted, before)
         self.drop(dropped)
         told = told_of(answer, found)
-        found = {user: found[user] for user in told}
+        if self._nio.user_id in told:
+            self._own = answer
+            self.identity.learn(answer["device_keys"][self._nio.user_id])
+        found = self.replaced.sift(answer, {user: found[user] for user in told})
         changed_meanwhile = set(olm.users_for_key_query)
         with self.store.writing():
             await self._nio.receive_response(KeysQueryResponse(found, {}))  # waits for nobody
             restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
-        if self._nio.user_id in found:
-            self._own = answer
-            self.identity.learn(answer["device_keys"][self._nio.user_id])
         self._wait_for(wanted - told, told)
         return answer
 
@@ -417,11 +448,6 @@ class Keys:
                 log.warning("to-device message refused reason=%s", error)
             with self.store.writing():
                 self._nio.olm.handle_response(ToDeviceResponse(message))
-
-
-def known(device: OlmDevice) -> Device:
-    """A device as nio's store has it."""
-    return Device(device.user_id, device.id, device.ed25519, device.curve25519)
 
 
 def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:

@@ -13,12 +13,13 @@ from wintermute.config.schema import Matrix
 from wintermute.errors import (
     ConfigurationError,
     HomeserverUnavailable,
+    LoginExpired,
     LoginRefused,
     SendRefused,
 )
 from wintermute.health.report import Fact
 from wintermute.matrix.cross_signing import foreign_text, served_key
-from wintermute.matrix.http import call, path
+from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.people import fingerprint, identities
 from wintermute.matrix.seeds import load_seeds, open_to_others
 from wintermute.matrix.session import (
@@ -48,7 +49,12 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     if kept is not None and _is_of(kept, matrix):
         if matrix.encryption == "off" or store_file(folder, kept).exists():
             return kept
-        if not await _has_keys(matrix.homeserver, kept):
+        try:
+            has_keys = await _has_keys(matrix.homeserver, kept)
+        except LoginExpired:
+            kept = await renewed(matrix, folder, kept)
+            has_keys = await _has_keys(matrix.homeserver, kept)
+        if not has_keys:
             return kept  # it never got as far as making keys
         log.warning("key store lost device=%s", kept.device_id)
         if matrix.password is None:
@@ -58,9 +64,25 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
                 "device can be made"
             )
         session = replace(await _by_password(matrix), keys_lost=True)
+    elif matrix.access_token:
+        session = await _by_token(matrix, folder, kept)
     else:
-        session = await (_by_token(matrix, folder) if matrix.access_token else _by_password(matrix))
+        session = await _by_password(matrix)
     save(folder, session)
+    return session
+
+
+async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
+    """A new token for the same device, which keeps its keys (Matrix spec, "Soft logout").
+
+    Kept before it is returned. Raises: LoginRefused with what to do, HomeserverUnavailable.
+    """
+    if matrix.password is None:
+        raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
+    fresh = await _by_password(matrix, session.device_id)
+    session = replace(load(folder) or session, access_token=fresh.access_token)
+    save(folder, session)
+    log.warning("login renewed device=%s", session.device_id)
     return session
 
 
@@ -69,7 +91,8 @@ def _is_of(session: Session, matrix: Matrix) -> bool:
     return session.user_id == matrix.user_id and session.access_token == token
 
 
-async def _by_password(matrix: Matrix) -> Session:
+async def _by_password(matrix: Matrix, device_id: str | None = None) -> Session:
+    """A login on a new device, or once more on the one that is named."""
     if matrix.password is None:
         raise ConfigurationError("matrix.password is needed to log in: set it in the configuration")
     body = {
@@ -77,7 +100,7 @@ async def _by_password(matrix: Matrix) -> Session:
         "identifier": {"type": "m.id.user", "user": matrix.user_id},
         "password": matrix.password.reveal(),
         "initial_device_display_name": matrix.device_name,
-    }
+    } | ({"device_id": device_id} if device_id else {})
     async with _anonymous(matrix.homeserver) as nio:
         try:
             answer = await call(nio, "POST", path("login"), body)
@@ -94,6 +117,13 @@ async def _by_password(matrix: Matrix) -> Session:
             raise LoginRefused(
                 f"the homeserver calls this account {answer.get('user_id')}: write it so in "
                 "matrix.user_id"
+            )
+        if device_id not in (None, answer.get("device_id")):
+            nio.access_token = str(answer.get("access_token"))
+            await call(nio, "POST", path("logout"), {})
+            raise LoginRefused(
+                f"the homeserver does not let device {device_id} log in again: stop here, keep the "
+                "data folder, and ask who runs it"
             )
     return Session(
         matrix.user_id,
@@ -118,7 +148,8 @@ async def _takes_passwords(nio: AsyncClient) -> bool:
     return any(isinstance(k, dict) and k.get("type") == "m.login.password" for k in kinds)
 
 
-async def _by_token(matrix: Matrix, folder: Path) -> Session:
+async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Session:
+    """The login of a configured token; with the keys of the `kept` one, if it is of its device."""
     token = matrix.access_token.reveal() if matrix.access_token else ""
     answer = await _whoami(matrix.homeserver, token)
     if answer.get("user_id") != matrix.user_id:
@@ -131,6 +162,8 @@ async def _by_token(matrix: Matrix, folder: Path) -> Session:
             "matrix.access_token belongs to another device than matrix.device_id"
         )
     session = Session(matrix.user_id, device_id, token, new_pickle_key())
+    if kept is not None and (kept.user_id, kept.device_id) == (matrix.user_id, device_id):
+        session = replace(kept, access_token=token)
     lost = matrix.encryption != "off" and not store_file(folder, session).exists()
     if lost and await _has_keys(matrix.homeserver, session):
         raise ConfigurationError(
@@ -253,6 +286,10 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Fact:
         return Fact("login", "ok", f"{matrix.user_id} will log in with its password at first start")
     try:
         answer = await _whoami(matrix.homeserver, token)
+    except LoginExpired as error:
+        if matrix.password is None:
+            return Fact("login", "fail", str(error))
+        return Fact("login", "warn", "expired -> the daemon logs in again by itself")
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
         return Fact("login", "fail", str(error))
     return Fact("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")

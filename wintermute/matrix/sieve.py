@@ -6,6 +6,7 @@ malformed event must not stop the sync loop (X-022).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from wintermute.messages import Json
@@ -15,6 +16,10 @@ MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
 VERIFICATION = "m.key.verification."
 """How the types of a verification's messages begin."""
+NO_OLM = "m.no_olm"
+WITHHELD = frozenset({"m.blacklisted", "m.unverified", "m.unauthorised", "m.unavailable", NO_OLM})
+"""Causes for which a client withholds a key (Matrix spec, `m.room_key.withheld`)."""
+MOST_WITHHELD = 100  # of one sync
 STEPS = frozenset({"ready", "start", "accept", "key", "mac", "done", "cancel"})
 
 
@@ -51,6 +56,31 @@ class VerificationMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysLeft:
+    """How many one-time keys of ours are left, and whether a fallback key is wanted.
+
+    None where the homeserver does not say, as one that knows no fallback keys.
+    """
+
+    one_time: int | None
+    lacks_fallback: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Somebody's word that we do not get the key of a session; what `m.no_olm` leaves out is "".
+
+    Anybody could have written it, and it names a cause only: their text is not taken in.
+    """
+
+    sender: str
+    room_id: str
+    session_id: str
+    sender_key: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class SyncBatch:
     """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
 
@@ -63,6 +93,8 @@ class SyncBatch:
     left: tuple[str, ...]
     to_device: int
     verifications: tuple[VerificationMessage, ...]
+    withheld: tuple[Withheld, ...]
+    keys_left: KeysLeft
     malformed: int
     for_nio: Json
 
@@ -86,6 +118,8 @@ def sift(raw: Json) -> SyncBatch | None:
         left=tuple(room_id for room_id, _ in _rooms(rooms, "leave")),
         to_device=len(to_device),
         verifications=verifications,
+        withheld=_withheld_keys(raw),
+        keys_left=_keys_left(raw),
         malformed=dropped + unusable + sum(bad for _, _, bad in joined),
         for_nio={
             "next_batch": next_batch,
@@ -110,6 +144,15 @@ def counts(value: object) -> dict[str, int]:
     return found | {
         name: min(max(n, 0), MOST_KEYS) for name, n in _dict(value).items() if isinstance(n, int)
     }
+
+
+def _keys_left(raw: Json) -> KeysLeft:
+    count = raw.get("device_one_time_keys_count")
+    unused = raw.get("device_unused_fallback_key_types")
+    return KeysLeft(
+        counts(count)["signed_curve25519"] if isinstance(count, dict) else None,
+        "signed_curve25519" not in unused if isinstance(unused, list) else None,
+    )
 
 
 def members(raw: Json) -> dict[str, str | None]:
@@ -263,6 +306,30 @@ def _verification(event: Json) -> VerificationMessage | None:
     sent_ms = stamp if isinstance(stamp, int) and not isinstance(stamp, bool) else 0
     kind = _step(event) or "request"
     return VerificationMessage(kind, sender, "", transaction_id, content, sent_ms)
+
+
+def _withheld_keys(raw: Json) -> tuple[Withheld, ...]:
+    """The first words on keys that we do not get; a cause that we do not know is of no use."""
+    found = (
+        _withheld(event)
+        for event in _dicts(_dict(raw.get("to_device")).get("events"))
+        if event.get("type") == "m.room_key.withheld"
+    )
+    return tuple(islice((word for word in found if word), MOST_WITHHELD))
+
+
+def _withheld(event: Json) -> Withheld | None:
+    content, sender = _dict(event.get("content")), event.get("sender")
+    code = content.get("code")
+    wanted = [sender, content.get("sender_key")]
+    if code != NO_OLM:
+        wanted += [content.get("room_id"), content.get("session_id")]
+    if not isinstance(code, str) or code not in WITHHELD or not all(map(_is_id, wanted)):
+        return None
+    if content.get("algorithm") != "m.megolm.v1.aes-sha2":
+        return None
+    who, sender_key, room_id, session_id = (*map(str, wanted), "", "")[:4]
+    return Withheld(who, room_id, session_id, sender_key, code)
 
 
 def _step(event: Json) -> str:

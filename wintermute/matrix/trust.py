@@ -16,7 +16,7 @@ from wintermute.mailbox.outbox import ANYBODY
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import Account, Policy, RoomView, is_direct, scope_of
-from wintermute.matrix.people import NOBODY, PeopleStore, Person, Verdict, fingerprint
+from wintermute.matrix.people import NOBODY, Device, PeopleStore, Person, Verdict, fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,16 @@ GONE = (
     "that I run on."
 )
 
+REPLACED = (
+    "I cannot talk with {person}'s session `{device}`: it has other keys than before, as after the "
+    "loss of its data, and nobody vouches for them. Please log that session out, and log in again."
+)
 IDENTITY = (
     "My cryptographic identity is not in order: {trouble}. We can go on talking, but clients may "
     "show red shields at my messages, or leave them out."
 )
 DAY = timedelta(days=1)
+EVER = 3650 * DAY
 IDENTITY_KEY = "identity "
 """How the keys of notices about our own identity begin."""
 
@@ -72,6 +77,13 @@ def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
     if accept:
         return "other"
     return "held" if encrypted else "refused"
+
+
+def replaced_notice(device: Device, room_id: str) -> tuple[str, str]:
+    """What is said about a session whose new keys are refused, and the key by which it is said once."""
+    key = f"replaced {device.user_id} {device.device_id} {device.curve25519} {room_id}"
+    name = harmless_id(device.device_id, "?")
+    return key, REPLACED.format(person=device.user_id, device=name)
 
 
 def changed_notice(person: Person) -> str:
@@ -123,6 +135,8 @@ class Trust:
         for person in self._client.people.changed():
             if person.told != person.changed_to:
                 await self._tell(person)
+        for device in self._client.take_refused():
+            await self._tell_refused(device)
         return bool(news)
 
     async def reread(self) -> bool:
@@ -137,6 +151,7 @@ class Trust:
             self._version = version
             trusted = self._client.people.restore(kept, ())
         if trusted:
+            self._client.look_again()
             log.info("identity trusted by somebody at this machine")
         return trusted
 
@@ -195,6 +210,18 @@ class Trust:
         await self._outbox.say(
             tx, conversation, room_id, text, kind="notice", meant_for=ANYBODY, apart=apart
         )
+
+    async def _tell_refused(self, device: Device) -> None:
+        """Once, for who only reads: who writes is told where they write."""
+        log.warning("new keys refused user=%s device=%s", device.user_id, device.device_id)
+        if device.user_id not in self._policy.allowed:
+            return
+        async with self._database.transaction() as tx:
+            for view in (await self._rooms_with(tx, device.user_id))[:1]:
+                conversation = await self._conversation(tx, view)
+                key, notice = replaced_notice(device, view.room_id)
+                args = (conversation, view.room_id, notice)
+                await self._outbox.notice_once(tx, key, EVER, *args)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Where somebody is or is asked in, and we are still: first what is theirs alone."""

@@ -1,0 +1,169 @@
+"""A client comes back with other keys under its old name: taken if its owner's identity signed them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_fallback_keys import take_all
+from tests.test_keys import ANN, EVE, Wire, keys_of
+from tests.test_keys import Device as Phone
+from tests.test_people import NEW, OTHER, answer, plain
+from tests.test_whose_device import answered, notices, states, until
+from tests.world.bot import said
+from tests.world.clock import FakeClock
+from tests.world.current import CurrentClient
+from tests.world.homeserver import Homeserver
+from tests.world.proxy import Proxy
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.user import MatrixUser
+
+Json = dict[str, Any]
+BEFORE, AFTER = Phone(ANN, "PHONE"), Phone(ANN, "PHONE")
+OTHER_KEYS = "other keys than before"
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    async with Proxy("http://127.0.0.1:1") as proxy:
+        wire = Wire(proxy)
+        wire.answers["keys/upload"] = {"one_time_key_counts": {"signed_curve25519": 50}}
+        yield wire
+
+
+def with_other_curve() -> Json:
+    """The device signs for another curve key, as it cannot be made to do by its owner."""
+    changed = BEFORE.plain()
+    changed["keys"]["curve25519:PHONE"] = AFTER.plain()["keys"]["curve25519:PHONE"]
+    served = answer(BEFORE, signed=[BEFORE])
+    served["device_keys"][ANN]["PHONE"] = BEFORE.signed(changed)
+    return served
+
+
+def kept(nio: Any, user: str = ANN) -> list[str]:
+    """The keys of somebody's devices that are there."""
+    devices = nio.olm.device_store.active_user_devices(user)
+    return sorted(f"{device.ed25519} {device.curve25519}" for device in devices)
+
+
+def keys(phone: Phone) -> str:
+    named = phone.plain()["keys"]
+    return f"{named['ed25519:PHONE']} {named['curve25519:PHONE']}"
+
+
+GOOD = answer(BEFORE, signed=[BEFORE])
+SERVED: dict[str, tuple[Json, Json, bool]] = {
+    "signed by the known identity": (GOOD, answer(AFTER, signed=[AFTER]), True),
+    "signed by nobody": (GOOD, answer(AFTER), False),
+    "signed by a key that nobody vouches for": (
+        GOOD,
+        answer(AFTER, signed=[AFTER], signing=OTHER) | {"self_signing_keys": {}},
+        False,
+    ),
+    "signed by a new identity": (GOOD, answer(AFTER, signed=[AFTER], master=NEW), False),
+    "of somebody without an identity": (plain(BEFORE), plain(AFTER), False),
+    "another curve key only": (GOOD, with_other_curve(), False),
+}
+
+
+@pytest.mark.parametrize("case", SERVED)
+async def test_new_keys_under_a_known_name_are_taken_if_the_known_identity_signed_them(
+    case: str, wire: Wire, tmp_path: Path
+) -> None:
+    """F-012: else the device is out, until its old keys are served again; over a restart."""
+    before, after, taken = SERVED[case]
+    wire.answers["keys/query"] = before
+    async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
+        await work.ask({ANN})
+        assert kept(nio) == [keys(BEFORE)]
+        wire.answers["keys/query"] = after
+        for _ in range(2):
+            await work.ask({ANN})
+        assert kept(nio) == ([keys(AFTER)] if taken else [])
+        assert len(work.replaced.take_news()) == (0 if taken else 1)
+        assert bool(work.trouble) != taken
+        work.people.restore([], [])  # the next run reads from our database what the last one kept
+        people = work.people.take_news()[0].people
+    async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
+        work.people.restore(people, [])
+        assert kept(nio) == ([keys(AFTER)] if taken else [])
+        await work.ask({ANN})
+        assert kept(nio) == ([keys(AFTER)] if taken else [])
+        if not taken:
+            wire.answers["keys/query"] = before
+            await work.ask({ANN})
+            assert (kept(nio), work.trouble) == ([keys(BEFORE)], "")
+
+
+async def test_of_strangers_the_identity_that_is_served_decides(wire: Wire, tmp_path: Path) -> None:
+    """F-012: as it does whether they get our keys; and no trouble of theirs is told."""
+    before, after = Phone(EVE, "PHONE"), Phone(EVE, "PHONE")
+    async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
+        for served, there in (
+            (answer(before, signed=[before], user=EVE), before),
+            (answer(after, user=EVE), None),
+            (answer(after, signed=[after], user=EVE), after),
+        ):
+            wire.answers["keys/query"] = served
+            await work.ask({EVE})
+            assert kept(nio, EVE) == ([keys(there)] if there else [])
+            assert work.trouble == ""
+
+
+async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_for_it(
+    homeserver: Homeserver, current: NewCurrent, bot: NewBot, room: NewRoom, tmp_path: Path
+) -> None:
+    """F-012: until then it is refused, the room is told once what to do, over a restart too."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    login = homeserver.login(ann.user_id[1:].partition(":")[0])
+    # Unsigned: Synapse takes no second signature for a name.
+    async with CurrentClient(homeserver.url, login, tmp_path / "before"):
+        await answered(ann, chat, "one")
+    # Else Synapse takes no new ones of the same names.
+    await asyncio.to_thread(take_all, homeserver, ann.login, login.user_id, login.device_id)
+    async with CurrentClient(homeserver.url, login, tmp_path / "after") as phone:
+        for text in ("two", "three"):
+            await phone.send(chat, text)
+        told = await ann.wait_for(chat, lambda m: OTHER_KEYS in m.body)
+        assert login.device_id in told.body
+        await daemon.restart()
+        await answered(ann, chat, "four")
+        assert states(daemon).count("locked") == 2
+        assert len(notices(daemon, "")) == 1
+        code, status = await daemon.command("status")
+        assert (code, "other keys than before" in status) == (0, True), status
+
+        await ann.share_identity(phone)
+        await phone.wait_for(chat, lambda m: m.body == "echo: three")
+        await answered(phone, chat, "five")
+    heard = [m for m in await said(ann, chat, daemon.user_id) if m.startswith("echo: ")]
+    assert heard == [f"echo: {word}" for word in ("one", "four", "two", "three", "five")]
+
+
+@pytest.mark.slow
+async def test_a_client_of_somebody_without_an_identity_has_to_log_in_anew(
+    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, tmp_path: Path
+) -> None:
+    """F-012: who only reads is told as well; a new session of theirs is answered."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    name = ann.user_id[1:].partition(":")[0]
+    login = homeserver.login(name)
+    async with MatrixUser(homeserver.url, login, tmp_path / "before") as phone:
+        await answered(phone, chat, "one")
+    async with MatrixUser(homeserver.url, login, tmp_path / "after") as phone:
+        await ann.wait_for(chat, lambda m: OTHER_KEYS in m.body)
+        await phone.send(chat, "two")
+        await until(lambda: states(daemon).count("locked") == 1)
+    new = homeserver.login(name)
+    async with MatrixUser(homeserver.url, new, tmp_path / "new") as phone:
+        await phone.until(lambda: daemon.user_id in phone.members(chat))
+        await answered(phone, chat, "three")
+    await daemon.restart()
+    await answered(ann, chat, "four")
+    assert len(notices(daemon, "")) == 1

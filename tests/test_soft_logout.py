@@ -1,0 +1,212 @@
+"""The homeserver wants our device to log in again: it does, and nothing is lost on the way."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_fallback_keys import ours
+from tests.test_login import mode
+from tests.world.bot import Bot, said
+from tests.world.homeserver import Homeserver, Login
+from tests.world.model import ModelServer, Text
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
+from tests.world.scene import NewBot, NewPerson, NewRoom, Scene
+from tests.world.user import MatrixUser
+from tests.world.warm import Interpreter
+from wintermute.config.schema import Matrix, Secret
+from wintermute.errors import HomeserverUnavailable, LoginRefused
+from wintermute.matrix.http import RenewingClient, call
+from wintermute.matrix.login import renewed
+from wintermute.matrix.session import Session, load, save
+
+SOFT = Answer(401, {"errcode": "M_UNKNOWN_TOKEN", "error": "expired", "soft_logout": True})
+SESSION = Session("@bot:test", "BOTDEVICE", "old token", "a pickle key")
+MATRIX = Matrix(
+    homeserver="", user_id=SESSION.user_id, owner="@ann:test", password=Secret("open sesame")
+)
+
+
+def expire(proxy: Proxy) -> None:
+    """The login is good for nothing until there is a new one."""
+
+    def refuse(request: Request) -> Action:
+        return None if request.path.endswith("/login") else SOFT
+
+    def let_in(request: Request, status: int, _body: bytes) -> Action:
+        if request.method == "POST" and request.path.endswith("/login") and status == 200:
+            proxy.before = pass_before
+        return None
+
+    proxy.before, proxy.after = refuse, let_in
+
+
+def with_token(daemon: Bot, token: str) -> None:
+    """Configure a token in the place of the password."""
+    settings = json.loads(daemon.config.read_text())
+    settings["matrix"] |= {"access_token": {"file": "token"}, "password": None}
+    (daemon.config.parent / "token").write_text(token)
+    daemon.config.write_text(json.dumps(settings))
+
+
+async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+) -> None:
+    """F-011: what was said meanwhile is answered once, and the new token is as secret as the old."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "one")
+    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    before, pid = ours(daemon), daemon.pid
+    expire(proxy)
+    await ann.send(chat, "two")
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    after = ours(daemon)
+    assert {**before, "access_token": after["access_token"]} == after
+    assert after["access_token"] != before["access_token"]
+    assert mode(daemon.data / "matrix" / "session.json") == 0o600
+    assert [r.json.get("device_id") for r in proxy.seen("POST", "/login")] == [
+        None,
+        before["device_id"],
+    ]
+    model.script(Text(f"it is {after['access_token']}"))
+    await ann.send(chat, "what is your token?")
+    await ann.wait_for(chat, lambda m: m.body == "it is [secret]")
+    assert (daemon.running, daemon.pid) == (True, pid)
+    assert not any(after["access_token"] in line for line in daemon.log)
+    assert await said(ann, chat, daemon.user_id) == ["echo: one", "echo: two", "it is [secret]"]
+
+
+async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
+    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-011: a new token of the same device goes on with the keys that are there."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.send(chat, "one")
+    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    assert await daemon.stop() == 0
+    login = ours(daemon)
+    with_token(daemon, login["access_token"])
+    await daemon.start()
+    expire(proxy)
+    await ann.send(chat, "two")
+    assert await daemon.ended() == 2
+    told = daemon.log[-1]
+    assert all(word in told for word in (login["device_id"], "matrix.password", "stay good"))
+    assert "logout" not in told
+    assert "reset-crypto" not in told
+    assert "Traceback" not in "\n".join(daemon.log)
+    code, checked = await daemon.command("check")
+    assert (code, "stay good" in checked) == (1, True)
+
+    proxy.before = pass_before
+    name = daemon.user_id[1:].partition(":")[0]
+    fresh = await asyncio.to_thread(homeserver.login, name, login["device_id"])
+    with_token(daemon, fresh.access_token)
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    assert ours(daemon) == {**login, "access_token": fresh.access_token}
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Proxy]:
+    async with Proxy("http://127.0.0.1:1") as proxy:
+        yield proxy
+
+
+def answers(said: dict[str, str]) -> Callable[[Request], Action]:
+    def answer(request: Request) -> Action:
+        return Answer(200, said if request.path.endswith("/login") else {})
+
+    return answer
+
+
+async def test_a_login_of_another_device_is_not_used_with_our_keys(
+    wire: Proxy, tmp_path: Path
+) -> None:
+    """F-011: it is ended again, and ours is kept as it was."""
+    save(tmp_path, SESSION)
+    matrix = Matrix(
+        homeserver=wire.url, user_id=MATRIX.user_id, owner=MATRIX.owner, password=MATRIX.password
+    )
+    other = {"user_id": SESSION.user_id, "device_id": "OTHER", "access_token": "new"}
+    wire.before = answers(other)
+    with pytest.raises(LoginRefused, match=r"BOTDEVICE.*keep the data folder"):
+        await renewed(matrix, tmp_path, SESSION)
+    assert len(wire.seen("POST", "/logout")) == 1
+    assert load(tmp_path) == SESSION
+    wire.before = answers(other | {"device_id": SESSION.device_id})
+    assert (await renewed(matrix, tmp_path, SESSION)).access_token == "new"
+    assert load(tmp_path) == Session("@bot:test", "BOTDEVICE", "new", "a pickle key")
+
+
+async def test_all_who_were_refused_share_one_new_login(wire: Proxy) -> None:
+    """F-011: and a homeserver that ends each login at once is an outage, not a reason to go."""
+    renewals: list[str] = []
+
+    async def renew() -> str:
+        await asyncio.sleep(0)
+        renewals.append(f"token {len(renewals)}")
+        return renewals[-1]
+
+    refused = 0
+
+    def five_times(_request: Request) -> Action:
+        nonlocal refused
+        refused += 1
+        return SOFT if refused <= 5 else Answer(200, {})
+
+    wire.before = five_times
+    nio = RenewingClient(wire.url, renew=renew)
+    nio.access_token = "old"
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(call(nio, "GET", "/_matrix/client/v3/sync"))
+        assert (renewals, nio.access_token) == (["token 0"], "token 0")
+        wire.before = lambda _request: SOFT
+        with pytest.raises(HomeserverUnavailable, match="just given"):
+            await call(nio, "GET", "/_matrix/client/v3/sync")
+    finally:
+        await nio.close()
+
+
+@pytest.fixture
+def short_lived(blank: Path, tmp_path: Path) -> Iterator[Homeserver]:
+    with Homeserver(tmp_path / "synapse", database=blank) as server:
+        yield server
+
+
+@pytest.mark.slow
+async def test_a_homeserver_whose_sessions_end_after_a_while(
+    short_lived: Homeserver, python: Interpreter, model: ModelServer, tmp_path: Path
+) -> None:
+    """F-011: Synapse's `session_lifetime`; ann logged in before it was set."""
+    login: Login = await asyncio.to_thread(short_lived.user, "ann")
+    await asyncio.to_thread(short_lived.stop)
+    settings = tmp_path / "synapse" / "homeserver.yaml"
+    limited = json.loads(settings.read_text()) | {"session_lifetime": "5s"}
+    settings.write_text(json.dumps(limited))
+    await asyncio.to_thread(short_lived.start)
+    names = iter(["bot"])
+    async with (
+        MatrixUser(short_lived.url, login, tmp_path / "ann") as ann,
+        Scene(short_lived, python, lambda _: next(names), tmp_path, model.url) as scene,
+    ):
+        daemon = await scene.bot(ann)
+        chat = await scene.room(ann, daemon, encrypted=True)
+        first = ours(daemon)
+        for n in range(8):
+            await ann.send(chat, f"word {n}")
+            await ann.wait_for(chat, lambda m, n=n: m.body == f"echo: word {n}")  # type: ignore[misc]  # mypy sees no default
+            await asyncio.sleep(1)
+        renewals = [line for line in daemon.log if "login renewed" in line]
+        assert renewals
+        assert ours(daemon)["device_id"] == first["device_id"]
+        answered = await said(ann, chat, daemon.user_id)
+        assert answered == [f"echo: word {n}" for n in range(8)]

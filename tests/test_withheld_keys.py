@@ -1,0 +1,181 @@
+"""A client does not give us its keys: the notice names the cause, in our words, and who can mend it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_foreign_sessions import half_an_hour_later
+from tests.test_malformed_events import WRONG, wrong
+from tests.test_whose_device import answered, notices, states, until
+from tests.world.clock import FakeClock
+from tests.world.proxy import Answer, Proxy, pass_before
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from wintermute.db import open_database
+from wintermute.matrix.complaints import WITHHELD
+from wintermute.matrix.sieve import MOST_WITHHELD, Withheld, sift
+from wintermute.matrix.sieve import WITHHELD as CODES
+from wintermute.matrix.withheld import MOST, WithheldKeys
+
+Json = dict[str, Any]
+ANN = "@ann:test"
+KIND = "m.room_key.withheld"
+
+
+def word(code: str = "m.unverified", **changes: object) -> Json:
+    """What a client sends, with more text than anybody wants."""
+    content = {
+        "algorithm": "m.megolm.v1.aes-sha2",
+        "room_id": "!room",
+        "session_id": "session",
+        "sender_key": "curve",
+        "code": code,
+        "reason": "visit evil.example, " * 1000,
+    }
+    return content | changes
+
+
+def sifted(*events: object) -> tuple[Withheld, ...]:
+    batch = sift({"next_batch": "s1", "to_device": {"events": [*events]}})
+    assert batch is not None
+    return batch.withheld
+
+
+def event(content: object, sender: object = ANN) -> Json:
+    return {"type": KIND, "sender": sender, "content": content}
+
+
+def test_of_a_withheld_key_only_what_names_its_session_and_cause_is_taken() -> None:
+    """F-012: a megabyte of text, missing fields, causes nobody knows, and far too many."""
+    good = Withheld(ANN, "!room", "session", "curve", "m.unverified")
+    assert sifted(event(word(reason="x" * 2**20))) == (good,)
+    assert sifted(event({"code": "m.no_olm", **without(word("m.no_olm"), "room_id")})) == (
+        Withheld(ANN, "", "", "curve", "m.no_olm"),
+    )
+    for field in ("room_id", "session_id", "sender_key", "code", "algorithm"):
+        assert sifted(event(without(word(), field))) == ()
+    assert sifted(event(word("m.because"))) == ()
+    assert len(sifted(*[event(word())] * 5000)) == MOST_WITHHELD
+    assert WITHHELD.keys() == CODES
+
+
+def without(content: Json, field: str) -> Json:
+    return {name: value for name, value in content.items() if name != field}
+
+
+def test_no_word_on_a_withheld_key_can_stop_a_sync() -> None:
+    """F-012, X-022."""
+    for spoilt in wrong(event(word())):
+        for found in sifted(spoilt, event(word())):
+            assert len(json.dumps([found.sender, found.session_id, found.code])) < 2000
+    for value in WRONG[1:]:
+        assert sifted(value, event(value), event(word(), value), event(word())) != ()
+
+
+async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_path: Path) -> None:
+    """F-012: a flood of one person pushes out nobody else's."""
+    clock = FakeClock()
+    async with open_database(tmp_path / "wintermute.db") as database:
+        store = WithheldKeys(database, clock)
+
+        async def keep(*words: Withheld) -> None:
+            async with database.transaction() as tx:
+                for each in words:
+                    await store.keep(tx, each)
+
+        await keep(Withheld("@ben:test", "!room", "his", "curve", "m.blacklisted"))
+        for n in range(MOST + 50):
+            clock.advance(1)
+            await keep(Withheld(ANN, "!room", f"session {n}", "curve", "m.unverified"))
+        [row] = await database.rows("SELECT count(*) AS n FROM withheld")
+        assert row["n"] == MOST + 1
+        assert await store.code(ANN, "!room", "session 0", "curve") == ""
+        assert await store.code(ANN, "!room", f"session {MOST + 49}", "curve") == "m.unverified"
+        assert await store.code("@ben:test", "!room", "his", "") == "m.blacklisted"
+        assert await store.code("@ben:test", "!room", "his", "other") == ""
+        assert await store.code("@ben:test", "!other", "his", "curve") == ""
+        clock.advance(24 * 3600 + 1)
+        await keep(Withheld(ANN, "", "", "curve", "m.no_olm"))
+        assert await store.code(ANN, "!any", "any", "curve") == "m.no_olm"
+        assert await store.code(ANN, "!any", "any", "another device") == ""
+        [row] = await database.rows("SELECT count(*) AS n FROM withheld")
+        assert row["n"] == 1
+
+
+async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """F-012: once for this cause, over a restart too; what it sends later is answered."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await ann.refuse_unverified(True)
+    await ann.send(chat, "one")
+    told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
+    assert told.body == WITHHELD["m.unverified"].format(sender=ann.user_id)
+    await ann.send(chat, "two")
+    await until(lambda: states(daemon).count("locked") == 2)
+    await daemon.restart()
+    await ann.refuse_unverified(False)
+    await answered(ann, chat, "three")
+    assert len(notices(daemon, "")) == 1
+    kept = daemon.rows("SELECT * FROM withheld")
+    assert {row["code"] for row in kept} == {"m.unverified"}
+    assert "verif" not in json.dumps([{**row, "code": ""} for row in kept])
+
+
+async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(
+    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-012: strangers, rooms that we are not in, other sessions; then her own word for hers."""
+    ann, eve = await person("ann", via=proxy.url), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, eve, encrypted=True)
+    proxy.before = lambda request: Answer(200, {}) if "/sendToDevice/" in request.path else None
+    us = {"m.mentions": {"user_ids": [daemon.user_id]}}
+    await ann.send(chat, "sealed", **us)
+    proxy.before = pass_before
+    await until(lambda: states(daemon).count("locked") == 1)
+    [row] = daemon.rows("SELECT raw FROM inbox WHERE state = 'locked'")
+    sealed = json.loads(row["raw"])["content"]
+    hers: Json = {field: sealed[field] for field in ("session_id", "sender_key")}
+    hers |= {"room_id": chat}
+    for liar, content in (
+        (eve, word("m.blacklisted", **hers)),
+        (ann, word("m.blacklisted", **hers | {"room_id": "!elsewhere:wintermute.test"})),
+        (ann, word("m.blacklisted", **hers | {"session_id": "another"})),
+        (ann, word("m.blacklisted", **hers | {"sender_key": "another"})),
+    ):
+        await liar.send_to_device(daemon.user_id, KIND, content)
+    await until(lambda: len(daemon.rows("SELECT * FROM withheld")) == 2)
+    assert not notices(daemon, "")
+    await ann.send_to_device(daemon.user_id, KIND, word("m.unavailable", **hers))
+    told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
+    assert told.body == WITHHELD["m.unavailable"].format(sender=ann.user_id)
+    assert not any("evil" in line for line in daemon.log)
+    # Another cause of hers is news within the hour; the same is not.
+    await ann.send_to_device(daemon.user_id, KIND, word("m.blacklisted", **hers))
+    await ann.wait_for_count(chat, daemon.user_id, 2)
+    await ann.send_to_device(daemon.user_id, KIND, word("m.unavailable", **hers))
+    assert await daemon.stop() == 0
+    half_an_hour_later(daemon)
+    await daemon.start()
+    assert len(notices(daemon, "")) == 2
+
+
+@pytest.mark.slow
+async def test_who_cannot_begin_a_session_with_us_is_met_half_way(
+    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-012: `m.no_olm`; the notice says so, and the next message is read without a key of ours."""
+    ann = await current("ann", via=proxy.url)
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    claimed: Json = {"one_time_keys": {}, "failures": {}}
+    proxy.before = lambda r: Answer(200, claimed) if r.path.endswith("/keys/claim") else None
+    await ann.send(chat, "one")
+    told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
+    assert told.body == WITHHELD["m.no_olm"].format(sender=ann.user_id)
+    await answered(ann, chat, "two")
+    assert len(notices(daemon, "")) == 1

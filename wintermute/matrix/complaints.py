@@ -1,0 +1,122 @@
+"""What is said about messages that stay locked: why, as far as it is known, and what to do."""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wintermute.clock import Clock
+from wintermute.commands.stores import Stores
+from wintermute.db import Transaction
+from wintermute.mailbox.inbox import Locked
+from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.inbox import Policy, mapping, string
+from wintermute.matrix.sieve import NO_OLM, Withheld
+from wintermute.matrix.trust import EVER, harmless_id, replaced_notice
+from wintermute.matrix.withheld import WithheldKeys
+
+log = logging.getLogger(__name__)
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
+
+LOCKED = (
+    "I could not decrypt a message here. Sending it again usually helps; I read the old one as soon "
+    "as its key reaches me."
+)
+BRIDGED = (
+    "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
+    "bridge, I only hear those who write to me with a Matrix client of their own."
+)
+NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
+WITHHELD = {
+    "m.unverified": (
+        "I cannot read a message of {sender}: that client gives its keys only to sessions that its "
+        "owner has verified. Please verify me from my profile, or turn that setting off, and send "
+        "the message again."
+    ),
+    "m.blacklisted": (
+        "I cannot read a message of {sender}: that client has blocked my session. Please unblock "
+        "it, and send the message again."
+    ),
+    "m.unauthorised": (
+        "I cannot read a message of {sender}: by the word of that client it was not for me, as one "
+        "from before I came in. If it was, please send it again."
+    ),
+    "m.unavailable": (
+        "I cannot read a message of {sender}: that client no longer has its key. Please send it "
+        "again."
+    ),
+    NO_OLM: (
+        "I cannot read a message of {sender}: that client could not begin an encrypted session with "
+        "me. I begin one now; please send the message again."
+    ),
+}
+"""What a client says why it withholds a key, in our words: its own could be anybody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a message stays locked, and what is said about it, once per `key` and `every`.
+
+    `owner`: whose device encrypted it, if that is not its sender.
+    """
+
+    key: str
+    notice: str
+    every: timedelta = HOUR
+    grace: timedelta = timedelta()
+    owner: str = ""
+
+
+class Complaints:
+    """Tells who wrote, where they wrote."""
+
+    def __init__(self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock) -> None:
+        self._database = stores.database
+        self._outbox = stores.outbox
+        self._health = stores.health
+        self._client = client
+        self._policy = policy
+        self._clock = clock
+        self._withheld = WithheldKeys(stores.database, clock)
+
+    async def heard(self, tx: Transaction, word: Withheld) -> None:
+        """Keep why somebody's client withholds a key, if we would tell them."""
+        rooms = [word.room_id] if word.room_id else self._client.rooms
+        here = any(word.sender in self._client.room(room_id).members for room_id in rooms)
+        if here and word.sender in self._policy.allowed:
+            log.info("key withheld sender=%s code=%s", word.sender, word.code)
+            await self._withheld.keep(tx, word)
+
+    async def about(self, row: Locked) -> None:
+        """Say that a message stays locked, once per room, sender and cause in an hour (X-021)."""
+        age, sender = self._clock.now() - row.received_at, row.raw.get("sender")
+        if age >= DAY or sender not in self._policy.allowed:
+            return
+        cause = await self._cause(row, str(sender))
+        if age < cause.grace:
+            return
+        async with self._database.transaction() as tx:
+            said = await self._outbox.notice_once(
+                tx, cause.key, cause.every, row.conversation_id, row.room_id, cause.notice
+            )
+            if said and cause.owner:
+                met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
+                await self._health.note_in(tx, "bridge", "warn", met)
+
+    async def _cause(self, row: Locked, sender: str) -> Cause:
+        key, owner = f"locked {row.room_id} {sender}", self._client.owner(row.room_id, row.raw)
+        if owner not in ("", sender):
+            owner = harmless_id(owner, "somebody else")
+            notice = BRIDGED.format(sender=sender, owner=owner)
+            return Cause(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
+        refused = self._client.refused(row.raw)
+        if refused is not None:
+            return Cause(*replaced_notice(refused, row.room_id), every=EVER)
+        content = mapping(row.raw.get("content"))
+        session_id, sender_key = string(content, "session_id"), string(content, "sender_key")
+        code = await self._withheld.code(sender, row.room_id, session_id, sender_key)
+        if code in WITHHELD:
+            return Cause(f"{key} {code}", WITHHELD[code].format(sender=sender))
+        return Cause(key, LOCKED, grace=KEYS_GRACE)
