@@ -12,7 +12,7 @@ from tests.test_matrix_reading import GROUP as GROUP_VIEW
 from tests.test_remind import ask
 from tests.test_reminder_signs import DONE, Sending, happens, is_send
 from tests.world.clock import NOON
-from tests.world.duties import in_, once, promise, signs
+from tests.world.duties import in_, is_sign, once, promise, signs
 from tests.world.homeserver import Homeserver
 from tests.world.house import ROOM, HeldClock, House, open_house
 from tests.world.promised import promise as task_of
@@ -70,6 +70,22 @@ async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_tak
     assert daemon.rows("SELECT status, reason FROM tasks") == [
         {"status": "completed", "reason": "done"}
     ]
+
+
+async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-063: the homeserver takes no more signs for half a minute, and messages at once."""
+    later = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "", "retry_after_ms": 30_000})
+    proxy.before = lambda request: later if is_sign(request) else None
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(2))})
+    await daemon.logged("send delayed")
+    await ann.send(chat, "and now?")
+    await ann.wait_for(chat, lambda m: m.body.endswith("and now?") and m.sender != ann.user_id, 15)
+    assert len([request for request in proxy.requests if is_sign(request)]) == 1
 
 
 class CountedOutbox(Outbox):

@@ -31,6 +31,8 @@ PATIENCE = 1800
 PORTS = range(10_000, 30_000)
 """Below those that Linux gives to outgoing connections (ip_local_port_range, from 32,768)."""
 TRIES = 200
+AS_SHIPPED = {"rc_message": {"per_second": 0.2, "burst_count": 10}}
+"""The limit of messages that a Synapse has unless somebody lifts it: overrides of a test's own."""
 BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, until_rung
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.errors import (
@@ -19,6 +19,7 @@ from wintermute.mailbox.outbox import Outgoing, OutKind, Part
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, may_read
 from wintermute.matrix.markdown import content
+from wintermute.matrix.pace import Pace
 from wintermute.matrix.split import parts
 from wintermute.messages import Json
 
@@ -92,7 +93,8 @@ class Sender:
         self._known = stores.known
         self._clock = clock
         self._bell = asyncio.Event()
-        self._busy: set[str] = set()
+        self._pace = Pace()
+        self._busy: dict[str, asyncio.Event] = {}
         self._closing = False
         self._sending = 0
         self._quiet = asyncio.Event()
@@ -117,12 +119,14 @@ class Sender:
             while True:
                 self._bell.clear()
                 for room_id in await self._outbox.rooms_waiting():
-                    if room_id not in self._busy:
-                        self._busy.add(room_id)
-                        rooms.create_task(self._room(room_id))
+                    if room_id in self._busy:
+                        self._busy[room_id].set()
+                    else:
+                        news = self._busy[room_id] = asyncio.Event()
+                        rooms.create_task(self._room(room_id, news))
                 await self._bell.wait()
 
-    async def _room(self, room_id: str) -> None:
+    async def _room(self, room_id: str, news: asyncio.Event) -> None:
         wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
@@ -130,6 +134,9 @@ class Sender:
                 held = self._client.is_held(room_id) and not row.apart
                 if held:
                     return
+                if row.reacts_to is not None and (pause := self._pace.sign(self._now())):
+                    await self._rest(news, pause)
+                    continue
                 try:
                     await self._deliver(row)
                     wait = SHORTEST_WAIT
@@ -137,17 +144,34 @@ class Sender:
                     continue
                 except HomeserverUnavailable as error:
                     wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
-                    if not isinstance(error, KeyStoreBlocked):
-                        log.warning(
-                            "send delayed room=%s seconds=%s reason=%s", room_id, wait, error
-                        )
-                    failed_in = self._client.round
-                    await self._clock.sleep(wait)
-                    await self._client.heard_since(failed_in)  # who came in meanwhile (F-002)
+                    await self._failed(row, error, wait, news)
         finally:
-            self._busy.discard(room_id)
+            del self._busy[room_id]
             if not self._closing and not held:
                 self._bell.set()  # what came in since `next` found nothing
+
+    async def _failed(
+        self, row: Outgoing, error: HomeserverUnavailable, wait: float, news: asyncio.Event
+    ) -> None:
+        """Wait until the next attempt, and until it is known who has come in meanwhile (F-002)."""
+        if not isinstance(error, KeyStoreBlocked):  # which is told once, not each time
+            log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
+        if error.retry_after:
+            self._pace.slowed(self._now())
+        failed_in = self._client.round
+        if row.reacts_to is None:
+            await self._clock.sleep(wait)
+        else:
+            await self._rest(news, wait)
+        await self._client.heard_since(failed_in)
+
+    async def _rest(self, news: asyncio.Event, seconds: float) -> None:
+        """Wait with the signs of a room, but not with what is to be said there meanwhile."""
+        news.clear()
+        await until_rung(news, self._clock, seconds)
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
 
     async def _deliver(self, row: Outgoing) -> None:
         found = await self._outbox.parts(row.id)
@@ -163,6 +187,8 @@ class Sender:
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
+            if not part.sent and row.reacts_to is not None:
+                return  # what came in meanwhile goes before the next sign
 
     def _may_read(self, row: Outgoing, view: RoomView) -> bool:
         """Whether nobody else than whom it was made for can read it in its room now (F-002)."""
@@ -241,6 +267,8 @@ class Sender:
                     seen=view,
                 )
             await self._outbox.sent(part, event_id)
+            if row.reacts_to is None:
+                self._pace.sent(self._now())
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)
         finally:
             self._sending -= 1

@@ -1,0 +1,80 @@
+"""A homeserver with the limits it is shipped with: what people wait for goes first, and all of it comes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.world.bot import said
+from tests.world.duties import in_, once, promise
+from tests.world.homeserver import AS_SHIPPED, Homeserver
+from tests.world.model import ModelServer, Text
+from tests.world.scene import NewName, Scene
+from tests.world.user import Message
+from tests.world.warm import Interpreter
+
+SLOWED = "asks us to slow down"
+PARAGRAPH = "The quick brown fox jumps over the lazy dog, number {}. " * 8
+LONG = "\n\n".join(PARAGRAPH.format(*[n] * 8) for n in range(300))
+
+
+@pytest.fixture(scope="module")
+def limited(blank: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
+    """A Synapse that takes ten events of a user at once, and then one in five seconds."""
+    with Homeserver(tmp_path_factory.mktemp("limited"), AS_SHIPPED, database=blank) as server:
+        yield server
+
+
+@pytest.fixture
+async def scene(
+    limited: Homeserver, python: Interpreter, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> AsyncIterator[Scene]:
+    """People, bots and rooms there."""
+    async with Scene(limited, python, fresh, tmp_path, model.url) as opened:
+        yield opened
+
+
+def answers(question: str, message: Message) -> bool:
+    return message.body.startswith("echo: ") and question in message.body
+
+
+@pytest.mark.slow
+async def test_the_signs_of_reminders_never_make_an_answer_wait(scene: Scene) -> None:
+    """T-063: in whatever room they are; only the homeserver itself can, until it has said that it limits."""
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chats = [await scene.room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    due = once(in_(2))
+    for chat, contents in zip(chats, (("one", "two"), ("three",)), strict=True):
+        await promise(daemon, ann.user_id, chat, dict.fromkeys(contents, due))
+    await ann.wait_for_count(chats[0], daemon.user_id, 2)
+    await ann.wait_for_count(chats[1], daemon.user_id, 1)
+    await daemon.logged(SLOWED)
+    loop = asyncio.get_running_loop()
+    for question, chat in zip(("why?", "how?", "when?"), (*chats, chats[0]), strict=True):
+        await asyncio.sleep(5)  # what the homeserver allows us: one event
+        asked = loop.time()
+        await ann.send(chat, question)
+        await ann.wait_for(chat, partial(answers, question))
+        assert loop.time() - asked < 3
+    assert 4 <= sum(e.type == "m.reaction" for chat in chats for e in ann.events(chat)) < 12
+    assert sum(SLOWED in line for line in daemon.log) <= len(chats)
+
+
+@pytest.mark.slow
+async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: ModelServer) -> None:
+    """X-012: while the homeserver lets one part of it through in five seconds."""
+    model.script(Text(LONG))
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    await ann.send(chat, "tell")
+    await ann.send(chat, "and then?")
+    await ann.wait_for(chat, lambda m: m.body == "echo: and then?")
+    *parts, last = await said(ann, chat, daemon.user_id)
+    assert last == "echo: and then?"
+    assert "\n\n".join(parts).split() == LONG.split()
+    assert len(parts) == 15
+    assert any(SLOWED in line for line in daemon.log)
