@@ -72,20 +72,31 @@ def has_kept_calm(daemon: Bot, pid: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_full_disk_is_waited_for(person: NewPerson, bot: NewBot, room: NewRoom) -> None:
-    """F-008: one line, the same process; what is said meanwhile is answered when there is room."""
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_full_disk_is_waited_for(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, killed: bool
+) -> None:
+    """F-008: in one line, by the same process, with an answer under way and one that comes."""
     ann = await person("ann")
     daemon = await bot(ann)
-    pid, chat = daemon.pid, await room(ann, daemon)
+    pid, chat, gate = daemon.pid, await room(ann, daemon), asyncio.Event()
+    model.script(Slow(gate, Text("never heard")))
+    await ann.send(chat, "hello")
+    await model.request_arrived(1)
     async with full(daemon):
-        await ann.send(chat, "hello")
+        gate.set()
         await daemon.logged("waits until it can be written")
+        await ann.send(chat, "more")
         await asyncio.sleep(5)  # an attempt more
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
-    assert has_kept_calm(daemon, pid)
+        if killed:
+            await daemon.kill()
+    if killed:
+        await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body == "echo: more")
+    assert await said(ann, chat, daemon.user_id) == ["echo: hello", "echo: more"]
+    assert killed or has_kept_calm(daemon, pid)
     [told] = lines(daemon, "waits until it can be written")
     assert "make room on its disk" in told
-    assert len(await said(ann, chat, daemon.user_id)) == 1
 
 
 @pytest.mark.slow
