@@ -6,17 +6,25 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.world.clock import WITHIN
-from wintermute.db import Database, IntegrityError, OperationalError, driver, open_database
+from tests.world.clock import WITHIN, FakeClock
+from wintermute.db import (
+    Database,
+    IntegrityError,
+    OperationalError,
+    Patience,
+    driver,
+    open_database,
+)
+from wintermute.db.database import PAUSE
 from wintermute.db.migrate import Migration, migrate, migrations
-from wintermute.errors import DatabaseUnusable
+from wintermute.errors import DatabaseLocked, DatabaseUnusable
 
 ADD = "INSERT INTO notices (key, said_at) VALUES (?, ?)"
 
@@ -172,6 +180,39 @@ async def test_a_second_process_waits_for_its_turn(tmp_path: Path) -> None:
         assert await keys(one) == await keys(two)
 
 
+class Releasing(FakeClock):
+    """A clock on which whoever sleeps makes somebody else let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = AsyncExitStack()
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        await self.held.aclose()
+
+
+async def test_a_daemon_waits_for_a_lock_until_it_is_to_leave(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-008: in one line; the pauses are the clock's, so a watchdog hears of each."""
+    path, clock, leaving = tmp_path / "test.db", Releasing(), asyncio.Event()
+    async with (
+        open_database(path, patience=Patience(clock, leaving)) as daemon,
+        open_database(path) as command,
+    ):
+        await clock.held.enter_async_context(command.transaction())
+        await _two_rows(daemon, "late", asyncio.Event())
+        assert await keys(daemon) == ["late a", "late b"]
+        assert clock.slept == [PAUSE]
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        leaving.set()
+        async with command.transaction():
+            with pytest.raises(DatabaseLocked, match="let the program that holds it end"):
+                await _two_rows(daemon, "never", asyncio.Event())
+        assert await keys(daemon) == ["late a", "late b"]
+
+
 Step = tuple[str, int]
 PROGRAM = st.lists(
     st.tuples(st.sampled_from(["write", "read", "pause", "fail", "cancel"]), st.integers(0, 30)),
@@ -249,7 +290,7 @@ async def test_both_connections_have_what_the_design_asks_for(tmp_path: Path) ->
         "recursive_triggers": 1,
         "secure_delete": 1,
         "trusted_schema": 0,
-        "busy_timeout": 20000,
+        "busy_timeout": 10000,
     }
     async with open_database(tmp_path / "test.db") as database:
         for name, value in wanted.items():

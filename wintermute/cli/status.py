@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from wintermute.cli import probes
 from wintermute.cli.facts import show
 from wintermute.cli.opening import open_config
 from wintermute.cli.options import config_option, json_option
@@ -27,7 +28,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     Example: wintermute status --json
     """
     config = open_config(ctx)
-    show(ctx, [_daemon(config.data_dir), *asyncio.run(_stored(config))], as_json=as_json)
+    here = [_daemon(config.data_dir), probes.disk(config.data_dir)]  # which nobody could store
+    show(ctx, [*here, *asyncio.run(_stored(config))], as_json=as_json)
 
 
 def _daemon(data_dir: Path) -> Fact:

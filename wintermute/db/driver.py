@@ -30,7 +30,7 @@ WRITER = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_auto
 READER = ("PRAGMA query_only=ON",)
 
 
-def connect(path: Path, *, read_only: bool, patience: float = 20.0) -> Any:
+def connect(path: Path, *, read_only: bool, patience: float = 10.0) -> Any:
     """An open DB-API connection in autocommit mode, with our PRAGMAs.
 
     The file must exist for a reader; a writer makes it. `patience`: seconds that a statement waits

@@ -138,7 +138,7 @@ class KeyStore:
 
     def _told(self, error: Exception) -> KeyStoreBlocked:
         file = Path(self._nio.store.database_path)
-        told = blocked(file, error) or cannot_be_written(file, f"({error})")
+        told = blocked(file, error) or cannot_be_written(file, f"({error}): run `wintermute check`")
         if not self.trouble:
             log.warning("key store blocked reason=%s", told)
         self.trouble = str(told)

@@ -82,6 +82,7 @@ class Keys:
         self._sharing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._shared: dict[str, Shared] = {}
         self._claimed: dict[Device, float] = {}
+        self._uploaded: KeysUploadResponse | None = None
         self._own: Json = {}
         self._watched = people.allowed
         self._unanswered: frozenset[str] = frozenset()
@@ -142,6 +143,7 @@ class Keys:
         if self._nio.olm is None:
             return
         self.store.probe()
+        self._mark_uploaded()
         await self.fallback.offer()  # first: the answer to an upload counts for all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
@@ -361,10 +363,16 @@ class Keys:
         if not isinstance(answer.get("one_time_key_counts"), dict):
             raise HomeserverUnavailable("the homeserver does not say how many keys it has of us")
         count = counts(answer["one_time_key_counts"])
-        uploaded = KeysUploadResponse(count["curve25519"], count["signed_curve25519"])
         self._counted_until = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
-        with self.store.writing():
-            olm.handle_response(uploaded)
+        self._uploaded = KeysUploadResponse(count["curve25519"], count["signed_curve25519"])
+        self._mark_uploaded()
+
+    def _mark_uploaded(self) -> None:
+        """Keep that these keys are given away, or they would be once more when one is used up."""
+        if self._uploaded is not None:
+            with self.store.writing():
+                self._nio.olm.handle_response(self._uploaded)
+            self._uploaded = None
 
     async def _query(self) -> None:
         """Learn the devices of everybody who is new or has changed something.
