@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -405,6 +406,23 @@ async def test_a_key_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     await told(tmp_path, other)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(opened(tmp_path, SESSION))
+
+
+async def test_a_key_store_from_the_future_is_left_as_it_is(tmp_path: Path) -> None:
+    """What a newer version wrote, this one would misread; it says so, and writes nothing."""
+    file = store_file(tmp_path, SESSION)
+    async with machine(tmp_path):
+        pass
+    connection = sqlite3.connect(file)
+    connection.execute("UPDATE storeversion SET version = 3")
+    connection.commit()
+    connection.close()
+    before = file.read_bytes()
+    with pytest.raises(ConfigurationError, match="a newer version wrote it"):
+        async with opened(tmp_path, SESSION):
+            pass
+    assert "a newer version wrote it" in _probe_store(tmp_path, SESSION).text
+    assert file.read_bytes() == before
 
 
 async def told(folder: Path, session: Session) -> None:

@@ -112,6 +112,7 @@ async def test_of_strangers_the_identity_that_is_served_decides(wire: Wire, tmp_
             assert work.trouble == ""
 
 
+@pytest.mark.slow
 async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_for_it(
     homeserver: Homeserver, current: NewCurrent, bot: NewBot, room: NewRoom, tmp_path: Path
 ) -> None:

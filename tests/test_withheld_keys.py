@@ -14,7 +14,7 @@ from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from wintermute.db import open_database
 from wintermute.matrix.complaints import WITHHELD
-from wintermute.matrix.sieve import MOST_WITHHELD, Withheld, sift
+from wintermute.matrix.sieve import MOST_WITHHELD, Withheld, session_of, sift
 from wintermute.matrix.sieve import WITHHELD as CODES
 from wintermute.matrix.withheld import MOST, WithheldKeys
 
@@ -62,6 +62,13 @@ def test_of_a_withheld_key_only_what_names_its_session_and_cause_is_taken() -> N
 
 def without(content: Json, field: str) -> Json:
     return {name: value for name, value in content.items() if name != field}
+
+
+def test_a_locked_event_may_name_anything_as_its_session() -> None:
+    """F-012, X-022: what is asked of the database can be written there."""
+    for spoilt in wrong({"content": {"session_id": "session", "sender_key": "curve"}}):
+        if isinstance(spoilt, dict) and isinstance(spoilt.get("content"), dict):
+            "".join(session_of(spoilt)).encode()
 
 
 def test_no_word_on_a_withheld_key_can_stop_a_sync() -> None:
@@ -125,6 +132,7 @@ async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
     assert "verif" not in json.dumps([{**row, "code": ""} for row in kept])
 
 
+@pytest.mark.slow
 async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

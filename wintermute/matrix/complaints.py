@@ -9,8 +9,8 @@ from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Locked
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, mapping, string
-from wintermute.matrix.sieve import NO_OLM, Withheld
+from wintermute.matrix.inbox import Policy
+from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
 from wintermute.matrix.trust import EVER, harmless_id, replaced_notice
 from wintermute.matrix.withheld import WithheldKeys
 
@@ -114,9 +114,7 @@ class Complaints:
         refused = self._client.refused(row.raw)
         if refused is not None:
             return Cause(*replaced_notice(refused, row.room_id), every=EVER)
-        content = mapping(row.raw.get("content"))
-        session_id, sender_key = string(content, "session_id"), string(content, "sender_key")
-        code = await self._withheld.code(sender, row.room_id, session_id, sender_key)
+        code = await self._withheld.code(sender, row.room_id, *session_of(row.raw))
         if code in WITHHELD:
             return Cause(f"{key} {code}", WITHHELD[code].format(sender=sender))
         return Cause(key, LOCKED, grace=KEYS_GRACE)

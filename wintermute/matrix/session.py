@@ -4,13 +4,14 @@ import json
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.errors import ConfigurationError
 
 FILE = "session.json"
+NIO_STORE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
         connection = database.connection()
         try:
             [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict == "ok" and _version(connection) > NIO_STORE_VERSION:
+                return "a newer version wrote it: install that again"
         except connection.OperationalError as error:
             unfinished = mode == "ro" and file.with_name(f"{file.name}-journal").exists()
             return None if unfinished else str(error)
@@ -53,6 +56,15 @@ def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
         return str(error)
     finally:
         database.close()
+
+
+def _version(connection: Any) -> int:
+    """The version of nio's tables, which it reads and believes itself to know; 0 before there are any."""
+    named = "SELECT 1 FROM sqlite_schema WHERE name = 'storeversion'"
+    if connection.execute(named).fetchone() is None:
+        return 0
+    row = connection.execute("SELECT max(version) FROM storeversion").fetchone()
+    return row[0] if isinstance(row[0], int) else 0
 
 
 def load(folder: Path) -> Session | None:

@@ -180,6 +180,13 @@ def megolm(event: Json) -> Json | None:
     return {field: event[field] for field in head} | {"content": kept}
 
 
+def session_of(event: Json) -> tuple[str, str]:
+    """The session of an encrypted event and its device's key, as it names them; "" for what is no id."""
+    named = [event["content"].get(field) for field in ("session_id", "sender_key")]
+    session_id, sender_key = (str(value) if _is_id(value) else "" for value in named)
+    return session_id, sender_key
+
+
 def is_malformed_message(event: Json) -> bool:
     """Whether a message lacks what every message has; one without any content was taken back."""
     content = _dict(event.get("content"))
