@@ -35,8 +35,9 @@ from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
-from wintermute.matrix.inbox import Account, RoomView
+from wintermute.matrix.inbox import OUTBOX_KEY, Account, RoomView
 from wintermute.matrix.keys import Keys, keep_before_upload, known
+from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
@@ -71,10 +72,11 @@ class Opened:
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
-    def __init__(self, nio: AsyncClient, account: Account, keys: Keys) -> None:
+    def __init__(self, nio: AsyncClient, account: Account, keys: Keys, marks: Marks) -> None:
         self._nio = nio
         self._keys = keys
         self.account = account
+        self.marks = marks
         self.people = keys.people
 
     @property
@@ -91,8 +93,8 @@ class MatrixClient:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The seeds of our identity, also before it is made."""
-        return self._keys.identity.secrets
+        """The seeds of our identity, also before it is made, and the key of our marks."""
+        return (*self._keys.identity.secrets, self.marks.secret)
 
     @property
     def device_key(self) -> str:
@@ -277,19 +279,21 @@ class MatrixClient:
         """Send an event once per `txn_id`; its id.
 
         `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
-        either we or nio believe it is encrypted. `apart`: in a session of its own, which people
-        with a changed identity can read too.
+        either we or nio believe it is encrypted, but a reaction, which is nothing but a sign and
+        rings if it is not seen to be one. `apart`: in a session of its own, which people with a
+        changed identity can read too.
         """
         room = self._nio.rooms.get(room_id)
-        payload = content
-        if room is not None and room.encrypted and self._nio.olm is not None:
+        payload, in_clear = content, event_type == "m.reaction"
+        if room is not None and room.encrypted and self._nio.olm is not None and not in_clear:
             with translated():
                 await self._keys.share(room_id, apart=apart)
                 # (What it relates to stays readable beside it, as the homeserver needs it.)
                 event_type, payload = self._nio.encrypt(room_id, event_type, content)
                 if apart:
                     self._keys.end_session(room_id)
-        elif encrypted or (room is not None and room.encrypted):
+            payload |= {key: content[key] for key in (OUTBOX_KEY,) if key in content}
+        elif not in_clear and (encrypted or (room is not None and room.encrypted)):
             raise SendRefused(
                 "the room is encrypted and we cannot encrypt for it (see matrix.encryption)",
                 "NOT_ENCRYPTED",
@@ -326,7 +330,7 @@ async def open_client(
     """A client for a login, its key store open; closed at the end.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
-    and the seeds of our identity.
+    the seeds of our identity and the key of our marks.
     """
     encryption = matrix.encryption != "off"
     config = AsyncClientConfig(
@@ -339,6 +343,7 @@ async def open_client(
     )
     nio = AsyncClient(matrix.homeserver, session.user_id, session.device_id, str(folder), config)
     account = Account(session.user_id, session.device_id, display_name="")
+    marks = await asyncio.to_thread(load_marks, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
     refuse = matrix.unsigned_devices == "refuse"
     keys = Keys(nio, new_id, clock, people, identity, refuse_unsigned=refuse)
@@ -349,7 +354,7 @@ async def open_client(
             keep_before_upload(nio.olm)
         else:
             nio.access_token = session.access_token
-        yield MatrixClient(nio, account, keys)
+        yield MatrixClient(nio, account, keys, marks)
     finally:
         await nio.close()
         if nio.store is not None:

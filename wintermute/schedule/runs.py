@@ -27,7 +27,7 @@ from wintermute.mailbox.outbox import TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import failed, put_off, withheld
-from wintermute.tasks.claiming import mark
+from wintermute.tasks.claiming import cause, mark
 from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
 from wintermute.tasks.records import EVERYWHERE, Task
 from wintermute.tasks.runs import NO_ACTION
@@ -300,8 +300,10 @@ class Runs:
     async def _say(self, tx: Transaction, run: Run, text: str) -> str | None:
         """Tell the room; None when it was told only that there is something it may not know."""
         home = await self._conversations.get(run.occurrence.conversation_id)
+        moment = cause(run.task.id, run.occurrence.due_at)
         if not await self._may_say(run):
-            await self._outbox.say(tx, home.id, home.room_id, withheld(run.occurrence))
+            text = withheld(run.occurrence)
+            await self._outbox.say(tx, home.id, home.room_id, text, cause=moment)
             return None
         return await self._outbox.say(
             tx,
@@ -311,6 +313,7 @@ class Runs:
             kind="event",
             cast_id=run.cast.id,
             meant_for="" if run.task.scope == EVERYWHERE else run.scope,
+            cause=moment,
         )
 
     async def _may_say(self, run: Run) -> bool:
