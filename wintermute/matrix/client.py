@@ -6,8 +6,9 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from nio import (
     AsyncClient,
     AsyncClientConfig,
     EncryptionError,
-    MegolmEvent,
+    RoomKeyEvent,
     SyncResponse,
 )
 from nio.exceptions import (
@@ -30,43 +31,31 @@ from peewee import PeeweeException
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
+from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, RoomView
-from wintermute.matrix.keys import Keys, keep_before_upload, known
+from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
-from wintermute.matrix.sieve import SyncBatch, megolm, page, sift
+from wintermute.matrix.sessions import Opened, Sessions, bound, take
+from wintermute.matrix.sieve import GroupSession, SyncBatch, page, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
+
+log = logging.getLogger(__name__)
 
 SYNC_FILTER = (
     '{"presence":{"not_types":["*"]},"account_data":{"not_types":["*"]},"room":{"timeline":{"limit":100},'
     '"ephemeral":{"not_types":["*"]},"account_data":{"not_types":["*"]}}}'
 )
 TYPING_MS = 30_000
-UNREADABLE = (
-    # A missing key, or what nio does with an event or a decrypted text that is not what it expects.
-    EncryptionError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RecursionError,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An event in clear, and whose device its session belongs to, if that is any we know."""
-
-    event: Json
-    device: Device | None = None
+DEVICES_SECONDS = 10.0
 
 
 class MatrixClient:
@@ -75,6 +64,7 @@ class MatrixClient:
     def __init__(self, nio: AsyncClient, account: Account, keys: Keys, marks: Marks) -> None:
         self._nio = nio
         self._keys = keys
+        self._sessions = Sessions(nio)
         self.account = account
         self.marks = marks
         self.people = keys.people
@@ -162,7 +152,33 @@ class MatrixClient:
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
         await self._nio.receive_response(response)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
-        return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
+        keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
+        malformed = batch.malformed + self._keys.take_dropped()
+        return replace(batch, malformed=malformed, owners=await self._owners(keys))
+
+    async def _owners(
+        self, keys: Sequence[RoomKeyEvent]
+    ) -> tuple[tuple[GroupSession, Device], ...]:
+        """Whose the sessions are whose keys came; who has a new device is asked for it first.
+
+        Only of people we answer: others could keep us waiting, and send keys without end. What is
+        not known by then is looked at when something in that session comes.
+        """
+        found = self._sessions.owned(keys)
+        unknown = {sender for sender, _, device in found if device is None} & self.people.allowed
+        if unknown:
+            try:
+                async with asyncio.timeout(DEVICES_SECONDS):
+                    await self._keys.ask(unknown)
+            except (HomeserverUnavailable, SendRefused, TimeoutError) as error:
+                log.warning("devices not known yet users=%s reason=%s", len(unknown), error)
+                self._nio.olm.users_for_key_query |= unknown
+            found = self._sessions.owned(keys)
+        return tuple(
+            (session, device)
+            for _, session, device in found
+            if device is not None and device.user_id in self.people.allowed
+        )
 
     async def page(
         self, room_id: str, start: str, end: str | None
@@ -191,52 +207,28 @@ class MatrixClient:
 
     def opened(self, room_id: str, event: Json) -> Opened | None:
         """A room event in clear and whence it came; None while its key is missing or it is garbage."""
-        if event["type"] != "m.room.encrypted":
-            return Opened(event)
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
-            return None
-        try:
-            parsed = MegolmEvent.from_dict(encrypted)
-            if not isinstance(parsed, MegolmEvent):
-                return None
-            parsed.room_id = room_id
-            source = self._nio.decrypt_event(parsed).source
-        except UNREADABLE:
-            return None
-        if not isinstance(source, dict):
-            return None
-        device = self._origin(room_id, encrypted)
-        if device is None:  # a new one; or who claims to be the sender has such keys
-            self._nio.olm.users_for_key_query.add(encrypted["sender"])
-        return Opened(source, device)
+        return self._sessions.opened(room_id, event)
 
     def owner(self, room_id: str, event: Json) -> str:
         """Whose device encrypted an event; "" if that is not known."""
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
-            return ""
-        device = self._origin(room_id, encrypted)
-        return device.user_id if device else ""
+        return self._sessions.owner(room_id, event)
 
-    def _origin(self, room_id: str, event: Json) -> Device | None:
-        """The device whose session encrypted an event; nio takes the sender's word (notes, end)."""
-        olm, content, sender = self._nio.olm, event["content"], event["sender"]
-        session = olm.inbound_group_store.get(room_id, content["sender_key"], content["session_id"])
-        if session is None:
-            return None
-        keys = (content["sender_key"], session.ed25519)
-        for user in (sender, *(set(olm.device_store.users) - {sender})):
-            for device in olm.device_store[user].values():
-                if (device.curve25519, device.ed25519) == keys:
-                    return known(device)
-        return None
+    async def judged(
+        self, tx: Transaction, room_id: str, event: Json
+    ) -> tuple[Opened | None, Verdict]:
+        """An encrypted event in clear, and what it is worth as the word of its sender.
 
-    def verdict(self, opened: Opened, sender: str) -> Verdict:
-        """What an encrypted event is worth as the word of its sender."""
-        if opened.device is None or opened.device.user_id != sender:
-            return "foreign"
-        return self.people.verdict(opened.device)
+        Unless it is not theirs it is taken in with this, and nothing else is that message.
+        """
+        opened = self.opened(room_id, event)
+        if opened is None or opened.sealed is None:
+            return opened, "foreign"
+        device = await bound(tx, opened.sealed, opened.device)
+        if device is None or device.user_id != event["sender"]:
+            return opened, "foreign"
+        taken = await take(tx, opened.sealed, str(event["event_id"]))
+        verdict = self.people.verdict(device) if taken else "replayed"
+        return replace(opened, device=device), verdict
 
     @property
     def rooms(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_
 from wintermute.matrix.http import call, path
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
 from wintermute.matrix.seeds import Seeds
+from wintermute.matrix.sessions import known
 from wintermute.matrix.sieve import counts, members
 from wintermute.messages import Json
 
@@ -395,11 +396,6 @@ class Keys:
             except SendRefused as error:
                 log.warning("to-device message refused reason=%s", error)
             self._nio.olm.handle_response(ToDeviceResponse(message))
-
-
-def known(device: OlmDevice) -> Device:
-    """A device as nio's store has it."""
-    return Device(device.user_id, device.id, device.ed25519, device.curve25519)
 
 
 def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:
