@@ -36,7 +36,10 @@ from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
 from wintermute.messages import Incoming, Kind
 
 Json = dict[str, Any]
-EDITED: Json = {**EDIT, "m.new_content": {"msgtype": "m.text", "body": "new"}}
+NEW: Json = {"msgtype": "m.text", "body": "new"}
+EDITED: Json = {**EDIT, "m.new_content": NEW}
+FORWARDED: Json = {OUTBOX_KEY: {"by": BOT}}
+BY_A_BOT: Json = {OUTBOX_KEY: {"by": ANN}}
 ROOM = "!room"
 MESSAGE = Incoming("$", ROOM, ANN, "Ann", "owner", "message", "text", NOON, direct=True)
 
@@ -53,9 +56,9 @@ MESSAGE = Incoming("$", ROOM, ANN, "Ann", "owner", "message", "text", NOON, dire
 def test_an_edit_is_read_as_if_its_new_text_was_said(
     body: str, room: RoomView, expected: tuple[str, str]
 ) -> None:
-    """L-054: and says of which event it is the new text."""
+    """L-054, F-006: and says of which event it is the new text, also of something forwarded."""
     new = {"msgtype": "m.text", "body": body, "m.relates_to": {"event_id": "$else"}}
-    event = said("* old", **{**EDIT, "m.new_content": new})
+    event = said("* old", **{**EDIT, "m.new_content": {**new, **FORWARDED}}, **FORWARDED)
     found = read_change(event, room)
     assert found is not None
     assert (found.kind, found.body) == expected
@@ -76,7 +79,8 @@ def test_an_edit_is_read_as_if_its_new_text_was_said(
         said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace"}}),
         said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace", "event_id": "$one"}}),
         said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.thread", "event_id": "$old"}}),
-        said("* new", **EDITED, **{OUTBOX_KEY: "out_1"}),
+        said("* new", **EDITED, **BY_A_BOT),
+        said("* new", **{**EDITED, "m.new_content": {**NEW, **BY_A_BOT}}),
         said("* new", **EDITED) | {"type": "m.sticker"},
         said("* new", **EDITED) | {"state_key": ""},
         said("* new", **EDITED) | {"unsigned": {"redacted_because": {}}},

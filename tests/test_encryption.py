@@ -10,9 +10,10 @@ from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
+from wintermute.matrix.inbox import OUTBOX_KEY
 
 CLIENT = "/_matrix/client/v3"
-MEGOLM = {"algorithm", "ciphertext", "sender_key", "session_id", "device_id", "m.relates_to"}
+MEGOLM = {"algorithm", "ciphertext", "sender_key", "session_id", "device_id", OUTBOX_KEY}
 NUMBERS = itertools.count(1)
 
 

@@ -1,30 +1,23 @@
 """An encrypted event is the word of whose device encrypted it, and of nobody else (X-049)."""
 
 import asyncio
-import json
-from collections.abc import Callable
 
 import pytest
 
 from tests.test_whose_device import answered, notices, states, until
 from tests.world.bot import Bot
+from tests.world.forger import Change, Forger, Json
 from tests.world.model import ModelServer
-from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 
 
-def as_another(eve: str, ann: str) -> Callable[[Request, int, bytes], Action]:
-    """A homeserver that shows what eve sends as ann's."""
+def as_another(eve: str, ann: str) -> Change:
+    """What eve sends is shown as ann's."""
 
-    def change(request: Request, status: int, body: bytes) -> Action:
-        if not request.path.endswith("/sync"):
-            return None
-        answer = json.loads(body)
-        for room in answer.get("rooms", {}).get("join", {}).values():
-            for event in room["timeline"]["events"]:
-                if event["type"] == "m.room.encrypted" and event["sender"] == eve:
-                    event["sender"] = ann
-        return Answer(status, answer)
+    def change(room: str, event: Json) -> Json:
+        encrypted = bool(room) and event["type"] == "m.room.encrypted" and event["sender"] == eve
+        return {**event, "sender": ann} if encrypted else event
 
     return change
 
@@ -44,7 +37,7 @@ async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(
     daemon = await bot(ann, via=proxy.url)
     group = await room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
-    proxy.after = as_another(eve.user_id, ann.user_id)
+    Forger.at(proxy).change = as_another(eve.user_id, ann.user_id)
     await eve.send(group, "tell me her secrets", **us)
     await eve.send(group, "so she said")
     await until(lambda: states(daemon).count("locked") == 2)
@@ -73,7 +66,7 @@ async def test_what_waits_for_a_device_that_never_comes_asks_for_it_once(
     daemon = await bot(ann, via=proxy.url)
     group = await room(ann, daemon, eve, encrypted=True)
     plain = await room(ann, daemon)
-    proxy.after = as_another(eve.user_id, ann.user_id)
+    Forger.at(proxy).change = as_another(eve.user_id, ann.user_id)
     await eve.send(group, "so she said")
     await until(lambda: states(daemon).count("locked") == 1)
     await answered(ann, plain, "one", "two")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.markdown import CONTENT_MOST, SCHEMES, TAGS, content, html, plain
 
 
@@ -65,7 +64,7 @@ def test_what_could_do_harm_is_inert(markdown: str, expected: str) -> None:
 )
 def test_nobody_calls_the_whole_room(markdown: str) -> None:
     """X-008."""
-    made = content(markdown, "out_1")
+    made = content(markdown)
     shown = made["body"] + made.get("formatted_body", "")
     assert not re.search("@room", shown, re.IGNORECASE)
     assert "room" in shown.lower()
@@ -80,23 +79,21 @@ def test_a_link_whose_address_holds_room_still_works() -> None:
     "markdown", ["hello", "one\ntwo", "1 < 2 & 3", 'it\'s "so"', "", "> " * 99 + "deep"]
 )
 def test_plain_words_travel_without_html(markdown: str) -> None:
-    assert content(markdown, "out_1") == {
+    assert content(markdown) == {
         "msgtype": "m.text",
         "body": markdown,
         "m.mentions": {},
-        OUTBOX_KEY: "out_1",
     }
 
 
 def test_a_notice_with_marks_has_both_forms() -> None:
     """X-008."""
-    assert content("**now**\n\nplease", "out_1", "m.notice") == {
+    assert content("**now**\n\nplease", "m.notice") == {
         "msgtype": "m.notice",
         "body": "**now**\n\nplease",
         "format": "org.matrix.custom.html",
         "formatted_body": "<p><strong>now</strong></p>\n<p>please</p>",
         "m.mentions": {},
-        OUTBOX_KEY: "out_1",
     }
 
 
@@ -107,7 +104,7 @@ def test_a_text_that_html_would_hide_is_shown_as_it_is() -> None:
 
 
 def test_html_that_would_not_fit_an_event_is_left_out() -> None:
-    assert "formatted_body" not in content("&" * 9_000 + "*a*", "out_1")
+    assert "formatted_body" not in content("&" * 9_000 + "*a*")
 
 
 HOSTILE = [
@@ -128,7 +125,7 @@ HOSTILE = [
 def test_hostile_markdown_costs_little_time(markdown: str) -> None:
     """X-008."""
     started = time.process_time()
-    made = content(markdown, "out_1")
+    made = content(markdown)
     assert time.process_time() - started < 1
     assert made["body"] == markdown
     if "formatted_body" in made:
@@ -170,4 +167,4 @@ def test_whatever_the_model_writes_only_known_html_comes_out(markdown: str) -> N
     assert census.attributes <= {("a", "href"), ("code", "class"), ("ol", "start")}
     assert census.links <= SCHEMES
     plain(markdown).encode()
-    content(markdown, "out_1")
+    content(markdown)

@@ -220,11 +220,25 @@ def test_only_listed_rooms_are_heard_when_there_is_a_list() -> None:
     assert read(said("hello"), DIRECT, here) is not None
 
 
-def test_another_bot_is_known_by_its_outbox_key() -> None:
-    """X-004."""
-    found = read(said("Wintermute: and you?", BOB, **{OUTBOX_KEY: "out_1"}), GROUP)
+@pytest.mark.parametrize(
+    ("mark", "by_bot"),
+    [
+        ({"by": BOB, "id": "wm-1"}, True),
+        ({"by": BOT, "id": "wm-1"}, False),
+        ({"by": ANN}, False),
+        ({"by": ""}, False),
+        ({"by": [BOB]}, False),
+        ({}, False),
+        ("wm-1", False),
+        (None, False),
+        ([{"by": BOB}], False),
+    ],
+)
+def test_another_bot_is_known_by_a_mark_that_names_itself(mark: object, by_bot: bool) -> None:
+    """X-004, F-006: whatever else stands under that key, a person may have forwarded or typed."""
+    found = read(said("Wintermute: and you?", BOB, **{OUTBOX_KEY: mark}), GROUP)
     assert found is not None
-    assert found.by_bot
+    assert found.by_bot == by_bot
     assert found.kind == "message"
 
 
@@ -320,7 +334,7 @@ def templates() -> Iterator[Json]:
         for relation in relations:
             event = said("Wintermute: > hi", msgtype=msgtype, filename="a.png", format="html")
             event["content"] |= {"formatted_body": "<b>hi</b>", "m.relates_to": relation}
-            event["content"] |= {"m.mentions": {"user_ids": [BOT]}, OUTBOX_KEY: "out_1"}
+            event["content"] |= {"m.mentions": {"user_ids": [BOT]}, OUTBOX_KEY: {"by": BOT}}
             yield event | {"unsigned": {"age": 5}, "room_id": "!room"}
     new = {"msgtype": "m.emote", "body": "Wintermute: > hi", "m.mentions": {"user_ids": [BOT]}}
     yield said("* hi", **{**EDIT, "m.new_content": {**new, **EDIT, "m.new_content": new}})

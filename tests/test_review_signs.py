@@ -232,14 +232,12 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
             await house.outbox.seen(tx, "wm-2", "$two")
             assert (await house.outbox.spoken(tx, ROOM, "$one")) is not None
         assert await house.rows("SELECT 1 FROM outbox WHERE state = 'sent'") == []
-        assert not await house.outbox.knows("$one")
         assert await house.outbox.next(ROOM) is not None
         await house.outbox.sent(part, "$one")
         async with house.database.transaction() as tx:
             await house.outbox.seen(tx, "wm-1", "$forged")
         [sent] = await house.rows("SELECT event_id FROM outbox_parts WHERE state = 'sent'")
         assert sent == {"event_id": "$one"}
-        assert await house.outbox.knows("$one")
 
 
 async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_came_in(

@@ -140,9 +140,9 @@ def test_a_part_that_explodes_as_html_is_made_smaller(text: str) -> None:
     text *= 20_000 // len(text)
     made = parts(text)
     assert "".join("".join(made).split()) == "".join(text.split())
-    assert all(len(json.dumps(content(part, "out_1"))) <= CONTENT_MOST for part in made)
+    assert all(len(json.dumps(content(part))) <= CONTENT_MOST for part in made)
     if "*" in text:
-        assert all("formatted_body" in content(part, "out_1") for part in made)
+        assert all("formatted_body" in content(part) for part in made)
 
 
 def test_ten_thousand_lines_and_one_huge_line_are_split() -> None:

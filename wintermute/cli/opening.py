@@ -10,6 +10,7 @@ from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
 from wintermute.config.secrets import redaction, secret_values
 from wintermute.errors import ConfigurationError
+from wintermute.matrix.marks import secret_mark_key
 from wintermute.matrix.seeds import secret_seeds
 from wintermute.matrix.session import load
 
@@ -30,4 +31,4 @@ def _kept_login(folder: Path) -> tuple[str, ...]:
     except (ConfigurationError, OSError):
         session = None
     login = (session.access_token, session.pickle_key) if session else ()
-    return (*login, *secret_seeds(folder))
+    return (*login, *secret_seeds(folder), *secret_mark_key(folder))

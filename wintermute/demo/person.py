@@ -12,7 +12,7 @@ from wintermute.demo.kept import write
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.inbox import OUTBOX_KEY, mapping
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.people import People
 from wintermute.matrix.session import Session
@@ -115,7 +115,7 @@ def heard(event: Json) -> Heard | None:
         str(event["event_id"]),
         str(event["sender"]),
         harmless(body),
-        str(content.get(OUTBOX_KEY)),
+        str(mapping(content.get(OUTBOX_KEY)).get("id")),
         str(relation.get("event_id")) if edits else None,
     )
 

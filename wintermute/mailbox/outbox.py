@@ -16,23 +16,27 @@ from wintermute.messages import Json
 OutKind = Literal["reply", "notice", "event"]
 ANYBODY = ""
 """The scope of what may be read by whoever is in its room: a notice, a sign."""
+Purpose = Literal["answer", "occurrence", "notice", "other"]
+"""What something is said for: an event, a due moment of a task, a notice, or nothing of these."""
 TERMINAL = "terminal"
 """The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
 NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
-    "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to, apart FROM outbox"
+    "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to, apart, answers,"
+    " cause FROM outbox"
     " WHERE room_id = ? AND state = 'waiting' ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One event of an outgoing message. `txn_id` never changes, whatever happens."""
+    """One event of an outgoing message, which has `of`. `txn_id` never changes, whatever happens."""
 
     outbox_id: str
     n: int
+    of: int
     txn_id: str
     content: Json
     sent: bool
@@ -63,6 +67,17 @@ class Outgoing:
     reacts_to: str | None = None
     apart: bool = False
     """In an encryption session of its own, before all that waits (X-035)."""
+    answers: str | None = None
+    cause: str | None = None
+
+    @property
+    def made_for(self) -> tuple[Purpose, str]:
+        """What this is said for, and its name: the same again after our data went back to a copy."""
+        if self.cause is not None:
+            return "occurrence", self.cause
+        if self.answers is not None:
+            return "answer", self.answers
+        return "notice" if self.kind == "notice" else "other", self.id
 
     def mark(self, now: datetime) -> str:
         """What is to be added to the end when it is said now."""
@@ -120,17 +135,19 @@ class Outbox:
         late: Late | None = None,
         meant_for: str,
         apart: bool = False,
+        cause: str | None = None,
     ) -> str:
         """Promise to say something; from the commit on it will be said, once.
 
         `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
-        (F-002). `apart`: before all that waits, in an encryption session of its own.
+        (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
+        due moment it is of.
         """
         outbox_id = self._new_id("out")
         await tx.execute(
             "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers,"
-            " late_after, late_mark, meant_for, apart, state, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
+            " late_after, late_mark, meant_for, apart, cause, state, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
             (
                 outbox_id,
                 conversation_id,
@@ -143,6 +160,7 @@ class Outbox:
                 late.mark if late else "",
                 meant_for,
                 apart,
+                cause,
                 stamp(self._clock.now()),
             ),
         )
@@ -239,7 +257,7 @@ class Outbox:
         rows = await self._database.rows(
             "SELECT * FROM outbox_parts WHERE outbox_id = ? ORDER BY n", (outbox_id,)
         )
-        return [_part(row) for row in rows]
+        return [_part(row, len(rows)) for row in rows]
 
     async def store_parts(
         self, outbox_id: str, contents: Sequence[tuple[str, Json]], device_id: str
@@ -248,10 +266,11 @@ class Outbox:
 
         The first part counts as attempted with this: one commit less before it goes out.
         """
-        now = self._clock.now()
+        now, of = self._clock.now(), len(contents)
         parts = [
             Part(
-                outbox_id, n, txn_id, content, False, *((1, device_id, now) if n == 0 else UNTRIED)
+                *(outbox_id, n, of, txn_id, content, False),
+                *((1, device_id, now) if n == 0 else UNTRIED),
             )
             for n, (txn_id, content) in enumerate(contents)
         ]
@@ -319,13 +338,6 @@ class Outbox:
             "UPDATE outbox_parts SET event_id = ? WHERE txn_id = ? AND state = 'waiting'",
             (event_id, txn_id),
         )
-
-    async def knows(self, event_id: str) -> bool:
-        """Whether this event is one of ours that is recorded as sent."""
-        row = await self._database.row(
-            "SELECT 1 FROM outbox_parts WHERE event_id = ? AND state = 'sent' LIMIT 1", (event_id,)
-        )
-        return row is not None
 
     async def spoken(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
         """The message of ours that an event of a room is a part of (X-026)."""
@@ -418,14 +430,17 @@ def _outgoing(row: Row) -> Outgoing:
         meant_for=row["meant_for"],
         reacts_to=row["reacts_to"],
         apart=bool(row["apart"]),
+        answers=row["answers"],
+        cause=row["cause"],
     )
 
 
-def _part(row: Row) -> Part:
+def _part(row: Row, of: int) -> Part:
     first = row["first_attempt_at"]
     return Part(
         outbox_id=row["outbox_id"],
         n=row["n"],
+        of=of,
         txn_id=row["txn_id"],
         content=json.loads(row["content"]),
         sent=row["state"] == "sent",

@@ -6,7 +6,8 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from nio import (
     AsyncClient,
     AsyncClientConfig,
     EncryptionError,
-    MegolmEvent,
+    RoomKeyEvent,
     SyncResponse,
 )
 from nio.exceptions import (
@@ -30,6 +31,7 @@ from peewee import PeeweeException
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
+from wintermute.db import Transaction
 from wintermute.errors import (
     AudienceChanged,
     ConfigurationError,
@@ -40,41 +42,28 @@ from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import Heard, RenewingClient, call, hear_dates, path
-from wintermute.matrix.inbox import Account, Policy, RoomView, may_read
+from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.key_store import PATIENCE, blocked
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import renewed
+from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.poll import SHORT_MS, Poll
-from wintermute.matrix.replaced import known
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
-from wintermute.matrix.sieve import NO_OLM, SyncBatch, megolm, page, sift
+from wintermute.matrix.sessions import Opened, Sessions, bound, take
+from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
+
+log = logging.getLogger(__name__)
 
 SYNC_FILTER = (
     '{"presence":{"not_types":["*"]},"account_data":{"not_types":["*"]},"room":{"timeline":{"limit":100},'
     '"ephemeral":{"not_types":["*"]},"account_data":{"not_types":["*"]}}}'
 )
 TYPING_MS = 30_000
-UNREADABLE = (
-    # A missing key, or what nio does with an event or a decrypted text that is not what it expects.
-    EncryptionError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RecursionError,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An event in clear, and whose device its session belongs to, if that is any we know."""
-
-    event: Json
-    device: Device | None = None
+DEVICES_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +78,15 @@ class Rules:
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
-    def __init__(self, nio: AsyncClient, account: Account, keys: Keys) -> None:
+    def __init__(self, nio: AsyncClient, account: Account, keys: Keys, marks: Marks) -> None:
         self._nio = nio
         self._keys = keys
         self._poll = Poll()
         self._rules: dict[str, Rules] = {}
         self._views: dict[str, RoomView] = {}
+        self._sessions = Sessions(nio)
         self.account = account
+        self.marks = marks
         self.people = keys.people
 
     @property
@@ -112,8 +103,8 @@ class MatrixClient:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The seeds of our identity, also before it is made."""
-        return self._keys.identity.secrets
+        """The seeds of our identity, also before it is made, and the key of our marks."""
+        return (*self._keys.identity.secrets, self.marks.secret)
 
     @property
     def device_key(self) -> str:
@@ -213,7 +204,34 @@ class MatrixClient:
         for word in batch.withheld:
             if word.code == NO_OLM:
                 self._keys.begin_anew(word.sender, word.sender_key)
-        return replace(batch, malformed=batch.malformed + self._keys.take_dropped())
+        keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
+        owners = await self._owners(keys)
+        malformed = batch.malformed + self._keys.take_dropped()
+        return replace(batch, malformed=malformed, owners=owners)
+
+    async def _owners(
+        self, keys: Sequence[RoomKeyEvent]
+    ) -> tuple[tuple[GroupSession, Device], ...]:
+        """Whose the sessions are whose keys came; who has a new device is asked for it first.
+
+        Only of people we answer: others could keep us waiting, and send keys without end. What is
+        not known by then is looked at when something in that session comes.
+        """
+        found = self._sessions.owned(keys)
+        unknown = {sender for sender, _, device in found if device is None} & self.people.allowed
+        if unknown:
+            try:
+                async with asyncio.timeout(DEVICES_SECONDS):
+                    await self._keys.ask(unknown)
+            except (HomeserverUnavailable, SendRefused, TimeoutError) as error:
+                log.warning("devices not known yet users=%s reason=%s", len(unknown), error)
+                self._nio.olm.users_for_key_query |= unknown
+            found = self._sessions.owned(keys)
+        return tuple(
+            (session, device)
+            for _, session, device in found
+            if device is not None and device.user_id in self.people.allowed
+        )
 
     def _keep_rooms(self, batch: SyncBatch) -> None:
         """Know who may be in which room; what was encrypted for other readers is used no more."""
@@ -269,52 +287,28 @@ class MatrixClient:
 
     def opened(self, room_id: str, event: Json) -> Opened | None:
         """A room event in clear and whence it came; None while its key is missing or it is garbage."""
-        if event["type"] != "m.room.encrypted":
-            return Opened(event)
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
-            return None
-        try:
-            parsed = MegolmEvent.from_dict(encrypted)
-            if not isinstance(parsed, MegolmEvent):
-                return None
-            parsed.room_id = room_id
-            source = self._nio.decrypt_event(parsed).source
-        except UNREADABLE:
-            return None
-        if not isinstance(source, dict):
-            return None
-        device = self._origin(room_id, encrypted)
-        if device is None:  # a new one; or who claims to be the sender has such keys
-            self._nio.olm.users_for_key_query.add(encrypted["sender"])
-        return Opened(source, device)
+        return self._sessions.opened(room_id, event)
 
     def owner(self, room_id: str, event: Json) -> str:
         """Whose device encrypted an event; "" if that is not known."""
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
-            return ""
-        device = self._origin(room_id, encrypted)
-        return device.user_id if device else ""
+        return self._sessions.owner(room_id, event)
 
-    def _origin(self, room_id: str, event: Json) -> Device | None:
-        """The device whose session encrypted an event; nio takes the sender's word (notes, end)."""
-        olm, content, sender = self._nio.olm, event["content"], event["sender"]
-        session = olm.inbound_group_store.get(room_id, content["sender_key"], content["session_id"])
-        if session is None:
-            return None
-        keys = (content["sender_key"], session.ed25519)
-        for user in (sender, *(set(olm.device_store.users) - {sender})):
-            for device in olm.device_store[user].values():
-                if (device.curve25519, device.ed25519) == keys:
-                    return known(device)
-        return None
+    async def judged(
+        self, tx: Transaction, room_id: str, event: Json
+    ) -> tuple[Opened | None, Verdict]:
+        """An encrypted event in clear, and what it is worth as the word of its sender.
 
-    def verdict(self, opened: Opened, sender: str) -> Verdict:
-        """What an encrypted event is worth as the word of its sender."""
-        if opened.device is None or opened.device.user_id != sender:
-            return "foreign"
-        return self.people.verdict(opened.device)
+        Unless it is not theirs it is taken in with this, and nothing else is that message.
+        """
+        opened = self.opened(room_id, event)
+        if opened is None or opened.sealed is None:
+            return opened, "foreign"
+        device = await bound(tx, opened.sealed, opened.device)
+        if device is None or device.user_id != event["sender"]:
+            return opened, "foreign"
+        taken = await take(tx, opened.sealed, str(event["event_id"]))
+        verdict = self.people.verdict(device) if taken else "replayed"
+        return replace(opened, device=device), verdict
 
     @property
     def rooms(self) -> tuple[str, ...]:
@@ -369,13 +363,14 @@ class MatrixClient:
         """Send an event once per `txn_id`; its id. Raises: AudienceChanged.
 
         `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
-        either we or nio believe it is encrypted. `apart`: in a session of its own, which people
-        with a changed identity can read too. `seen`: the room as it was when it was judged who
-        reads this; the keys go to just them, and nothing goes out once it is another.
+        either we or nio believe it is encrypted, but a reaction, which is nothing but a sign and
+        rings if it is not seen to be one. `apart`: in a session of its own, which people with a
+        changed identity can read too. `seen`: the room as it was when it was judged who reads
+        this; the keys go to just them, and nothing goes out once it is another.
         """
         room = self._nio.rooms.get(room_id)
-        payload = content
-        if room is not None and room.encrypted and self._nio.olm is not None:
+        payload, in_clear = content, event_type == "m.reaction"
+        if room is not None and room.encrypted and self._nio.olm is not None and not in_clear:
             with translated():
                 await self._keys.share(room_id, apart=apart)
                 if seen is not None and self.room(room_id) != seen:
@@ -385,7 +380,8 @@ class MatrixClient:
                     event_type, payload = self._nio.encrypt(room_id, event_type, content)
                 if apart:
                     self._keys.end_session(room_id)
-        elif encrypted or (room is not None and room.encrypted):
+            payload |= {key: content[key] for key in (OUTBOX_KEY,) if key in content}
+        elif not in_clear and (encrypted or (room is not None and room.encrypted)):
             raise SendRefused(
                 "the room is encrypted and we cannot encrypt for it (see matrix.encryption)",
                 "NOT_ENCRYPTED",
@@ -431,7 +427,8 @@ async def open_client(
     """A client for a login, its key store open; closed at the end. `heard`: wants its dates.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
-    and the seeds of our identity. `hide` is told each new token that the login gets.
+    the seeds of our identity and the key of our marks. `hide` is told each new token that the
+    login gets.
     """
 
     async def renew() -> str:
@@ -453,6 +450,7 @@ async def open_client(
     if heard is not None:
         hear_dates(nio, heard)
     account = Account(session.user_id, session.device_id, display_name="")
+    marks = await asyncio.to_thread(load_marks, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
     refuse = matrix.unsigned_devices == "refuse"
     keys = Keys(nio, new_id, clock, people, identity, refuse_unsigned=refuse)
@@ -464,7 +462,7 @@ async def open_client(
             keep_before_upload(nio.olm)
         else:
             nio.access_token = session.access_token
-        yield MatrixClient(nio, account, keys)
+        yield MatrixClient(nio, account, keys, marks)
     finally:
         await nio.close()
         if nio.store is not None:

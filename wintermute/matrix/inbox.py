@@ -15,7 +15,7 @@ from wintermute import text
 from wintermute.messages import PERSON, Incoming, Json, Kind
 
 OUTBOX_KEY = "dev.wintermute.outbox"
-"""Content key of everything we send, with the id of its outbox row: how we know our own again."""
+"""Content key of the mark in every message of ours (see `marks`); a reaction has none."""
 
 PRIVATE_RULES = frozenset({"invite", "private", "knock"})
 PRIVATE_HISTORY = frozenset({"invited", "joined", "shared"})
@@ -123,7 +123,7 @@ def read_event(
         body=body,
         sent_at=moment(event.get("origin_server_ts"), received_at),
         direct=direct,
-        by_bot=OUTBOX_KEY in content,
+        by_bot=is_marked_by(content, sender),
         raw=bounded(event),
     )
 
@@ -164,6 +164,14 @@ def is_fresh_message(event: Json, content: Json) -> bool:
         and "redacted_because" not in mapping(event.get("unsigned"))
         and string(mapping(content.get("m.relates_to")), "rel_type") != "m.replace"
     )
+
+
+def is_marked_by(content: Json, sender: str) -> bool:
+    """Whether a message is a bot's by its sender's own word.
+
+    A person's client may forward the mark of a bot, or anybody type the key: they are no bot.
+    """
+    return sender != "" and mapping(content.get(OUTBOX_KEY)).get("by") == sender
 
 
 def is_id(value: str) -> bool:

@@ -10,7 +10,7 @@ from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Locked, State
-from wintermute.matrix.client import MatrixClient, Opened
+from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.complaints import Complaints
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import (
@@ -24,11 +24,13 @@ from wintermute.matrix.inbox import (
     string,
     views,
 )
-from wintermute.matrix.people import Verdict
+from wintermute.matrix.people import NOT_THEIRS, Verdict
 from wintermute.matrix.readers import NOT_PRIVATE, ONLY_MENTIONED, READERS, not_private
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
+from wintermute.matrix.sessions import Opened, bind
 from wintermute.matrix.sieve import SyncBatch, is_malformed_message, verification_in_room
 from wintermute.matrix.trust import (
+    REPLAYED,
     UNSIGNED,
     UNSIGNED_IN_CLEAR,
     Trust,
@@ -133,6 +135,8 @@ class Intake:
             for room_id in batch.left:
                 await self._known.left(tx, room_id)
                 await self._known.settled(tx, room_id)
+            for session, device in batch.owners:
+                await bind(tx, session, device)
             for message in batch.verifications:
                 await self._verifications.heard(tx, message)
             for word in batch.withheld:
@@ -191,29 +195,40 @@ class Intake:
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us; its conversation then."""
-        opened = self._client.opened(view.room_id, event)
+        opened, verdict = await self._judged(tx, event, view)
+        if opened is None or verdict in NOT_THEIRS:
+            return await self._locked(tx, event, view, verdict)
         encrypted = event["type"] == "m.room.encrypted"
-        verdict = await self._verdict(tx, event, opened, view)
-        if opened is None or verdict == "foreign":
-            await self._health.count_in(tx, "undecryptable", 1)
-            if event["sender"] not in self._policy.allowed:  # background at most: not worth keeping
-                return None
-            conversation = await self._conversation(tx, view)
-            await self._inbox.store_locked(
-                tx, conversation, view.room_id, str(event["event_id"]), event
-            )
-            return conversation
         await self._health.count_in(tx, "decrypted", int(encrypted))
         await self._health.count_in(tx, "malformed", int(is_malformed_message(opened.event)))
         return await self._take(tx, self._arrival(event, opened, view, verdict))
 
-    async def _verdict(
-        self, tx: Transaction, raw: Json, opened: Opened | None, view: RoomView
-    ) -> Verdict:
-        """What an event is worth as the word of its sender."""
-        sender = str(raw["sender"])
+    async def _locked(
+        self, tx: Transaction, event: Json, view: RoomView, verdict: Verdict
+    ) -> str | None:
+        """Keep the place of what cannot be read, or not be taken for its sender's word."""
+        await self._health.count_in(tx, "undecryptable", 1)
+        sender, event_id, room_id = str(event["sender"]), str(event["event_id"]), view.room_id
+        if sender not in self._policy.allowed:  # background at most: not worth keeping
+            return None
+        conversation = await self._conversation(tx, view)
+        await self._inbox.store_locked(tx, conversation, room_id, event_id, event)
+        if verdict == "replayed":
+            log.warning("message replayed room=%s event=%s sender=%s", room_id, event_id, sender)
+            notice, key = REPLAYED.format(sender=sender), f"replayed {room_id}"
+            await self._outbox.notice_once(tx, key, DAY, conversation, room_id, notice)
+        return conversation
+
+    async def _judged(
+        self, tx: Transaction, raw: Json, view: RoomView
+    ) -> tuple[Opened | None, Verdict]:
+        """An event in clear, and what it is worth as the word of its sender."""
         if raw["type"] == "m.room.encrypted":
-            return self._client.verdict(opened, sender) if opened else "foreign"
+            return await self._client.judged(tx, view.room_id, raw)
+        return Opened(raw), await self._verdict(tx, str(raw["sender"]), view)
+
+    async def _verdict(self, tx: Transaction, sender: str, view: RoomView) -> Verdict:
+        """What it is worth that somebody said something in clear."""
         people = self._client.people
         if people.is_changed(sender):
             return "changed"
@@ -429,26 +444,24 @@ class Intake:
         return set()
 
     async def _tried(self, rows: Sequence[Locked]) -> set[str]:
-        woken: set[str] = set()
-        for row in rows:
-            opened = self._client.opened(row.room_id, row.raw)
-            sender, encrypted = str(row.raw["sender"]), row.raw["type"] == "m.room.encrypted"
-            if opened is None or (encrypted and self._client.verdict(opened, sender) == "foreign"):
-                await self._complaints.about(row)
-                continue
-            held = row.state == "untrusted" and encrypted
-            if held and self._is_held(self._client.verdict(opened, sender)):
-                continue
-            view = self._client.room(row.room_id)
+        tried = [await self._try(row) for row in rows]
+        return {conversation for conversation in tried if conversation is not None}
+
+    async def _try(self, row: Locked) -> str | None:
+        """Take in what can be read and trusted by now; its conversation then."""
+        verdict: Verdict = "foreign"
+        if self._client.opened(row.room_id, row.raw) is not None:
+            view, encrypted = self._client.room(row.room_id), row.raw["type"] == "m.room.encrypted"
             async with self._database.transaction() as tx:
-                verdict = await self._verdict(tx, row.raw, opened, view)
-                was_locked = row.state == "locked" and encrypted
-                await self._health.count_in(tx, "decrypted", int(was_locked))
-                came = self._arrival(row.raw, opened, view, verdict, row)
-                conversation = await self._take(tx, came)
-            if conversation is not None:
-                woken.add(conversation)
-        return woken
+                opened, verdict = await self._judged(tx, row.raw, view)
+                held = row.state == "untrusted" and encrypted and self._is_held(verdict)
+                if opened is not None and verdict not in NOT_THEIRS and not held:
+                    was_locked = row.state == "locked" and encrypted
+                    await self._health.count_in(tx, "decrypted", int(was_locked))
+                    return await self._take(tx, self._arrival(row.raw, opened, view, verdict, row))
+        if verdict == "foreign":
+            await self._complaints.about(row)
+        return None
 
     async def tell_keys_lost(self) -> None:
         """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""

@@ -31,8 +31,9 @@ from wintermute.matrix.fallback import FallbackKey
 from wintermute.matrix.http import call, path
 from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
-from wintermute.matrix.replaced import ReplacedDevices, known
+from wintermute.matrix.replaced import ReplacedDevices
 from wintermute.matrix.seeds import Seeds
+from wintermute.matrix.sessions import known
 from wintermute.matrix.sieve import KeysLeft, counts, members
 from wintermute.messages import Json
 

@@ -11,7 +11,6 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from wintermute import text
-from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.messages import Json
 
 RENDERED_MOST = 12_000
@@ -35,7 +34,6 @@ INERT = "@\u2060"
 
 def content(
     markdown: str,
-    outbox_id: str,
     msgtype: Literal["m.text", "m.notice"] = "m.text",
     *,
     literally: bool = False,
@@ -46,12 +44,7 @@ def content(
 
     The empty `m.mentions` says that nobody is mentioned, whatever the text looks like.
     """
-    plainly: Json = {
-        "msgtype": msgtype,
-        "body": plain(markdown),
-        "m.mentions": {},
-        OUTBOX_KEY: outbox_id,
-    }
+    plainly: Json = {"msgtype": msgtype, "body": plain(markdown), "m.mentions": {}}
     if literally:
         return plainly
     formatted = html(markdown)

@@ -17,8 +17,9 @@ from wintermute.errors import (
 )
 from wintermute.mailbox.outbox import Outgoing, OutKind, Part
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, may_read
+from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
 from wintermute.matrix.markdown import content
+from wintermute.matrix.marks import Mark
 from wintermute.matrix.pace import Pace
 from wintermute.matrix.split import parts
 from wintermute.messages import Json
@@ -53,15 +54,15 @@ def events_of(row: Outgoing) -> list[tuple[str, Json]]:
     """The events a message becomes, each with its transaction id; or the signs that a row holds."""
     pieces = parts(row.body) if row.reacts_to is None else row.body.split()
     txn_ids = [f"wm-{row.id}-{n}" for n in range(len(pieces))]
-    return [(txn, content_of(row, piece, txn)) for piece, txn in zip(pieces, txn_ids, strict=True)]
+    return [(txn, content_of(row, piece)) for piece, txn in zip(pieces, txn_ids, strict=True)]
 
 
-def content_of(row: Outgoing, piece: str, txn_id: str) -> Json:
+def content_of(row: Outgoing, piece: str) -> Json:
     """The content of one event. What can be late is a reminder: it shows as it was written."""
     if row.reacts_to is None:
-        return content(piece, txn_id, MSGTYPES[row.kind], literally=row.late is not None)
+        return content(piece, MSGTYPES[row.kind], literally=row.late is not None)
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
-    return {"m.relates_to": relation, OUTBOX_KEY: txn_id}
+    return {"m.relates_to": relation}
 
 
 def content_now(row: Outgoing, part: Part, now: datetime) -> Json:
@@ -72,7 +73,7 @@ def content_now(row: Outgoing, part: Part, now: datetime) -> Json:
     mark = row.mark(now)
     texts = parts(row.body) if mark else []
     last = part.n == len(texts) - 1
-    return content_of(row, texts[-1] + mark, part.txn_id) if last else part.content
+    return content_of(row, texts[-1] + mark) if last else part.content
 
 
 class Sender:
@@ -259,7 +260,7 @@ class Sender:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,
-                    content,
+                    self._marked(row, part, content),
                     part.txn_id,
                     encrypted=encrypted,
                     event_type="m.room.message" if row.reacts_to is None else "m.reaction",
@@ -275,26 +276,34 @@ class Sender:
             if not self._sending:
                 self._quiet.set()
 
-    async def _find(self, room_id: str, part: Part) -> str | None:
-        """The event of a part that was sent before, looked for among our own since then.
+    def _marked(self, row: Outgoing, part: Part, said: Json) -> Json:
+        """What is said, with the mark by which we know it again; a sign has none."""
+        if row.reacts_to is not None:
+            return said
+        marks = self._client.marks
+        mark = Mark(part.txn_id, marks.tag(row.room_id, *row.made_for), part.n, part.of)
+        return said | {OUTBOX_KEY: marks.make(row.room_id, mark)}
 
-        A room has one message in flight at most, and each sign once. So an event of that device
-        that we can neither read (its keys are gone) nor know as sent is that part, if it relates
-        to the same.
-        """
+    async def _find(self, room_id: str, part: Part) -> str | None:
+        """The event of a part that was sent before, looked for among our own since then."""
         since = (part.first_attempt_at or self._clock.now()) - SKEW
         async for event in self._client.newest(room_id):
             if event["origin_server_ts"] < since.timestamp() * 1000:
                 return None
             if event["sender"] != self._client.account.user_id:
                 continue
-            event_id = str(event["event_id"])
-            if event["content"].get(OUTBOX_KEY) == part.txn_id:
-                return event_id
-            relates_to = event["content"].get("m.relates_to")
-            alike = relates_to == part.content.get("m.relates_to")
-            by_that_device = event["content"].get("device_id") in (None, part.device_id)
-            unread = event["type"] == "m.room.encrypted" and by_that_device
-            if unread and alike and not await self._outbox.knows(event_id):
-                return event_id
+            if self._is_of(room_id, event, part):
+                return str(event["event_id"])
         return None
+
+    def _is_of(self, room_id: str, event: Json, part: Part) -> bool:
+        """Whether an event of ours is this part. A sign is what it stands under, once each.
+
+        Before there were marks the transaction id stood in their place, inside the ciphertext.
+        """
+        relation = mapping(part.content.get("m.relates_to"))
+        if relation.get("rel_type") == "m.annotation":
+            return bool(event["content"].get("m.relates_to") == relation)
+        mark = self._client.marks.read(room_id, event)
+        said = mark.txn_id if mark else event["content"].get(OUTBOX_KEY)
+        return bool(said == part.txn_id)

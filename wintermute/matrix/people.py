@@ -15,9 +15,12 @@ from wintermute.errors import WintermuteError
 from wintermute.matrix.signing import ED25519, is_public_key, is_signed
 from wintermute.messages import Json
 
-Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign"]
+Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]
 """Of what came from a device: theirs as far as can be known; not signed by them; of somebody whose
-identity is another one now, or was never looked for; of no device of theirs."""
+identity is another one now, or was never looked for; of no device of theirs; taken in before as
+another event."""
+NOT_THEIRS: tuple[Verdict, ...] = ("foreign", "replayed")
+"""Such events stay locked, whatever is in them."""
 NOBODY = ""
 
 

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from wintermute.matrix.inbox import (
-    OUTBOX_KEY,
     Account,
     Policy,
     RoomView,
     bounded,
     is_id,
+    is_marked_by,
     mapping,
     read_event,
     string,
@@ -88,7 +88,8 @@ def read_edit(
         return None
     # What a message relates to is not changed by an edit, whatever stands in there.
     new = {k: v for k, v in mapping(content.get("m.new_content")).items() if k != "m.relates_to"}
-    if OUTBOX_KEY in content or OUTBOX_KEY in new:
+    sender = string(event, "sender")
+    if is_marked_by(content, sender) or is_marked_by(new, sender):
         return None
     read = read_event(event | {"content": new}, room, account, policy, received_at)
     return replace(read, edits=edited, raw=bounded(event)) if read else None

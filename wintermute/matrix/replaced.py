@@ -8,6 +8,7 @@ from nio.crypto import OlmDevice
 
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.people import Device, People, device_of
+from wintermute.matrix.sessions import known
 from wintermute.messages import Json
 
 
@@ -76,8 +77,3 @@ class ReplacedDevices:
             return self._identity.vouches_for(device)
         served: Any = answer["device_keys"][device.user_id][device.device_id]
         return self._people.vouches(answer, device.user_id, served)
-
-
-def known(device: OlmDevice) -> Device:
-    """A device as nio's store has it."""
-    return Device(device.user_id, device.id, device.ed25519, device.curve25519)

@@ -15,6 +15,8 @@ from wintermute.messages import Json
 FILE = "cross-signing.json"
 NEXT = "cross-signing.next.json"
 """Of a new identity that the homeserver has not accepted yet."""
+MARKS = "marks.key"
+"""The key of our marks lies beside them (see `marks`)."""
 USAGES = ("master", "self_signing", "user_signing")
 OTHERS_MAY_READ = 0o077
 WHAT_TO_DO = (
@@ -114,12 +116,17 @@ def next_seeds(folder: Path, user_id: str) -> Seeds | None:
 
 def keep_seeds(folder: Path, seeds: Seeds, name: str = FILE) -> None:
     """Write an identity; when this returns, it survives a power cut."""
+    write_private(folder, name, json.dumps(asdict(seeds)))
+
+
+def write_private(folder: Path, name: str, text: str) -> None:
+    """Write a file for nobody else, whole or not at all; it survives a power cut."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f"{name}.new"
     fresh.unlink(missing_ok=True)
     fresh.touch(mode=0o600)
     with fresh.open("w", encoding="utf-8") as file:
-        json.dump(asdict(seeds), file)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(folder / name)
@@ -148,13 +155,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_to_others(folder: Path) -> list[Path]:
-    """The files with seeds that other accounts of this machine can look at."""
-    files = [folder / name for name in (FILE, NEXT)]
+    """The files with secrets that other accounts of this machine can look at."""
+    files = [folder / name for name in (FILE, NEXT, MARKS)]
     return [file for file in files if file.is_file() and file.stat().st_mode & OTHERS_MAY_READ]
 
 
 def close_to_others(folder: Path) -> bool:
-    """Take away what others may do with the seeds; whether they could."""
+    """Take away what others may do with these files; whether they could."""
     seen = open_to_others(folder)
     for file in seen:
         file.chmod(0o600)

@@ -7,8 +7,9 @@ malformed event must not stop the sync loop (X-022).
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from wintermute.matrix.people import Device
 from wintermute.messages import Json
 
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
@@ -55,6 +56,14 @@ class VerificationMessage:
     sent_ms: int
 
 
+class GroupSession(NamedTuple):
+    """A session as events name it."""
+
+    room_id: str
+    sender_key: str
+    session_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class KeysLeft:
     """How many one-time keys of ours are left, and whether a fallback key is wanted.
@@ -84,7 +93,7 @@ class Withheld:
 class SyncBatch:
     """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
 
-    `verifications` are those between devices.
+    `verifications` are those between devices; `owners` are of the sessions whose keys came.
     """
 
     next_batch: str
@@ -97,6 +106,7 @@ class SyncBatch:
     keys_left: KeysLeft
     malformed: int
     for_nio: Json
+    owners: tuple[tuple[GroupSession, Device], ...] = ()
 
 
 def sift(raw: Json) -> SyncBatch | None:
@@ -173,9 +183,6 @@ def megolm(event: Json) -> Json | None:
     if not all(_is_id(content.get(field)) for field in fields) or not isinstance(ciphertext, str):
         return None
     kept = {field: content[field] for field in fields} | {"ciphertext": ciphertext}
-    relation = content.get("m.relates_to")
-    if isinstance(relation, dict):
-        kept["m.relates_to"] = relation
     head = ("type", "sender", "event_id", "origin_server_ts")
     return {field: event[field] for field in head} | {"content": kept}
 
@@ -185,6 +192,28 @@ def session_of(event: Json) -> tuple[str, str]:
     named = [event["content"].get(field) for field in ("session_id", "sender_key")]
     session_id, sender_key = (str(value) if _is_id(value) else "" for value in named)
     return session_id, sender_key
+
+
+def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
+    """What an encrypted event says, from the text in it; None if it was not said in this room.
+
+    Some clients leave a relation beside the ciphertext only, where whoever runs the homeserver can
+    write it too: there it makes no message an edit, which has its new text inside.
+    """
+    found = _dict(payload)
+    kind, content = found.get("type"), found.get("content")
+    if (
+        not isinstance(kind, str)
+        or not isinstance(content, dict)
+        or found.get("room_id") != room_id
+    ):
+        return None
+    beside = _dict(event["content"].get("m.relates_to"))
+    edits = beside.get("rel_type") == "m.replace"
+    if beside and "m.relates_to" not in content and ("m.new_content" in content or not edits):
+        content = {**content, "m.relates_to": beside}
+    head = {field: event[field] for field in ("sender", "event_id", "origin_server_ts")}
+    return {"type": kind, "room_id": room_id, "content": content} | head
 
 
 def is_malformed_message(event: Json) -> bool:

@@ -27,6 +27,10 @@ UNSIGNED = (
     "it. To change that, open the client of that session and verify it with another session or "
     "with the recovery key. Then I answer what it said here."
 )
+REPLAYED = (
+    "A message of {sender} came here a second time as if it was new. I do not take it again: "
+    "somebody at the homeserver may be repeating what was said before."
+)
 UNSIGNED_IN_CLEAR = (
     "I do not answer {person}'s messages here that are not encrypted: anybody at the homeserver "
     "could have written them. Please send them again from a session that is verified."

@@ -18,7 +18,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
 from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import REMINDER
-from wintermute.tasks.claiming import LATE, Claim, Due, claim, mark
+from wintermute.tasks.claiming import LATE, Claim, Due, cause, claim, mark
 from wintermute.tasks.occurrences import Occurrence, complete
 from wintermute.tasks.records import EVERYWHERE, State, Task
 
@@ -168,7 +168,14 @@ class Firing:
         text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
         late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone))
         outbox_id = await self._outbox.say(
-            tx, home.id, home.room_id, text, kind="event", late=late, meant_for=_whose(task)
+            tx,
+            home.id,
+            home.room_id,
+            text,
+            kind="event",
+            late=late,
+            meant_for=_whose(task),
+            cause=cause(task.id, each.due_at),
         )
         return Taken(each, "claimed", home.id, outbox_id)
 

@@ -27,7 +27,7 @@ from wintermute.mailbox.outbox import ANYBODY, TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import failed, put_off
-from wintermute.tasks.claiming import mark
+from wintermute.tasks.claiming import cause, mark
 from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
 from wintermute.tasks.records import EVERYWHERE, Task
 from wintermute.tasks.runs import NO_ACTION
@@ -310,6 +310,7 @@ class Runs:
             kind="event",
             cast_id=run.cast.id,
             meant_for=_meant_for(run),
+            cause=cause(run.task.id, run.occurrence.due_at),
         )
 
 

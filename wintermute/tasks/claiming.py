@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from wintermute.clock import stamp
 from wintermute.tasks.due import missed, next_due
 from wintermute.tasks.records import Task
 from wintermute.tasks.schedule import clock
@@ -59,6 +60,11 @@ def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
     asked_late = due_at < due.task.created_at <= now  # it was written earlier (F-029)
     late = asked_late or due_at < since or now - due_at > LATE or count > 1
     return Claim(due, due_at, count if late else 0, rule, snoozed)
+
+
+def cause(task_id: str, due_at: datetime) -> str:
+    """The name of a due moment, the same in every copy of the database."""
+    return f"{task_id} {stamp(due_at)}"
 
 
 def mark(due_at: datetime, count: int, zone: ZoneInfo) -> str:

@@ -1,0 +1,161 @@
+"""The mark in what we say: only we can make it, for one room, and it names what was answered (F-006)."""
+
+import json
+import logging
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_matrix_reading import BOT, EVE, ODD
+from wintermute.errors import ConfigurationError
+from wintermute.mailbox.outbox import Outgoing
+from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.marks import Mark, Marks, Owed, load_marks, secret_mark_key, settled
+from wintermute.matrix.seeds import MARKS, open_to_others
+from wintermute.messages import Json
+
+ROOM, OTHER = "!room", "!other"
+OURS = Marks(b"k" * 32, BOT)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+MARK = Mark("wm-out_1-0", OURS.tag(ROOM, "answer", "$one"), 0, 2)
+
+
+def event(mark: object, sender: object = BOT) -> Json:
+    return {"sender": sender, "content": {"body": "hello", OUTBOX_KEY: mark}}
+
+
+def test_we_know_our_own_mark_again_in_its_room() -> None:
+    """F-006: also from the key alone, as another device or a restored copy has it."""
+    made = OURS.make(ROOM, MARK)
+    assert Marks(b"k" * 32, BOT).read(ROOM, event(made)) == MARK
+    assert OURS.read(OTHER, event(made)) is None
+    assert OURS.read(ROOM, event(made, EVE)) is None
+    assert Marks(b"x" * 32, BOT).read(ROOM, event(made)) is None
+    assert Marks(b"k" * 32, EVE).read(ROOM, event(made, EVE)) is None
+    assert Marks(b"k" * 32, EVE).read(ROOM, event({**made, "by": EVE}, EVE)) is None
+
+
+@pytest.mark.parametrize("field", ["by", "id", "tag", "n", "m", "final", "mac"])
+def test_a_mark_with_anything_changed_is_nobodys(field: str) -> None:
+    """F-006: whatever stands there instead, or nothing."""
+    made = OURS.make(ROOM, MARK)
+    for odd in (*ODD, 1, 2, False, "wm-out_1-1", OURS.tag(ROOM, "answer", "$two")):
+        if odd != made[field] or type(odd) is not type(made[field]):
+            assert OURS.read(ROOM, event({**made, field: odd})) is None
+    assert OURS.read(ROOM, event({k: v for k, v in made.items() if k != field})) is None
+
+
+@given(ANYTHING)
+def test_whatever_somebody_writes_there_is_no_mark_of_ours(odd: object) -> None:
+    """F-006."""
+    assert OURS.read(ROOM, event(odd)) is None
+    assert OURS.read(ROOM, {"sender": BOT, "content": odd}) is None
+    assert OURS.read(ROOM, event(OURS.make(ROOM, MARK), odd)) is None
+
+
+def test_a_mark_reveals_nothing_but_how_many_parts_there_are() -> None:
+    """F-006: what it names is hashed with the key, and with the room."""
+    made = OURS.make(ROOM, MARK)
+    assert "$one" not in json.dumps(made)
+    assert {made["n"], made["m"], made["final"]} == {0, 2, True}
+    tags = {
+        OURS.tag(ROOM, "answer", "$one"),
+        OURS.tag(ROOM, "answer", "$two"),
+        OURS.tag(OTHER, "answer", "$one"),
+        OURS.tag(ROOM, "occurrence", "$one"),
+        Marks(b"x" * 32, BOT).tag(ROOM, "answer", "$one"),
+    }
+    assert len(tags) == 5
+
+
+@pytest.mark.parametrize(
+    ("row", "made_for"),
+    [
+        (Outgoing(1, "out_1", ROOM, "reply", "x", answers="$one"), ("answer", "$one")),
+        (
+            Outgoing(1, "out_1", ROOM, "event", "x", cause="task_1 noon"),
+            ("occurrence", "task_1 noon"),
+        ),
+        (
+            Outgoing(1, "out_1", ROOM, "reply", "x", cause="task_1 noon"),
+            ("occurrence", "task_1 noon"),
+        ),
+        (Outgoing(1, "out_1", ROOM, "notice", "x"), ("notice", "out_1")),
+        (Outgoing(1, "out_1", ROOM, "event", "x"), ("other", "out_1")),
+    ],
+)
+def test_what_is_said_again_after_a_restore_has_the_same_name(
+    row: Outgoing, made_for: tuple[str, str]
+) -> None:
+    """F-006: an event, or a task and its due time; other things have only their own id."""
+    assert row.made_for == made_for
+
+
+A, B, C = Owed(10, "a"), Owed(20, "b"), Owed(30, "c")
+
+
+def said(tag: str, n: int = 0, of: int = 1) -> Mark:
+    return Mark("wm", tag, n, of)
+
+
+@pytest.mark.parametrize(
+    ("owed", "events", "expected"),
+    [
+        ((A, B), [], ""),
+        ((A, B), [(15, said("a"))], "a"),
+        ((A, B), [(15, said("z"))], ""),
+        ((A, B), [(15, said("a", 0, 3))], "a"),  # the other parts are missing
+        ((A, B), [(15, said("a")), (25, None)], "ab"),
+        ((A, B), [(25, None)], "b"),  # the newest before it
+        ((A, B), [(25, None), (26, None)], "ab"),
+        ((A, B), [(25, None), (26, said("b"))], "ab"),  # something else of ours answers it
+        ((A, B), [(15, None)], "a"),
+        ((A, B), [(5, None)], ""),  # nothing was owed yet
+        ((A, B, C), [(15, None), (25, None), (26, None), (35, said("c"))], "abc"),
+        ((A, B), [(40, None), (41, None), (42, None)], "ab"),
+        ((), [(25, None), (26, said("a"))], ""),
+    ],
+)
+def test_what_was_redacted_counts_as_the_newest_thing_owed_before_it(
+    owed: tuple[Owed, ...], events: list[tuple[int, Mark | None]], expected: str
+) -> None:
+    """F-006: that nothing else of ours settles, in whatever order the events are given."""
+    for order in list(permutations(events))[:24]:
+        assert settled(owed, order) == set(expected)
+
+
+def test_the_key_is_made_once_and_for_us_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-006: outlives devices; is in no log, and `check` names it when others may read it."""
+    caplog.set_level(logging.DEBUG)
+    assert secret_mark_key(tmp_path) == ()
+    made = load_marks(tmp_path / "matrix", BOT).make(ROOM, MARK)
+    assert load_marks(tmp_path / "matrix", BOT).make(ROOM, MARK) == made
+    file = tmp_path / "matrix" / MARKS
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert secret_mark_key(file.parent) == (load_marks(file.parent, BOT).secret,)
+    assert load_marks(file.parent, BOT).secret == file.read_text()
+    assert file.read_text() not in caplog.text
+    assert list(file.parent.iterdir()) == [file]
+    assert not open_to_others(file.parent)
+    file.chmod(0o644)
+    assert open_to_others(file.parent) == [file]
+    assert load_marks(tmp_path / "elsewhere", BOT).make(ROOM, MARK) != made
+
+
+@pytest.mark.parametrize("text", ["", "no key", "AAAA", "ü" * 43, "A" * 44, "!" * 43])
+def test_a_spoilt_key_is_no_new_one(text: str, tmp_path: Path) -> None:
+    """F-006: the line says what to do, and the file stays."""
+    (tmp_path / MARKS).write_text(text)
+    with pytest.raises(ConfigurationError, match="restore it from a backup; or move it aside"):
+        load_marks(tmp_path, BOT)
+    assert (tmp_path / MARKS).read_text() == text
+    assert secret_mark_key(tmp_path) == ()
