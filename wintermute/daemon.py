@@ -208,7 +208,7 @@ async def open_wintermute(
         database = await stack.enter_async_context(open_database(config.data_dir / "wintermute.db"))
         clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
         outside = replace(outside, clock=clock)
-        opened = open_client(config.matrix, session, folder, ids, clock, people, clock.heard)
+        opened = open_client(config.matrix, session, folder, ids, clock, people, clock)
         client = await stack.enter_async_context(opened)
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())

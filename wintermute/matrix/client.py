@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -34,7 +35,7 @@ from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRef
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import Heard, call, hear_dates, path
+from wintermute.matrix.http import Dates, call, hear_dates, path
 from wintermute.matrix.inbox import Account, RoomView
 from wintermute.matrix.keys import Keys, keep_before_upload, known
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
@@ -71,11 +72,18 @@ class Opened:
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
-    def __init__(self, nio: AsyncClient, account: Account, keys: Keys) -> None:
+    def __init__(
+        self, nio: AsyncClient, account: Account, keys: Keys, dates: Dates | None = None
+    ) -> None:
         self._nio = nio
+        self._dates = dates
         self._keys = keys
         self.account = account
         self.people = keys.people
+
+    def by_our_clock(self, sent_at: datetime) -> datetime:
+        """When an event was sent that the homeserver says was sent then."""
+        return sent_at if self._dates is None else self._dates.by_ours(sent_at)
 
     @property
     def identity(self) -> IdentityState:
@@ -327,9 +335,9 @@ async def open_client(
     new_id: NewId,
     clock: Clock,
     people: People,
-    heard: Heard | None = None,
+    dates: Dates | None = None,
 ) -> AsyncIterator[MatrixClient]:
-    """A client for a login, its key store open; closed at the end. `heard`: wants its dates.
+    """A client for a login, its key store open; closed at the end. `dates`: who wants its dates.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
     and the seeds of our identity.
@@ -344,8 +352,8 @@ async def open_client(
         request_timeout=30,
     )
     nio = AsyncClient(matrix.homeserver, session.user_id, session.device_id, str(folder), config)
-    if heard is not None:
-        hear_dates(nio, heard)
+    if dates is not None:
+        hear_dates(nio, dates)
     account = Account(session.user_id, session.device_id, display_name="")
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
     refuse = matrix.unsigned_devices == "refuse"
@@ -357,7 +365,7 @@ async def open_client(
             keep_before_upload(nio.olm)
         else:
             nio.access_token = session.access_token
-        yield MatrixClient(nio, account, keys)
+        yield MatrixClient(nio, account, keys, dates)
     finally:
         await nio.close()
         if nio.store is not None:
