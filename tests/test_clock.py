@@ -101,6 +101,30 @@ def test_a_start_that_nothing_vouches_for_waits_for_the_homeserver() -> None:
 
 
 @pytest.mark.parametrize(
+    ("server", "sent", "by_ours"),
+    [
+        (None, -HOUR, -HOUR),
+        (timedelta(seconds=-50), -HOUR, -HOUR),
+        (-HOUR, -HOUR, timedelta(0)),
+        (-HOUR, -2 * HOUR, -HOUR),
+        (-HOUR, timedelta(0), timedelta(0)),
+        (-HOUR, MINUTE, MINUTE),
+        (HOUR, -HOUR, -HOUR),
+        (-9000 * DAY, -HOUR, timedelta(0)),
+        (9000 * DAY, -HOUR, -HOUR),
+    ],
+)
+def test_what_was_sent_is_no_older_because_the_homeserver_is_behind(
+    server: timedelta | None, sent: timedelta, by_ours: timedelta
+) -> None:
+    """F-029: and a date that lies makes nothing old."""
+    clock = CheckedClock(FakeClock())
+    if server is not None:
+        clock.heard(NOON + server)
+    assert clock.by_ours(NOON + sent) == NOON + by_ours
+
+
+@pytest.mark.parametrize(
     ("header", "date"),
     [
         ("Mon, 04 May 2026 12:00:00 GMT", NOON),
@@ -240,7 +264,9 @@ async def test_series_go_on_from_the_real_time_after_one_that_never_was(
         assert await told(house) == []
         clock.advance(600)
         assert len(await told(house)) == 4
-        assert (await now(house, series[0])).next_due > MORNING + NEVER
+        unreal = (await now(house, series[0])).next_due
+        assert unreal is not None
+        assert unreal > MORNING + NEVER
         assert (await now(house, series[1])).status == "completed"
         clock.ahead = timedelta(0)
         if not restarted:

@@ -6,11 +6,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.conftest import NewBot, NewPerson, NewRoom
 from tests.world.bot import Bot
 from tests.world.clock import SYSTEM, WITHIN
 from tests.world.duties import in_, once, promise
+from tests.world.model import ModelServer
 from tests.world.proxy import Answer, Proxy, Request
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser
 from wintermute.tasks.asked import Asked
 
@@ -129,3 +130,18 @@ async def test_a_laptop_that_slept_has_no_wrong_clock(
     [said] = await heard(ann, chat, daemon, 1)
     assert said.startswith("⏰ tea (was due ")
     assert not any("WARNING clock" in line for line in daemon.log)
+
+
+@pytest.mark.slow
+async def test_a_message_is_not_old_because_the_homeservers_clock_is_behind(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-029: what is told of its age would be wrong with each message, and so would times be."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False)
+    daemon.set_clocks(wall=HOUR)
+    await daemon.start()
+    chat = await room(ann, daemon)
+    await ann.send(chat, "hello")
+    assert await heard(ann, chat, daemon, 1) == ["echo: hello"]
+    assert "[written" not in str(model.requests[0].body)

@@ -281,8 +281,8 @@ async def test_reminders_killed_at_every_step_of_their_way_are_said_once(
 async def test_reminders_killed_where_it_matters_most_are_said_once(
     world: World, room: str
 ) -> None:
-    """X-011, T-037: before they are promised, sent and not known to be, and before it is settled."""
-    most = {"before claim commit", "before send response", "before settle commit"}
+    """X-011, T-037: before they are promised, sent and not known to be, and before their signs are."""
+    most = {"before claim commit", "before send response", "after sent mark"}
     points = tuple(point for point in REMINDER_POINTS if point.name in most)
     assert len(points) == len(most)
     await _killed_on_their_way(world, room, points)

@@ -155,6 +155,14 @@ class CheckedClock:
         """What the homeserver's clock shows."""
         self._server = Mark(date, self.monotonic())
 
+    def by_ours(self, sent_at: datetime) -> datetime:
+        """When something was sent, if the homeserver's clock is behind: it is no older for that."""
+        now = Mark(self.now(), self.monotonic())
+        if self._server is None or vouches(self._server, now):
+            return sent_at
+        behind = now.wall - self._server.at(now.steady)
+        return max(sent_at, min(sent_at + behind, now.wall))
+
     def _seen(self) -> Mark:
         return Mark(self._machine.now(), self._machine.monotonic())
 

@@ -239,7 +239,7 @@ async def open_wintermute(
     outside = replace(outside, clock=clock)
     redact = Redaction((*secret_values(config), session.access_token, session.pickle_key))
     async with open_client(
-        config.matrix, session, folder, ids, clock, people, clock.heard, redact.add
+        config.matrix, session, folder, ids, clock, people, clock, redact.add
     ) as client:
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.world.clock import SYSTEM as MACHINE
 from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import HeldClock as HeldClock
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
-from wintermute.clock import CheckedClock, Clock, SystemClock
+from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
@@ -252,7 +253,7 @@ async def open_house(
     gates: Sequence[AnyTool] = (),
     done: bool = True,
     wards: Wards = WARDS,
-    clock: Clock | None = None,
+    clock: Clock = MACHINE,
     retries: int = 0,
     prompt: Callable[[], str] | Prompt = lambda: SYSTEM,
     prompts: Path | None = None,
@@ -272,30 +273,29 @@ async def open_house(
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
-    machine, files = clock or SystemClock(), prompts or PROMPTS
-    clock = CheckedClock(machine)
+    checked, files = CheckedClock(clock), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_database(folder / "wintermute.db") as database:
-        stores = Stores(database, folder, owner, clock, new_id, redact, timezone=ZONE)
-        stores.inbox = inbox_type(database, clock, redact)
-        gather = _gather(stores, files, clock)
-        async with _models(models_type, llm, database, clock, redact) as models:
+        stores = Stores(database, folder, owner, checked, new_id, redact, timezone=ZONE)
+        stores.inbox = inbox_type(database, checked, redact)
+        gather = _gather(stores, files, checked)
+        async with _models(models_type, llm, database, checked, redact) as models:
             folding = _folding(stores, models, files, context, ephemeral)
             asking, bounds = Asking(models, folding, ephemeral), _bounds(sub_sessions, llm)
-            loop = _loop(stores, folding, asking, redact, clock)
-            others = _delegation(stores, loop, gather, files, bounds, clock)
+            loop = _loop(stores, folding, asking, redact, checked)
+            others = _delegation(stores, loop, gather, files, bounds, checked)
             tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
             tools += _tools(stores, folder, roots) if prompts else []
             terms = _terms(tools, gather if prompts else _spoken(prompt), bounds)
-            oversize = Oversize(gather, limits, files, stores.places, clock)
+            oversize = Oversize(gather, limits, files, stores.places, checked)
             seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
-            parts = (folding, loop, others, terms, wards, seeding, oversize, clock)
+            parts = (folding, loop, others, terms, wards, seeding, oversize, checked)
             speaker = SilentSpeaker()
             work = (gather, files, terms.toolbox, bounds)
-            runs, promises = _promises(stores, loop, speaker, *work, clock)
+            runs, promises = _promises(stores, loop, speaker, *work, checked)
             rooms = _rooms(stores, speaker, AtWork(others, promises), *parts)
-            known = (stores, machine, loop, rooms, speaker, gather, models, others, terms.toolbox)
-            yield House(*known, promises, runs, asyncio.Event(), clock)
+            known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
+            yield House(*known, promises, runs, asyncio.Event(), checked)
 
 
 def _bounds(limits: Limits | None, llm: Llm) -> Bounds:

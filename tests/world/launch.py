@@ -69,11 +69,11 @@ def set_clocks(file: Path) -> None:
     def ahead(which: str) -> float:
         return float(json.loads(file.read_text())[which])
 
-    def now(clock: SystemClock) -> datetime:
-        return wall(clock) + timedelta(seconds=ahead("wall"))
+    def now(self: SystemClock) -> datetime:
+        return wall(self) + timedelta(seconds=ahead("wall"))
 
-    def monotonic(clock: SystemClock) -> float:
-        return steady(clock) + ahead("steady")
+    def monotonic(self: SystemClock) -> float:
+        return steady(self) + ahead("steady")
 
     SystemClock.now = now  # type: ignore[method-assign]  # nothing in the program may know of it
     SystemClock.monotonic = monotonic  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -41,7 +42,7 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import Heard, RenewingClient, call, hear_dates, path
+from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.key_store import PATIENCE, blocked
 from wintermute.matrix.keys import Keys, keep_before_upload
@@ -78,8 +79,16 @@ class Rules:
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
-    def __init__(self, nio: AsyncClient, account: Account, keys: Keys, marks: Marks) -> None:
+    def __init__(
+        self,
+        nio: AsyncClient,
+        account: Account,
+        keys: Keys,
+        marks: Marks,
+        dates: Dates | None = None,
+    ) -> None:
         self._nio = nio
+        self._dates = dates
         self._keys = keys
         self._poll = Poll()
         self._rules: dict[str, Rules] = {}
@@ -88,6 +97,10 @@ class MatrixClient:
         self.account = account
         self.marks = marks
         self.people = keys.people
+
+    def by_our_clock(self, sent_at: datetime) -> datetime:
+        """When an event was sent that the homeserver says was sent then."""
+        return sent_at if self._dates is None else self._dates.by_ours(sent_at)
 
     @property
     def identity(self) -> IdentityState:
@@ -421,10 +434,10 @@ async def open_client(
     new_id: NewId,
     clock: Clock,
     people: People,
-    heard: Heard | None = None,
+    dates: Dates | None = None,
     hide: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[MatrixClient]:
-    """A client for a login, its key store open; closed at the end. `heard`: wants its dates.
+    """A client for a login, its key store open; closed at the end. `dates`: who wants its dates.
 
     `folder` holds nio's key store, a database file of its own that is never opened by our driver,
     the seeds of our identity and the key of our marks. `hide` is told each new token that the
@@ -447,8 +460,8 @@ async def open_client(
     )
     login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
     nio = RenewingClient(*login, renew=renew)
-    if heard is not None:
-        hear_dates(nio, heard)
+    if dates is not None:
+        hear_dates(nio, dates)
     account = Account(session.user_id, session.device_id, display_name="")
     marks = await asyncio.to_thread(load_marks, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
@@ -462,7 +475,7 @@ async def open_client(
             keep_before_upload(nio.olm)
         else:
             nio.access_token = session.access_token
-        yield MatrixClient(nio, account, keys, marks)
+        yield MatrixClient(nio, account, keys, marks, dates)
     finally:
         await nio.close()
         if nio.store is not None:

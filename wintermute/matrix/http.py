@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse
@@ -56,7 +56,16 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
                 self.access_token = await self._renew()
 
 
-Heard = Callable[[datetime], None]
+class Dates(Protocol):
+    """Who compares the homeserver's clock with ours."""
+
+    def heard(self, date: datetime) -> None:
+        """What the homeserver's clock shows now."""
+        ...
+
+    def by_ours(self, sent_at: datetime) -> datetime:
+        """What a time of it is by ours."""
+        ...
 
 
 def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
@@ -102,14 +111,14 @@ async def _call(
     return _answer(response, content)
 
 
-def hear_dates(client: AsyncClient, heard: Heard) -> None:
+def hear_dates(client: AsyncClient, dates: Dates) -> None:
     """Pass on what the homeserver's clock shows, with each of its answers whatever they say."""
     inner = client.send
 
     async def send(*args: Any, **more: Any) -> ClientResponse:
         response: ClientResponse = await inner(*args, **more)
         if (date := date_of(response.headers.get("Date", ""))) is not None:
-            heard(date)
+            dates.heard(date)
         return response
 
     client.send = send

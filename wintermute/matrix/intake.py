@@ -351,6 +351,7 @@ class Intake:
         incoming: Incoming,
         state: State,
     ) -> str:
+        incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
         if came.locked is None:
             await self._inbox.store(tx, conversation, incoming, state)
         else:

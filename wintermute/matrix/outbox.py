@@ -47,7 +47,8 @@ def must_look(part: Part, device_id: str, now: datetime) -> bool:
     """Whether a part may already be in the room although sending it again would double it (X-013)."""
     if not part.attempts or part.first_attempt_at is None:
         return False
-    return part.device_id != device_id or now - part.first_attempt_at > REMEMBERED
+    since = now - part.first_attempt_at  # below 0 if the clock was set back: who knows how long
+    return part.device_id != device_id or not timedelta() <= since <= REMEMBERED
 
 
 def events_of(row: Outgoing) -> list[tuple[str, Json]]:
