@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -141,6 +142,10 @@ class Sender:
                 self._bell.set()  # what came in since `next` found nothing
 
     async def _deliver(self, row: Outgoing) -> None:
+        home = self._client.moves.home(row.room_id)
+        if home != row.room_id and row.reacts_to is None:  # a sign stays with what it is on
+            await self._follow(row, home)
+            return
         found = await self._outbox.parts(row.id)
         if not self._may_read(row, self._client.room(row.room_id)):
             await self._keep_back(row, begun=bool(found))
@@ -154,6 +159,24 @@ class Sender:
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
+
+    async def _follow(self, row: Outgoing, home: str) -> None:
+        """Say it in the room that follows, but what is in the old one already (F-013)."""
+        for part in await self._outbox.parts(row.id):
+            if part.sent or not part.attempts:
+                continue
+            try:
+                event_id = await self._find(row.room_id, part)
+            except SendRefused as error:  # nobody lets us look: saying it again might double it
+                await self._outbox.stuck(row.id, str(error))
+                return
+            if event_id is not None:
+                await self._outbox.sent(part, event_id)
+        events = await asyncio.to_thread(events_of, replace(row, room_id=home))
+        async with self._database.transaction() as tx:
+            await self._outbox.follow(tx, row.id, home, events)
+        log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
+        self.wake()
 
     def _may_read(self, row: Outgoing, view: RoomView) -> bool:
         """Whether nobody else than whom it was made for can read it in its room now (F-002)."""
