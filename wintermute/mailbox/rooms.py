@@ -91,9 +91,8 @@ class KnownRooms:
 
     async def replaced(self, tx: Transaction, room_id: str, successor: str) -> None:
         """A tombstone names the room that follows this one; the newest one counts."""
-        named = "" if successor == room_id else successor
         query = "UPDATE rooms SET successor = ? WHERE room_id = ?"
-        await tx.execute(query, (named, room_id))
+        await tx.execute(query, (successor, room_id))
 
     async def follows(self, tx: Transaction, room_id: str, predecessor: str) -> None:
         """A room says of itself which one it follows."""

@@ -119,7 +119,5 @@ class RoomMoves:
 def _is_news(room: RoomBatch, links: Sequence[Link]) -> bool:
     """Whether a room says something of itself that is not known of it."""
     known = next((link for link in links if link.room_id == room.room_id), Link("", False, False))
-    successor = "" if room.successor == room.room_id else room.successor
-    return successor not in (None, known.successor) or (
-        room.predecessor not in (None, known.predecessor)
-    )
+    follows = room.predecessor not in (None, known.predecessor)
+    return follows or room.successor not in (None, known.successor)

@@ -142,8 +142,7 @@ class Sender:
                 self._bell.set()  # what came in since `next` found nothing
 
     async def _deliver(self, row: Outgoing) -> None:
-        home = self._client.moves.home(row.room_id)
-        if home != row.room_id and row.reacts_to is None:  # a sign stays with what it is on
+        if (home := self._home(row)) != row.room_id:
             await self._follow(row, home)
             return
         found = await self._outbox.parts(row.id)
@@ -159,6 +158,10 @@ class Sender:
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
+
+    def _home(self, row: Outgoing) -> str:
+        """Where it belongs by now; a sign stays with what it is on."""
+        return row.room_id if row.reacts_to else self._client.moves.home(row.room_id)
 
     async def _follow(self, row: Outgoing, home: str) -> None:
         """Say it in the room that follows, but what is in the old one already (F-013)."""
@@ -237,7 +240,7 @@ class Sender:
                 encrypted = row.room_id in await self._known.encrypted()
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
-                if not self._may_read(row, view):
+                if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,

@@ -210,7 +210,7 @@ def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | No
 def _successor(events: Iterable[Json]) -> str | None:
     """The room that the newest tombstone names."""
     named = _said(events, "m.room.tombstone", "replacement_room", "")
-    return named if named is None or _is_id(named) else ""
+    return named if named is None or _is_name(named) else ""
 
 
 def _predecessor(events: Iterable[Json]) -> str | None:
@@ -219,7 +219,7 @@ def _predecessor(events: Iterable[Json]) -> str | None:
     if not found:
         return None
     named = _dict(found[0].get("predecessor")).get("room_id")
-    return named if isinstance(named, str) and _is_id(named) else ""
+    return named if isinstance(named, str) and _is_name(named) else ""
 
 
 def _is_event(event: Json) -> bool:
