@@ -4,6 +4,7 @@ from wintermute.commands.stores import Stores
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
+from wintermute.messages import PERSON
 from wintermute.tasks.records import EVERYWHERE
 
 
@@ -55,7 +56,9 @@ class Homes:
         room_id = self._speaker.room_for(scope)
         if room_id is None or room_id in self._gone:
             return None
-        if scope == f"room:{room_id}" and (held := await self._conversations.of_room(tx, room_id)):
+        if not scope.startswith(PERSON) and (
+            held := await self._conversations.of_room(tx, room_id)
+        ):
             return held  # a group of two by now: what they talk about is not begun anew by this
         conversation_id = await self._conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)
