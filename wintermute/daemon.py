@@ -45,6 +45,7 @@ from wintermute.ids import NewId, new_id
 from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
+from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
@@ -241,6 +242,7 @@ async def open_wintermute(
     async with open_client(
         config.matrix, session, folder, ids, clock, people, clock, redact.add
     ) as client:
+        client.follow(await KnownRooms(database, clock).moves())
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
         redact.add(*client.secrets)

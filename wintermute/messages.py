@@ -8,7 +8,9 @@ Origin = Literal["owner", "other", "timer", "system"]
 Kind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
 PERSON = "person:"
-"""How the scope of a person begins, followed by their id; that of a room begins with `room:`."""
+"""How the scope of a person begins, followed by their id."""
+ROOM = "room:"
+"""How the scope of a room begins: it is called after the room in which it began, wherever it lives."""
 
 
 @dataclass(frozen=True, slots=True)

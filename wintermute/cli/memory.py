@@ -12,7 +12,7 @@ from wintermute.changes.records import Reason
 from wintermute.changes.store import KEPT
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.options import config_option, json_option, write_whole
-from wintermute.cli.stores import scope_option, tell, with_stores
+from wintermute.cli.stores import scope_of, scope_option, tell, with_stores
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.listing import fact_line
@@ -88,7 +88,7 @@ def add(ctx: click.Context, text: str, scope: str | None, source: Source, as_jso
     """
 
     async def work(stores: Stores, _: Config) -> tuple[Fact, Outcome]:
-        place = scope or stores.owner_scope
+        place = await scope_of(stores, scope or stores.owner_scope)
         await stores.memories.text(place)
         async with stores.database.transaction() as tx:
             added = await stores.facts.add(tx, Reason("command", place), text, source, scope=place)
@@ -218,6 +218,7 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
             stores.changes,
             stores.owner_scope,
             ZoneInfo(config.timezone),
+            (await stores.known.moves()).named,
         )
         done = await reading.run(file, Reason("import", "everyone"))
         for scope in sorted(done.scopes):
@@ -240,7 +241,8 @@ command.add_command(history_command("fact"))
 
 async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str]:
     """The scopes that are meant, with what was edited by hand in their files."""
-    chosen = await stores.facts.scopes() if everyone else [scope or stores.owner_scope]
+    one = await scope_of(stores, scope or stores.owner_scope)
+    chosen = await stores.facts.scopes() if everyone else [one]
     for name in chosen:
         await stores.memories.text(name)
     return chosen

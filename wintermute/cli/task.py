@@ -10,7 +10,7 @@ import click
 from wintermute.changes.records import Reason
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.options import config_option, json_option
-from wintermute.cli.stores import scope_option, tell, with_stores
+from wintermute.cli.stores import scope_of, scope_option, tell, with_stores
 from wintermute.cli.task_lines import Seen, occurrence_json
 from wintermute.cli.task_options import schedule_options
 from wintermute.clock import SystemClock
@@ -67,7 +67,8 @@ def list_(ctx: click.Context, status: Any, scope: str | None, as_json: bool) -> 
     """
 
     async def work(stores: Stores, _: Config) -> list[Seen]:
-        return await _seen(stores, await stores.tasks.listed(scope, status))
+        named = await scope_of(stores, scope) if scope else None
+        return await _seen(stores, await stores.tasks.listed(named, status))
 
     seen = with_stores(ctx, work)
     nothing = {"active": "There is nothing to be done.", "all": "There is no task."}
@@ -145,7 +146,7 @@ def add(
             tx,
             why,
             content,
-            scope=scope or stores.owner_scope,
+            scope=await scope_of(stores, scope or stores.owner_scope),
             priority=priority,
             asked=asked,
         )

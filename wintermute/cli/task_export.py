@@ -3,7 +3,7 @@
 import click
 
 from wintermute.cli.options import config_option, write_whole
-from wintermute.cli.stores import scope_option, with_stores
+from wintermute.cli.stores import scope_of, scope_option, with_stores
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.tasks.calendar import calendar
@@ -22,6 +22,7 @@ def command(ctx: click.Context, file: str, scope: str | None) -> None:
     """
 
     async def work(stores: Stores, _: Config) -> bytes:
-        return calendar(await stores.tasks.listed(scope), stores.tasks.zone)
+        named = await scope_of(stores, scope) if scope else None
+        return calendar(await stores.tasks.listed(named), stores.tasks.zone)
 
     write_whole(file, with_stores(ctx, work))

@@ -8,6 +8,7 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Budget as Ceilings
 from wintermute.db import Database
 from wintermute.health.promises import promises
+from wintermute.health.rooms import left_behind
 from wintermute.health.store import Health, HealthState
 from wintermute.health.trust import people, untrusted
 from wintermute.ids import new_id
@@ -40,6 +41,8 @@ async def gather(
     ]
     facts.append(await _inbox(database))
     facts.append(await _outbox(database))
+    if waits := await left_behind(database):
+        facts.append(Fact("rooms", "warn", waits))
     facts.append(await _sub_sessions(database))
     facts.append(Fact("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))

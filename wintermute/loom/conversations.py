@@ -11,6 +11,8 @@ from wintermute.loom.path import PATH
 from wintermute.messages import PERSON
 
 ConversationKind = Literal["room", "terminal"]
+IN_BETWEEN = ""
+"""The room of a conversation while two change places."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
 
 
@@ -47,14 +49,13 @@ class Conversations:
             return await self._open(tx, room_id, scope, kind)
         if row["scope"] != scope:
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
-            left_at = await self._left_at(tx, row["id"], scope)
+            alone = scope.startswith(PERSON)
+            left_at = await self._left_at(tx, row["id"], scope) if alone else None
             await self.branch(tx, row["id"], "scope", forked_from=left_at)
         return str(row["id"])
 
     async def _left_at(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
-        """The last turn that is in view of a person's newest branch, if it has one."""
-        if not scope.startswith(PERSON):
-            return None
+        """The last turn that is in view of the newest branch of a scope, if it has one."""
         row = await tx.row(
             "SELECT coalesce((SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id"
             "  WHERE c.branch_id = b.id ORDER BY t.seq DESC LIMIT 1), b.forked_from) AS turn"
@@ -81,6 +82,28 @@ class Conversations:
             {"id": conversation_id},
         )
         return row["id"] if row else None
+
+    async def move(self, tx: Transaction, old: str, new: str) -> None:
+        """What was held in a room goes on in another (F-013).
+
+        Who spoke there before has a conversation of their own, which ends in the old room: what
+        it still has to say goes where that has gone.
+        """
+        if await self.of_room(tx, old) is None:
+            return
+        query = "UPDATE conversations SET room_id = ? WHERE room_id = ?"
+        for step in ((IN_BETWEEN, new), (new, old), (old, IN_BETWEEN)):  # a room has just one
+            await tx.execute(query, step)
+
+    async def rename(self, tx: Transaction, was: str, scope: str) -> None:
+        """A scope has another name by now; what was said in it stays in view."""
+        rows = await tx.rows(
+            "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'", (was,)
+        )
+        for row in rows:
+            left_at = await self._left_at(tx, row["id"], was)
+            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
+            await self.branch(tx, row["id"], "scope", forked_from=left_at)
 
     async def _open(self, tx: Transaction, room_id: str, scope: str, kind: ConversationKind) -> str:
         conversation_id = self._new_id("conv")

@@ -389,6 +389,21 @@ class Outbox:
             (conversation_id, room_id, heading, outbox_id),
         )
 
+    async def follow(
+        self, tx: Transaction, outbox_id: str, room_id: str, contents: Sequence[tuple[str, Json]]
+    ) -> None:
+        """What was not said in a room that is over goes out in the one that follows (F-013).
+
+        A part that is said stays where it is. `contents`: all parts as they are in that room.
+        """
+        query = "UPDATE outbox SET room_id = ?, problem = NULL WHERE id = ? AND state = 'waiting'"
+        await tx.execute(query, (room_id, outbox_id))
+        await tx.execute_many(
+            "UPDATE outbox_parts SET content = ?, attempts = 0, device_id = NULL,"
+            " first_attempt_at = NULL WHERE txn_id = ? AND state = 'waiting'",
+            [(json.dumps(content), txn_id) for txn_id, content in contents],
+        )
+
     async def keep_back(self, tx: Transaction, outbox_id: str) -> None:
         """It waits until who can read in its room may read it, or another room is found for it."""
         query = "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?"

@@ -1,10 +1,11 @@
-"""What must be known about rooms before the first sync: invitations and encryption."""
+"""What must be known about rooms before the first sync: invitations, encryption, who follows whom."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
+from wintermute.mailbox.moves import Link, Move, Moves, moves_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,47 @@ class KnownRooms:
         await tx.execute("UPDATE rooms SET state = 'left' WHERE room_id = ?", (room_id,))
 
     async def gone(self, tx: Transaction) -> frozenset[str]:
-        """Rooms that we are no longer in."""
+        """Rooms that we are no longer in, or that are over."""
         rows = await tx.rows("SELECT room_id FROM rooms WHERE state = 'left'")
-        return frozenset(row["room_id"] for row in rows)
+        return (await self.moves(tx)).closed.union(row["room_id"] for row in rows)
+
+    async def replaced(self, tx: Transaction, room_id: str, successor: str) -> None:
+        """A tombstone names the room that follows this one; the newest one counts."""
+        query = "UPDATE rooms SET successor = ? WHERE room_id = ?"
+        await tx.execute(query, (successor, room_id))
+
+    async def follows(self, tx: Transaction, room_id: str, predecessor: str) -> None:
+        """A room says of itself which one it follows."""
+        query = "UPDATE rooms SET predecessor = ? WHERE room_id = ?"
+        await tx.execute(query, (predecessor, room_id))
+
+    async def moved(self, tx: Transaction, move: Move, scope: str) -> None:
+        """What was in the old room goes on in the new one, under its name."""
+        await tx.execute("UPDATE rooms SET moved_to = ? WHERE room_id = ?", move[::-1])
+        await tx.execute("UPDATE rooms SET scope = ? WHERE room_id = ?", (scope, move.new))
+
+    async def links(self, source: Database | Transaction | None = None) -> list[Link]:
+        """The rooms that follow another or are followed, in the order in which we came to know them."""
+        rows = await (source or self._database).rows(
+            "SELECT * FROM rooms WHERE successor <> '' OR predecessor <> '' OR moved_to <> ''"
+            " OR scope <> '' ORDER BY rowid"
+        )
+        return [
+            Link(
+                row["room_id"],
+                bool(row["encrypted"]),
+                row["state"] == "joined",
+                row["successor"],
+                row["predecessor"],
+                row["moved_to"],
+                row["scope"],
+            )
+            for row in rows
+        ]
+
+    async def moves(self, source: Database | Transaction | None = None) -> Moves:
+        """Where what was in rooms goes on."""
+        return moves_of(await self.links(source))
 
     async def is_encrypted(self, tx: Transaction, room_id: str) -> bool:
         """Whether a room was ever seen as encrypted."""

@@ -40,6 +40,7 @@ from wintermute.errors import (
     SendRefused,
 )
 from wintermute.ids import NewId
+from wintermute.mailbox.moves import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
@@ -94,6 +95,7 @@ class MatrixClient:
         self._rules: dict[str, Rules] = {}
         self._views: dict[str, RoomView] = {}
         self._sessions = Sessions(nio)
+        self._moves = Moves()
         self.account = account
         self.marks = marks
         self.people = keys.people
@@ -334,15 +336,28 @@ class MatrixClient:
             self._views[room_id] = self._seen(room_id)
         return self._views[room_id]
 
+    @property
+    def moves(self) -> Moves:
+        """Where what was in rooms goes on."""
+        return self._moves
+
+    def follow(self, moves: Moves) -> None:
+        """Know from now on where what was in rooms goes on."""
+        if moves != self._moves:
+            self._moves = moves
+            self._views = {}
+
     def room_for(self, scope: str, policy: Policy) -> str | None:
         """A room in which all who can read may read what is meant for a scope."""
-        views = map(self.room, self.rooms)
+        over = self._moves.closed | self._moves.barred
+        views = (self.room(room_id) for room_id in self.rooms if room_id not in over)
         return next((v.room_id for v in views if may_read(v, scope, self.account, policy)), None)
 
     def _seen(self, room_id: str) -> RoomView:
         room = self._nio.rooms.get(room_id)
+        named = self._moves.scopes.get(room_id, "")
         if room is None:
-            return RoomView(room_id, {}, frozenset(), encrypted=False)
+            return RoomView(room_id, {}, frozenset(), encrypted=False, named=named)
         rules = self._rules.get(room_id, Rules())
         invited = frozenset(room.invited_users)
         members = {
@@ -350,7 +365,8 @@ class MatrixClient:
             for user in room.users.values()
             if user.user_id not in invited
         }
-        return RoomView(room_id, members, invited, room.encrypted, rules.join_rule, rules.history)
+        rule, history = rules.join_rule, rules.history
+        return RoomView(room_id, members, invited, room.encrypted, rule, history, named)
 
     def is_held(self, room_id: str) -> bool:
         """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""

@@ -13,6 +13,7 @@ from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.intake import Intake
 from wintermute.matrix.invitations import Invitations
+from wintermute.matrix.moves import RoomMoves
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
 from wintermute.matrix.session import Session, load, save
@@ -77,7 +78,8 @@ def open_door(
     follow = FollowUps(
         stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
     )
-    intake = Intake(stores, client, follow, trust, verifications, policy, settings, clock)
+    moves = RoomMoves(stores, client, policy)
+    intake = Intake(stores, client, follow, trust, verifications, moves, policy, settings, clock)
     invitations = Invitations(client, stores.known, clock)
 
     def stored() -> None:

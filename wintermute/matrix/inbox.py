@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from wintermute import text
-from wintermute.messages import PERSON, Incoming, Json, Kind
+from wintermute.messages import PERSON, ROOM, Incoming, Json, Kind
 
 OUTBOX_KEY = "dev.wintermute.outbox"
 """Content key of the mark in every message of ours (see `marks`); a reaction has none."""
@@ -46,7 +46,8 @@ class RoomView:
     """What is known of a room; `members` are the joined, by id, with their display names.
 
     `join_rule` and `history` (who may read the past) are as the homeserver says them; what it
-    does not say is as the Matrix spec has it, "" is what no client has heard of.
+    does not say is as the Matrix spec has it, "" is what no client has heard of. `named`: how its
+    scope is called, if that began in a room which this one follows (F-013).
     """
 
     room_id: str
@@ -55,6 +56,7 @@ class RoomView:
     encrypted: bool
     join_rule: str = "invite"
     history: str = "shared"
+    named: str = ""
 
     @property
     def readers(self) -> frozenset[str]:
@@ -64,7 +66,7 @@ class RoomView:
     @property
     def scope(self) -> str:
         """Its own, as a room of many."""
-        return f"room:{self.room_id}"
+        return self.named or f"{ROOM}{self.room_id}"
 
     @property
     def is_open(self) -> bool:
@@ -134,14 +136,19 @@ def may_read(room: RoomView, scope: str, account: Account, policy: Policy) -> bo
     Who is joined or invited can read (F-002, F-003). Where nobody is listened to, nobody could
     answer, and all who would hear it are strangers (A-3).
     """
-    heard = not policy.rooms or room.room_id in policy.rooms
-    if not heard or not any(user in room.members for user in policy.allowed):
+    if not is_heard(room, policy):
         return False
     if not scope.startswith(PERSON):
-        return scope == room.scope
+        return scope in (room.scope, f"{ROOM}{room.room_id}")
     person = scope.removeprefix(PERSON)
     alone = room.members.keys() == {account.user_id, person} and not room.invited
     return alone and person in policy.allowed and not room.is_open
+
+
+def is_heard(room: RoomView, policy: Policy) -> bool:
+    """Whether anybody is listened to in a room."""
+    heard = not policy.rooms or room.room_id in policy.rooms
+    return heard and any(user in room.members for user in policy.allowed)
 
 
 def scope_of(room: RoomView, account: Account, policy: Policy) -> str:

@@ -24,11 +24,17 @@ from wintermute.matrix.inbox import (
     string,
     views,
 )
+from wintermute.matrix.moves import RoomMoves
 from wintermute.matrix.people import NOT_THEIRS, Verdict
-from wintermute.matrix.readers import NOT_PRIVATE, ONLY_MENTIONED, READERS, not_private
+from wintermute.matrix.readers import READERS, not_private
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
 from wintermute.matrix.sessions import Opened, bind
-from wintermute.matrix.sieve import SyncBatch, is_malformed_message, verification_in_room
+from wintermute.matrix.sieve import (
+    RoomEvents,
+    SyncBatch,
+    is_malformed_message,
+    verification_in_room,
+)
 from wintermute.matrix.trust import (
     REPLAYED,
     UNSIGNED,
@@ -58,20 +64,6 @@ KEYS_LOST = (
 SAME_IDENTITY = "It is signed by the same identity: nothing has to be verified again."
 OTHER_IDENTITY = "If you verified me, please do so again."
 UNTRUSTED_DAYS = 7
-
-
-@dataclass(frozen=True, slots=True)
-class RoomEvents:
-    """What is new in one room, oldest first.
-
-    `invited`: an invitation is not settled yet. `retry`: what was refused here may work now.
-    """
-
-    room_id: str
-    events: tuple[Json, ...]
-    encryption: bool
-    invited: bool
-    retry: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +97,7 @@ class Intake:
         followups: FollowUps,
         trust: Trust,
         verifications: Verifications,
+        moves: RoomMoves,
         policy: Policy,
         settings: Matrix,
         clock: Clock,
@@ -119,6 +112,7 @@ class Intake:
         self._followups = followups
         self._complaints = Complaints(stores, client, policy, clock)
         self._verifications = verifications
+        self._moves = moves
         self._policy = policy
         self._settings = settings
         self.trust = trust
@@ -126,7 +120,7 @@ class Intake:
 
     async def store(self, batch: SyncBatch, rooms: Sequence[RoomEvents]) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
-        woken: set[str] = set()
+        woken = await self._moves.follow(batch)
         async with self._database.transaction() as tx:
             for room in rooms:
                 woken |= await self._room(tx, room)
@@ -169,6 +163,8 @@ class Intake:
 
     async def _rescope(self, tx: Transaction, view: RoomView) -> str | None:
         """The conversation of a room in the scope of who can read there; None: it was in that."""
+        if self._has_moved(view.room_id):
+            return None
         scope = scope_of(view, self._client.account, self._policy)
         conversation = await self._conversations.rescope(tx, view.room_id, scope)
         if conversation is not None:
@@ -303,17 +299,12 @@ class Intake:
 
     async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
         """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
-        sender, us = str(came.raw["sender"]), came.account.user_id
+        room_id, sender = came.view.room_id, str(came.raw["sender"])
         was = await self._conversations.was_private(tx, conversation)
-        why = not_private(came.view, us, sender)
-        alone = came.view.members.keys() == {us, sender} and not came.view.invited
-        if sender not in self._policy.allowed or not why or not (was or alone):
-            return
-        mention = ONLY_MENTIONED if self._policy.mention_in_groups else ""
-        notice = NOT_PRIVATE.format(why=why, mention=mention)
-        key = f"not private {await self._conversations.current_branch(tx, conversation)}"
-        room_id = came.view.room_id
-        await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
+        notice = not_private(came.view, came.account.user_id, sender, self._policy, was=bool(was))
+        if notice and not self._has_moved(room_id):
+            key = f"not private {await self._conversations.current_branch(tx, conversation)}"
+            await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""
@@ -363,8 +354,14 @@ class Intake:
         return replace(account, display_name=view.members.get(account.user_id, ""))
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
+        """Where what is said in a room belongs: if it moved, to the one that follows (F-013)."""
         account = self._client.account
+        if self._has_moved(view.room_id):
+            view = self._client.room(self._client.moves.home(view.room_id))
         return await room_conversation(tx, self._conversations, view, account, self._policy)
+
+    def _has_moved(self, room_id: str) -> bool:
+        return self._client.moves.home(room_id) != room_id
 
     def _worth(self, came: Arrival) -> Worth:
         return worth(came.verdict, encrypted=came.encrypted, accept=self._accepts)
@@ -452,7 +449,7 @@ class Intake:
         """Take in what can be read and trusted by now; its conversation then."""
         verdict: Verdict = "foreign"
         if self._client.opened(row.room_id, row.raw) is not None:
-            view, encrypted = self._client.room(row.room_id), row.raw["type"] == "m.room.encrypted"
+            view, encrypted = self._heard_in(row), row.raw["type"] == "m.room.encrypted"
             async with self._database.transaction() as tx:
                 opened, verdict = await self._judged(tx, row.raw, view)
                 held = row.state == "untrusted" and encrypted and self._is_held(verdict)
@@ -464,13 +461,21 @@ class Intake:
             await self._complaints.about(row)
         return None
 
+    def _heard_in(self, row: Locked) -> RoomView:
+        """The room of a held event; if all went on to another (F-013), who spoke was here all the same."""
+        view = self._client.room(row.room_id)
+        if not self._has_moved(row.room_id):
+            return view
+        spoke = dict.fromkeys((self._client.account.user_id, str(row.raw["sender"])), "")
+        return replace(view, members={**spoke, **view.members})
+
     async def tell_keys_lost(self) -> None:
         """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""
         device = self._client.account.device_id
         notice = KEYS_LOST + (SAME_IDENTITY if self._client.keeps_identity else OTHER_IDENTITY)
         for room_id in sorted(await self._known.encrypted()):
             view = self._client.room(room_id)
-            if not view.members:
+            if not view.members or self._has_moved(room_id):
                 continue
             async with self._database.transaction() as tx:
                 conversation = await self._conversation(tx, view)

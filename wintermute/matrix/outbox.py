@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -176,6 +177,9 @@ class Sender:
         return self._clock.monotonic()
 
     async def _deliver(self, row: Outgoing) -> None:
+        if (home := self._home(row)) != row.room_id:
+            await self._follow(row, home)
+            return
         found = await self._outbox.parts(row.id)
         if not self._may_read(row, self._client.room(row.room_id)):
             await self._keep_back(row, begun=await self._has_begun(row, found))
@@ -192,6 +196,28 @@ class Sender:
             if not part.sent and row.reacts_to is not None:
                 return  # what came in meanwhile goes before the next sign
 
+    def _home(self, row: Outgoing) -> str:
+        """Where it belongs by now; a sign stays with what it is on."""
+        return row.room_id if row.reacts_to else self._client.moves.home(row.room_id)
+
+    async def _follow(self, row: Outgoing, home: str) -> None:
+        """Say it in the room that follows, but what is in the old one already (F-013)."""
+        for part in await self._outbox.parts(row.id):
+            if part.sent or not part.attempts:
+                continue
+            try:
+                event_id = await self._find(row.room_id, part)
+            except SendRefused as error:  # nobody lets us look: saying it again might double it
+                await self._outbox.stuck(row.id, str(error))
+                return
+            if event_id is not None:
+                await self._outbox.sent(part, event_id)
+        events = await asyncio.to_thread(events_of, replace(row, room_id=home))
+        async with self._database.transaction() as tx:
+            await self._outbox.follow(tx, row.id, home, events)
+        log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
+        self.wake()
+
     def _may_read(self, row: Outgoing, view: RoomView) -> bool:
         """Whether nobody else than whom it was made for can read it in its room now (F-002)."""
         account, policy = self._client.account, self._policy
@@ -200,7 +226,10 @@ class Sender:
     async def _has_begun(self, row: Outgoing, found: Sequence[Part]) -> bool:
         """Whether anything of it is in its room. Raises: HomeserverUnavailable when that cannot be told."""
         tried = [part for part in found if part.attempts and not part.sent]
-        there = [await self._find(row.room_id, part) for part in tried]
+        try:
+            there = [await self._find(row.room_id, part) for part in tried]
+        except SendRefused:  # we are out of the room: nobody lets us look
+            return True
         return any(part.sent for part in found) or any(there)
 
     async def _keep_back(self, row: Outgoing, *, begun: bool) -> None:
@@ -257,7 +286,7 @@ class Sender:
                 encrypted = row.room_id in await self._known.encrypted()
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
-                if not self._may_read(row, view):
+                if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,

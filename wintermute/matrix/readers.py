@@ -1,6 +1,6 @@
 """Why a chat that looks like one of two is not: said once, when somebody speaks there (F-014)."""
 
-from wintermute.matrix.inbox import RoomView
+from wintermute.matrix.inbox import Policy, RoomView
 from wintermute.matrix.trust import harmless_id
 
 READERS = frozenset({"m.room.member", "m.room.join_rules", "m.room.history_visibility"})
@@ -13,7 +13,20 @@ ONLY_MENTIONED = ", and I answer only messages that mention me"
 MOST_NAMES = 3
 
 
-def not_private(room: RoomView, us: str, person: str) -> str:
+def not_private(room: RoomView, us: str, person: str, policy: Policy, *, was: bool) -> str:
+    """What to tell a person who speaks in a room that they may think is theirs alone; "" nothing.
+
+    `was`: it has been that.
+    """
+    why = _reason(room, us, person)
+    alone = room.members.keys() == {us, person} and not room.invited
+    if person not in policy.allowed or not why or not (was or alone):
+        return ""
+    mention = ONLY_MENTIONED if policy.mention_in_groups else ""
+    return NOT_PRIVATE.format(why=why, mention=mention)
+
+
+def _reason(room: RoomView, us: str, person: str) -> str:
     """Who or what makes a room more than a chat with one person; "" when nothing does."""
     others = sorted(room.readers - {us, person})
     names = ", ".join(f"`{harmless_id(user, 'somebody')}`" for user in others[:MOST_NAMES])

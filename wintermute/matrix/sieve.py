@@ -14,6 +14,7 @@ from wintermute.messages import Json
 
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
+CREATION = "m.room.create"
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
 VERIFICATION = "m.key.verification."
 """How the types of a verification's messages begin."""
@@ -28,8 +29,9 @@ STEPS = frozenset({"ready", "start", "accept", "key", "mac", "done", "cancel"})
 class RoomBatch:
     """What a sync says of a room we are in. `limited`: there is more before `events`.
 
-    `join_rule` and `history`: who may come in and who may read, "" what is neither known nor text;
-    None: nothing new.
+    `join_rule` and `history`: who may come in and who may read; `successor` and `predecessor`: the
+    room that follows by its tombstone, and the one it follows by its creation. "": what is neither
+    known nor text; None: nothing new.
     """
 
     room_id: str
@@ -39,6 +41,22 @@ class RoomBatch:
     encryption: bool
     join_rule: str | None = None
     history: str | None = None
+    successor: str | None = None
+    predecessor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoomEvents:
+    """What is new in one room, oldest first.
+
+    `invited`: an invitation is not settled yet. `retry`: what was refused here may work now.
+    """
+
+    room_id: str
+    events: tuple[Json, ...]
+    encryption: bool
+    invited: bool
+    retry: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +266,8 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         history=_said(
             [*state, *events], "m.room.history_visibility", "history_visibility", "shared"
         ),
+        successor=_successor([*state, *events]),
+        predecessor=_predecessor([*state, *events]),
     )
     known = [event for event in map(_state_for_nio, [*state, *events]) if event]
     return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
@@ -264,6 +284,21 @@ def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | No
         return None
     value = found[-1].get(key, default)
     return value if isinstance(value, str) else ""
+
+
+def _successor(events: Iterable[Json]) -> str | None:
+    """The room that the newest tombstone names."""
+    named = _said(events, "m.room.tombstone", "replacement_room", "")
+    return named if named is None or _is_name(named) else ""
+
+
+def _predecessor(events: Iterable[Json]) -> str | None:
+    """The room that a room was made to follow: only its first event can say so."""
+    found = [e["content"] for e in events if e["type"] == CREATION and e.get("state_key") == ""]
+    if not found:
+        return None
+    named = _dict(found[0].get("predecessor")).get("room_id")
+    return named if isinstance(named, str) and _is_name(named) else ""
 
 
 def _is_event(event: Json) -> bool:

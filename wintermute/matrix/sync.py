@@ -17,8 +17,8 @@ from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import invited_in, since_invitation
-from wintermute.matrix.intake import Intake, RoomEvents
-from wintermute.matrix.sieve import RoomBatch
+from wintermute.matrix.intake import Intake
+from wintermute.matrix.sieve import RoomBatch, RoomEvents
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)

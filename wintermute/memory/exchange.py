@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from itertools import islice
@@ -61,12 +61,15 @@ class Import:
         changes: ChangeSets,
         owner_scope: str,
         timezone: tzinfo,
+        named: Callable[[str], str] = str,
     ) -> None:
+        """`named`: the name by which a scope is known here."""
         self._database = database
         self._facts = facts
         self._changes = changes
         self._owner_scope = owner_scope
         self._timezone = timezone
+        self._named = named
 
     async def run(self, lines: Iterable[str | bytes], why: Reason) -> Imported:
         """Take every good line; all of it is one change set. Lines are read as they are needed."""
@@ -122,7 +125,7 @@ class Import:
         if source not in SOURCES:
             raise _Problem(f'"source" is none of {", ".join(SOURCES)}')
         return NewFact(
-            scope=scope,
+            scope=self._named(scope),
             text=entry(text, SHORTEST, LONGEST),
             source=source,
             speaker=_name(values, "speaker"),

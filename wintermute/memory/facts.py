@@ -174,6 +174,17 @@ class Facts:
             set_id=await self._changes.record(tx, why, changes) if changes else None,
         )
 
+    async def rename(self, tx: Transaction, why: Reason, was: str) -> None:
+        """What is remembered under a name that a scope no longer has belongs to `why.scope`."""
+        old = await self.live(was, tx)
+        if not old:
+            return
+        taken = await self.take(tx, [_renamed(fact, why.scope) for fact in old])
+        heirs = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
+        gone = await self.lay_down(tx, was, list(heirs), why.cause, heirs)
+        changes = [done.change for done in taken if done.change]
+        await self._changes.record(tx, why, [*changes, *retirements(gone)])
+
     # Writing, for callers that put the changes on record themselves
 
     async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[Taken]:
@@ -362,6 +373,18 @@ class Facts:
             " WHERE scope = ? AND exported = (valid_to IS NOT NULL)",
             (scope,),
         )
+
+
+def _renamed(fact: Fact, scope: str) -> NewFact:
+    return NewFact(
+        scope,
+        fact.text,
+        fact.source,
+        fact.speaker,
+        fact.origins,
+        at=fact.created_at,
+        valid_from=fact.valid_from,
+    )
 
 
 def _lines(rows: Iterable[db.Row]) -> list[Row]:

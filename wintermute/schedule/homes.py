@@ -4,24 +4,29 @@ from wintermute.commands.stores import Stores
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
+from wintermute.messages import PERSON
 from wintermute.tasks.records import EVERYWHERE
 
 
 class Homes:
     """The conversations in which tasks may be said, looked up once per transaction (T-013, T-014)."""
 
-    def __init__(self, stores: Stores, gone: frozenset[str], speaker: Speaker) -> None:
-        """`gone`: rooms that we have left."""
+    def __init__(
+        self, stores: Stores, gone: frozenset[str], barred: frozenset[str], speaker: Speaker
+    ) -> None:
+        """`gone`: rooms that we have left or that are over; `barred`: just for what was made there."""
         self._conversations = stores.conversations
         self._owner_scope = stores.owner_scope
         self._gone = gone
+        self._barred = barred
         self._speaker = speaker
         self._known: dict[tuple[str, str | None], Conversation | None] = {}
 
     @classmethod
     async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Homes":
         """As things are in this transaction."""
-        return cls(stores, await stores.known.gone(tx), speaker)
+        barred = (await stores.known.moves(tx)).barred
+        return cls(stores, await stores.known.gone(tx), barred, speaker)
 
     async def of(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         """The conversation in which a task is said now; None: there is none."""
@@ -37,7 +42,12 @@ class Homes:
             scope = self._owner_scope if scope == EVERYWHERE else scope
             found = await self._conversations.homes(tx, scope, made_in)
         fits = self._speaker.fits
-        open_ = (each for each in found if each.room_id not in self._gone)
+        open_ = (
+            each
+            for each in found
+            if each.room_id not in self._gone
+            and (each.room_id not in self._barred or each.id == made_in)
+        )
         home = next((each for each in open_ if fits(each.room_id, each.scope)), None)
         return home or await self._opened(tx, scope)
 
@@ -46,7 +56,9 @@ class Homes:
         room_id = self._speaker.room_for(scope)
         if room_id is None or room_id in self._gone:
             return None
-        if scope == f"room:{room_id}" and (held := await self._conversations.of_room(tx, room_id)):
+        if not scope.startswith(PERSON) and (
+            held := await self._conversations.of_room(tx, room_id)
+        ):
             return held  # a group of two by now: what they talk about is not begun anew by this
         conversation_id = await self._conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)

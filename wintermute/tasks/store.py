@@ -337,6 +337,15 @@ class Tasks:
         await self._write(tx, after, self._clock.now(), starts=_starts(before, after))
         return True
 
+    async def rename(self, tx: Transaction, was: str, scope: str) -> None:
+        """A scope has another name by now."""
+        await tx.execute("UPDATE tasks SET scope = ? WHERE scope = ?", (scope, was))
+
+    async def made_in(self, tx: Transaction, was: str, conversation_id: str) -> None:
+        """What was asked for in one conversation is said in another from now on."""
+        query = "UPDATE tasks SET conversation_id = ? WHERE conversation_id = ?"
+        await tx.execute(query, (conversation_id, was))
+
     async def _move(
         self,
         tx: Transaction,

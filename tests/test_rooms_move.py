@@ -1,0 +1,336 @@
+"""A room is upgraded: what lived in it lives in the room that follows, and nobody else takes it.
+
+People upgrade rooms here as their clients do; only what a stranger or a broken client would write is
+made by hand.
+"""
+
+import asyncio
+import json
+import sqlite3  # noqa: TID251  a database of earlier, made with another library than the program's
+
+import pytest
+
+from tests.test_promises_at_the_door import heard, planning, said, say, told
+from tests.test_scopes_at_the_door import FACT, REMEMBER, acting, ask, asked
+from tests.world.model import ModelServer, Slow, Text
+from tests.world.proxy import Answer, Proxy, pass_before
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
+from wintermute.db.database import shipped_migrations
+from wintermute.db.migrate import migrate
+from wintermute.matrix.moves import IN_CLEAR
+from wintermute.schedule.words import REMINDER
+
+WATER = f"{REMINDER}water"
+
+
+@pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_what_a_group_knows_and_was_promised_goes_on_in_the_room_that_follows(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+) -> None:
+    """F-013, X-030: memories, tasks, reminders and the talk; the shell knows it by either room."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben, encrypted=encrypted)
+    remembers, plans = acting(remember=REMEMBER), planning(6)
+    model.keyed(lambda seen: plans(seen) or remembers(seen))
+    await ask(ann, club, daemon, "remember it")
+    await ask(ann, club, daemon, "/remind daily 09:00 tea")
+    await ask(ann, club, daemon, "plan water")
+    new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
+    await ann.wait_joined(new, daemon.user_id)
+    await ben.join(new)
+    assert (await told(ann, new, daemon, WATER)).encrypted == encrypted
+    assert FACT in await ask(ben, new, daemon, "/memory")
+    assert "tea" in await ask(ann, new, daemon, "/tasks")
+    await ask(ann, new, daemon, "hello")
+    assert (FACT in asked(model), "remember it" in asked(model)) == (True, True)
+    await daemon.restart()
+    await ask(ann, new, daemon, "hello again")
+    assert "remember it" in asked(model)
+    assert not [text for text in said(ann, club, daemon) if "water" in text and REMINDER in text]
+    assert said(ann, new, daemon).count(WATER) == 1
+    for name in (club, new):
+        listed = await daemon.command("memory", "list", "--scope", f"room:{name}")
+        tasks = await daemon.command("task", "list", "--scope", f"room:{name}")
+        assert (FACT in listed[1], "tea" in tasks[1]) == (True, True)
+    [scope] = {row["scope"] for row in daemon.rows("SELECT scope FROM facts")}
+    assert scope == f"room:{club}"
+
+
+@pytest.mark.slow
+async def test_memories_go_out_and_in_by_the_name_of_either_room(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013, M-067, M-068: the name of a scope stays, whichever room it lives in."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben)
+    new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
+    await ann.wait_joined(new, daemon.user_id)
+    await ben.join(new)
+    await ask(ann, new, daemon, "/help")
+    lines = [{"text": f"Rex is {n}", "scope": f"room:{room}"} for n, room in enumerate((club, new))]
+    file = daemon.config.parent / "in.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert (await daemon.command("memory", "import", str(file)))[0] == 0
+    _, out = await daemon.command("memory", "export", "-", "--scope", f"room:{new}")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(each["text"], each["scope"]) for each in found] == [
+        (f"Rex is {n}", f"room:{club}") for n in range(2)
+    ]
+    assert "Rex is 1" in await ask(ann, new, daemon, "/memory")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+) -> None:
+    """F-013: its reminder is said once, in the new room, and what was asked in the old one too."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    model.keyed(planning(3))
+    await ann.send(chat, "plan water")
+    await heard(ann, chat, daemon, "it gave: ")
+    assert await daemon.stop() == 0
+    await ann.send(chat, "what did I ask for?")
+    new = await upgrade(ann, chat, invite=[daemon.user_id])
+    await daemon.start()
+    await ann.wait_joined(new, daemon.user_id)
+    await told(ann, new, daemon, WATER)
+    await ask(ann, new, daemon, "hello")
+    assert "plan water" in asked(model)
+    bodies = [*said(ann, chat, daemon), *said(ann, new, daemon)]
+    assert len([text for text in bodies if text.startswith(WATER)]) == 1
+    assert [text for text in said(ann, new, daemon) if text.startswith(WATER)]
+    assert len([text for text in bodies if text == "echo: what did I ask for?"]) == 1
+
+
+@pytest.mark.slow
+async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_one_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+) -> None:
+    """F-013, X-030, X-013: refused for good, under way, and said although nobody told us so."""
+    ann, ben, release = await person("ann"), await person("ben"), asyncio.Event()
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben)
+    model.script(Text("in the old room"), Text("refused"), Slow(release, Text("under way")))
+    proxy.after = lambda request, status, body: (
+        Answer(500, {}) if request.method == "PUT" and "/send/" in request.path else None
+    )
+    await say(ann, club, daemon, "one")
+    await ann.wait_for(club, lambda m: m.body == "in the old room")
+    await daemon.kill()
+    proxy.after = lambda request, status, body: None
+    proxy.before = lambda request: (
+        Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"})
+        if request.method == "PUT" and "/send/" in request.path
+        else None
+    )
+    await say(ann, club, daemon, "two")
+    await say(ann, club, daemon, "three")
+    await daemon.start()
+    await model.request_arrived(3)
+    await daemon.until(lambda: sum("send refused" in line for line in daemon.log) == 2)
+    status = (await daemon.command("status"))[1]
+    assert f"2 in {club}: " in status
+    new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
+    proxy.before = pass_before
+    await daemon.logged("room moved")
+    release.set()
+    await ann.wait_for(new, lambda m: m.body == "under way")
+    await ann.wait_for(new, lambda m: m.body == "refused")
+    await ask(ann, new, daemon, "/help")
+    bodies = [*said(ann, club, daemon), *said(ann, new, daemon)]
+    assert sorted(bodies)[-3:] == ["in the old room", "refused", "under way"]
+
+
+@pytest.mark.slow
+async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013: it is held, and told there and in the status, until that room is encrypted too."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    model.keyed(planning(4))
+    await ann.send(chat, "plan water")
+    await heard(ann, chat, daemon, "it gave: ")
+    new = await follower(ann, chat, [daemon.user_id])
+    await bury(ann, chat, new)
+    await ann.wait_joined(new, daemon.user_id)
+    await ann.wait_for(new, lambda m: m.body == IN_CLEAR)
+    await daemon.logged("no room for what is due")
+    assert f"{new} follows the encrypted {chat} in clear" in (await daemon.command("status"))[1]
+    await daemon.restart()
+    assert said(ann, new, daemon) == [IN_CLEAR]
+    await put_state(ann, new, "m.room.encryption", ENCRYPTION)
+    reminder = await told(ann, new, daemon, WATER, within=45)
+    assert reminder.encrypted
+    assert said(ann, new, daemon).count(IN_CLEAR) == 1
+    assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]
+
+
+async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013, X-001: one side says so and the other does not; or a stranger is who asks us in."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    club = await room(ann, daemon, eve)
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ann, club, daemon, "remember it")
+    claimed = await follower(eve, club, [daemon.user_id, ann.user_id])
+    await ann.join(claimed)
+    taken = await follower(ann, "!nowhere:example.org", [daemon.user_id, eve.user_id])
+    await bury(ann, club, taken)
+    await ann.wait_joined(taken, daemon.user_id)
+    assert await ask(ann, taken, daemon, "/memory") == "I remember nothing here yet."
+    assert daemon.user_id not in ann.members(claimed)
+    await bury(ann, club, claimed)
+    await ask(ann, taken, daemon, "/help")
+    assert daemon.rows("SELECT room_id FROM conversations WHERE scope = ?", f"room:{club}") == [
+        {"room_id": club}
+    ]
+    assert FACT in await ask(ann, club, daemon, "/memory")
+
+
+@pytest.mark.slow
+async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_into_the_next(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013, X-030: clients hide the old room; what is due waits, named in the status."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(planning(3))
+    await ann.send(chat, "plan water")
+    await heard(ann, chat, daemon, "it gave: ")
+    new = await upgrade(ann, chat)
+    await daemon.logged("no room for what is due")
+    assert f"{chat} gave way to {new}, where I am not" in (await daemon.command("status"))[1]
+    await ann.invite(new, daemon.user_id)
+    await told(ann, new, daemon, WATER)
+    assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]
+    assert "gave way" not in (await daemon.command("status"))[1]
+
+
+MOVED = ["executing", "UPDATE rooms SET moved_to"]
+KILLS = (
+    [MOVED],
+    [MOVED, ["operation", "UPDATE conversations SET room_id"]],
+    [MOVED, ["executing", "COMMIT"]],
+    [MOVED, ["operation", "COMMIT"]],
+)
+
+
+@pytest.mark.slow
+async def test_a_kill_around_the_move_loses_and_doubles_nothing(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013, DESIGN 3: it dies before, in the middle, and right after the one transaction."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await ask(ann, chat, daemon, "first")
+    await ask(ann, chat, daemon, "/remind daily 09:00 tea")
+    await daemon.stop()
+    new = await upgrade(ann, chat, invite=[daemon.user_id])
+    await daemon.start({"logger": "aiosqlite", "steps": [MOVED]}, ready=False)
+    assert await daemon.ended() < 0
+    await ann.wait_joined(new, daemon.user_id)
+    for steps in KILLS:
+        await daemon.start({"logger": "aiosqlite", "steps": steps}, ready=False)
+        assert await daemon.ended() < 0
+    await daemon.start()
+    await ann.send(new, "second")
+    await ann.wait_for(new, lambda m: m.body == "echo: second")
+    assert "first" in asked(model)
+    assert "tea" in await ask(ann, new, daemon, "/tasks")
+    assert daemon.rows("SELECT count(*) AS n FROM conversations WHERE room_id = ?", new) == [
+        {"n": 1}
+    ]
+
+
+@pytest.mark.slow
+async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013: who made the room and the tombstone by hand spoke there in between."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben)
+    model.keyed(acting(remember=REMEMBER))
+    await ask(ann, club, daemon, "in the old one")
+    await ask(ann, club, daemon, "/remind daily 09:00 tea")
+    new = await follower(ann, club, [daemon.user_id, ben.user_id])
+    await ann.wait_joined(new, daemon.user_id)
+    await ben.join(new)
+    await ask(ann, new, daemon, "remember it")
+    await ask(ann, new, daemon, "/remind daily 10:00 biscuits")
+    await bury(ann, club, new)
+    await daemon.logged("room moved")
+    assert FACT in await ask(ann, new, daemon, "/memory")
+    tasks = await ask(ann, new, daemon, "/tasks")
+    assert ("tea" in tasks, "biscuits" in tasks) == (True, True)
+    await ask(ann, new, daemon, "hello")
+    assert (FACT in asked(model), "in the old one" in asked(model)) == (True, True)
+    assert {row["scope"] for row in daemon.rows("SELECT scope FROM tasks")} == {f"room:{club}"}
+
+
+async def test_a_tombstone_that_makes_no_sense_changes_nothing(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013: of no text, of no room, one after the other; and a circle."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben)
+    await ask(ann, club, daemon, "first")
+    other = await follower(ann, club, [daemon.user_id])
+    await ann.wait_joined(other, daemon.user_id)
+    for successor in (7, None, ["x"], "", "!nowhere", "x" * 300, "!a\nb"):
+        await bury(ann, club, successor)
+    await bury(ann, other, club)
+    await bury(ann, club, "!nowhere")
+    await ask(ann, club, daemon, "second")
+    assert "first" in asked(model)
+    await daemon.restart()
+    await ask(ann, club, daemon, "third")
+    assert "second" in asked(model)
+    assert not [line for line in daemon.log if "room moved" in line or "Traceback" in line]
+
+
+OF_SCHEMA_6 = (
+    "INSERT INTO conversations (id, kind, room_id, scope, created_at) VALUES ('c', 'room', ?1, ?2, ?3)",
+    "INSERT INTO branches (id, conversation_id, reason, created_at, scope) VALUES ('b', 'c', 'start', ?3, ?2)",
+    "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, created_at, changed_at)"
+    " VALUES ('task_1', ?2, 'c', 'tea ' || ?1, 5, 'active', ?3, ?3)",
+    "INSERT INTO facts (id, scope, text, key, source, created_at, stored_at, valid_from)"
+    " VALUES ('fact_1', ?2, 'Rex barks', 'rex barks', 'user_explicit', ?3, ?3, ?3)",
+)
+
+
+@pytest.mark.slow
+async def test_an_upgrade_from_before_this_was_known_is_made_good(
+    person: NewPerson, bot: NewBot, model: ModelServer
+) -> None:
+    """F-013: a database of schema 6, in which scopes were rooms; the tombstone is in the room still."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, start=False, matrix={"allowed_users": [ben.user_id]})
+    club = await ann.create_room([daemon.user_id, ben.user_id], direct=False)
+    new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
+    path = daemon.data / "wintermute.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, path, [step for step in shipped_migrations() if step.number <= 6])
+    for step in OF_SCHEMA_6:
+        connection.execute(step, (club, f"room:{club}", "2026-05-04T12:00:00.000000+00:00"))
+    connection.close()
+    await daemon.start()
+    await ann.wait_joined(new, daemon.user_id)
+    await ben.join(new)
+    await daemon.logged("room moved")
+    assert "Rex barks" in await ask(ann, new, daemon, "/memory")
+    assert f"tea {club}" in await ask(ann, new, daemon, "/tasks")
+    assert daemon.rows("SELECT id FROM conversations WHERE room_id = ?", new) == [{"id": "c"}]
