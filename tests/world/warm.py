@@ -37,7 +37,7 @@ from tests.world.launch import begin
 Json = dict[str, Any]
 ROOT = Path(__file__).parent.parent.parent
 LAZY = (
-    *("openai", "openai.resources.chat.completions.completions", "openai.lib.streaming.chat"),
+    "openai",
     *("httpcore2", "truststore", "anyio._backends._asyncio", "anyio.streams.tls"),
     *("concurrent.futures.thread", "prompt_toolkit", "icalendar"),
 )

@@ -1,7 +1,7 @@
 """The only module that imports openai. Slow to import, so `backend` loads it with the first call."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import httpx2
 import openai
@@ -11,6 +11,9 @@ from wintermute.llm.failures import Outage, Refused, of_status
 from wintermute.messages import Json
 
 LONGEST_CONNECT = 15.0
+LEFT_ALONE = "x-stainless-raw-response"
+STREAMED: openai.RequestOptions = {"headers": {LEFT_ALONE: "stream"}}
+"""How the library is told to leave an answer alone, and to hand on its bytes as they come."""
 OUR_HEADERS = frozenset(
     {
         "accept",
@@ -21,7 +24,7 @@ OUR_HEADERS = frozenset(
         "content-type",
         "host",
         "user-agent",
-        "x-stainless-raw-response",  # how the library tells itself to leave the answer alone
+        LEFT_ALONE,
     }
 )
 
@@ -56,14 +59,15 @@ class Client:
     @asynccontextmanager
     async def opened(self, body: Json) -> AsyncIterator[AsyncIterator[bytes]]:
         """The bytes of one answer as they come. Failures of the library become ours."""
-        create = self._openai.chat.completions.with_streaming_response.create
         host = self._openai.base_url.netloc.decode("ascii", "replace")
-        # As they are: walking them by its types takes the library longer than all else together.
-        large = {key: body[key] for key in ("messages", "tools") if key in body}
-        small = {key: body[key] for key in body.keys() - large.keys()}
         try:
-            async with create(**small, messages=(), extra_body=large) as response:
-                yield response.iter_bytes()
+            # Not `chat.completions.create`: that takes 1.4 MB, and walking a conversation by its
+            # types takes the library longer than all else together.
+            response = await self._openai.post(
+                "/chat/completions", cast_to=httpx2.Response, body=body, options=STREAMED
+            )
+            async with aclosing(response):
+                yield response.aiter_bytes()
         except openai.APIStatusError as error:
             # Here, for what is quoted of it is cut, and half a secret would not be recognised.
             text, headers = self._redact(error.response.text), error.response.headers
