@@ -18,7 +18,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import distribution, requires
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from tests import bench_loop, bench_promises, bench_prompt
 from tests.world.bot import Bot, write_settings
@@ -205,7 +208,10 @@ class Bench:
 
 
 class private_environment:  # noqa: N801  used as a block
-    """A copy of this interpreter and its packages that no other process maps."""
+    """A copy of this interpreter and of what runs with the program; no other process maps it.
+
+    What only the demo and the tests need is left out: some of it is used when it is there (cffi).
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -214,13 +220,31 @@ class private_environment:  # noqa: N801  used as a block
         subprocess.run(
             [sys.executable, "-m", "venv", "--copies", "--without-pip", self._folder], check=True
         )
-        ours = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
         theirs = next(self._folder.glob("lib/python3*/site-packages"))
-        shutil.copytree(ours, theirs, dirs_exist_ok=True)
+        for name in runtime_packages():
+            for file in distribution(name).files or ():
+                if ".." not in file.parts and (source := Path(str(file.locate()))).is_file():
+                    (theirs / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(source, theirs / file)  # with its time, or it is compiled anew
         return str(self._folder / "bin" / "python")
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._folder)
+
+
+def runtime_packages() -> set[str]:
+    """The names of the program's own distribution and of all that it needs."""
+    found: set[str] = set()
+    wanted = [Requirement("wintermute")]
+    while wanted:
+        package = wanted.pop()
+        found.add(package.name)
+        for line in requires(package.name) or ():
+            needed = Requirement(line)
+            extras = [{"extra": extra} for extra in ("", *package.extras)]
+            if needed.marker is None or any(map(needed.marker.evaluate, extras)):
+                wanted += [] if needed.name in found else [needed]
+    return found
 
 
 def pss(pid: int) -> float:
