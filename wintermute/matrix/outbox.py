@@ -235,13 +235,13 @@ class Sender:
     async def _keep_back(self, row: Outgoing, *, begun: bool) -> None:
         """Say it where it may be said, or keep it until it may; its room hears that, once.
 
-        What has `begun` goes on in its own room only. What was due looks for a room by itself.
+        What has `begun` goes on in its own room only. A reminder looks for a room by itself.
         """
         log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
         async with self._database.transaction() as tx:
             other = (
                 None
-                if begun or row.kind == "event"
+                if begun or row.late is not None
                 else self._client.room_for(row.meant_for, self._policy)
             )
             if other is None:
