@@ -24,6 +24,7 @@ from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
@@ -130,7 +131,8 @@ class Sending:
             await client.join(room)
             await client.sync(None, full_state=True, wait_s=0)
             await client.upkeep()
-            sender = Sender(client, outbox, known, clock, NOBODY)
+            copies = Copies(client, database, clock, new_id)
+            sender = Sender(client, outbox, known, copies, clock, NOBODY)
             running = group.create_task(sender.run())
             yield Post(database, clock, client, outbox, conversations, sender)
             running.cancel()

@@ -32,7 +32,7 @@ from wintermute.delegation.delegation import Delegation
 from wintermute.delegation.ending import Ending
 from wintermute.delegation.means import Bounds
 from wintermute.delegation.telling import Words
-from wintermute.errors import HomeserverUnavailable, WintermuteError
+from wintermute.errors import DeviceSpent, HomeserverUnavailable, WintermuteError
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
 from wintermute.ids import NewId, new_id
@@ -40,9 +40,10 @@ from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.login import logged_in
+from wintermute.matrix.login import logged_in, successor
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.session import Session
@@ -111,7 +112,7 @@ class Wintermute:
     async def run(self, leaving: asyncio.Event, ready: Callable[[], None]) -> None:
         """Work until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
-            works = [*self.door.parts(), self.answering.run(), self.expiry.run()]
+            works = [*self.door.parts(), self._answer(), self.expiry.run()]
             works += [self._send(ready), self._keep()]
             parts = [group.create_task(work) for work in works]
             await leaving.wait()
@@ -119,6 +120,11 @@ class Wintermute:
             await self.door.sender.drain(DRAIN_SECONDS)
             for part in parts:
                 part.cancel()
+
+    async def _answer(self) -> None:
+        """What waits may have been answered by a run that our data know nothing of (F-009)."""
+        await self.door.sync.caught_up.wait()
+        await self.answering.run()
 
     async def _send(self, ready: Callable[[], None]) -> None:
         """Nothing is sent before it is known who is in the rooms and which are encrypted."""
@@ -155,6 +161,18 @@ async def run_daemon(
 
 
 async def _served(config: Config, orders: Orders, outside: Outside) -> Exception | None:
+    """Work until told to leave; what ended it otherwise. A device may have to give way to another."""
+    problem = await _worked(config, orders, outside)
+    while isinstance(problem, DeviceSpent) and not orders.leaving.is_set():
+        try:
+            await successor(config.matrix, config.data_dir / "matrix")
+        except WintermuteError as error:
+            return error
+        problem = await _worked(config, orders, outside)
+    return problem
+
+
+async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
     problems: list[Exception] = []
     try:
@@ -215,8 +233,7 @@ async def open_wintermute(
         models = _models(config, database, redact, outside)
         try:
             stores = _stores(config, database, outside, redact)
-            pulse = outside.supervisor.pulse
-            yield await _built(config, session, clock, stores, client, models, texts, redact, pulse)
+            yield await _built(config, session, outside, stores, client, models, texts, redact)
         finally:
             await models.aclose()
 
@@ -224,17 +241,18 @@ async def open_wintermute(
 async def _built(
     config: Config,
     session: Session,
-    clock: Clock,
+    outside: Outside,
     stores: Stores,
     client: MatrixClient,
     models: Models,
     texts: Texts,
     redact: Redaction,
-    pulse: Callable[[], None],
 ) -> Wintermute:
+    clock, pulse = outside.clock, outside.supervisor.pulse
     await stores.health.note("casts", "ok", "no internal error since the start")
     policy = _policy(config)
-    sender = Sender(client, stores.outbox, stores.known, clock, policy)
+    copies = Copies(client, stores.database, clock, outside.new_id)
+    sender = Sender(client, stores.outbox, stores.known, copies, clock, policy)
     speaker = MatrixSpeaker(client, sender, policy)
     verifications = Verifications(client, stores, policy, clock)
     answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
@@ -246,6 +264,7 @@ async def _built(
         speaker,
         sender,
         verifications,
+        copies,
         answering.rooms.wake,
         pulse,
         (clock, Attempts(clock, pulse)),

@@ -3,7 +3,9 @@
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
-│   └── LoginRefused            the homeserver does not accept our token or password
+│   ├── LoginRefused            the homeserver does not accept our token or password
+│   └── AnotherCopyRuns         two daemons use copies of one data folder with one device
+├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── DiskFull                    no room for what has to be kept: nothing is half written
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
@@ -41,6 +43,14 @@ class DatabaseUnusable(ConfigurationError):
 
 class LoginRefused(ConfigurationError):
     """The homeserver does not know our token, or refuses user or password."""
+
+
+class AnotherCopyRuns(ConfigurationError):
+    """Somebody else speaks as our device with our keys (F-009)."""
+
+
+class DeviceSpent(WintermuteError):
+    """The homeserver takes no new encryption keys of this device."""
 
 
 class DiskFull(WintermuteError):

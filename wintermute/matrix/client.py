@@ -6,6 +6,7 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -35,12 +36,14 @@ from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, HomeserverUnavailable, SendRefused
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
+from wintermute.matrix.epochs import EPOCH, Epochs, newest_in
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, RoomView
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
+from wintermute.matrix.renewal import inherit
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sessions import Opened, Sessions, bound, take
@@ -50,10 +53,11 @@ from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
 
-SYNC_FILTER = (
-    '{"presence":{"not_types":["*"]},"account_data":{"not_types":["*"]},"room":{"timeline":{"limit":100},'
-    '"ephemeral":{"not_types":["*"]},"account_data":{"not_types":["*"]}}}'
-)
+NOTHING = {"not_types": ["*"]}
+SYNC_FILTER = {
+    "presence": NOTHING,
+    "room": {"timeline": {"limit": 100}, "ephemeral": NOTHING, "account_data": NOTHING},
+}
 TYPING_MS = 30_000
 DEVICES_SECONDS = 10.0
 
@@ -67,6 +71,7 @@ class MatrixClient:
         self._sessions = Sessions(nio)
         self.account = account
         self.marks = marks
+        self.epochs = Epochs(nio)
         self.people = keys.people
 
     @property
@@ -136,7 +141,11 @@ class MatrixClient:
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
-        query: dict[str, Any] = {"filter": SYNC_FILTER, "timeout": int(wait_s * 1000)}
+        wanted = SYNC_FILTER | {"account_data": {"types": [EPOCH + self.account.device_id]}}
+        query: dict[str, Any] = {
+            "filter": json.dumps(wanted, separators=(",", ":")),
+            "timeout": int(wait_s * 1000),
+        }
         if since:
             query["since"] = since
         if full_state:
@@ -144,7 +153,8 @@ class MatrixClient:
         target = f"{path('sync')}?{urlencode(query)}"
         # A long poll notices a silent network soon; a catch-up may take the homeserver its time.
         seconds = wait_s + 10 if wait_s and not full_state else 60
-        batch = sift(await call(self._nio, "GET", target, seconds=seconds))
+        raw = await call(self._nio, "GET", target, seconds=seconds)
+        batch = sift(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         response = SyncResponse.from_dict(batch.for_nio)
@@ -152,9 +162,11 @@ class MatrixClient:
             raise HomeserverUnavailable("the homeserver's sync cannot be read")
         await self._nio.receive_response(response)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
+        epoch = newest_in(raw, self.account.device_id)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
         malformed = batch.malformed + self._keys.take_dropped()
-        return replace(batch, malformed=malformed, owners=await self._owners(keys))
+        owners = await self._owners(keys)
+        return replace(batch, malformed=malformed, owners=owners, epoch=epoch)
 
     async def _owners(
         self, keys: Sequence[RoomKeyEvent]
@@ -252,6 +264,11 @@ class MatrixClient:
         """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""
         view = self.room(room_id)
         return any(map(self.people.is_changed, (*view.members, *view.invited)))
+
+    def renew_keys(self) -> None:
+        """The keys here are an earlier copy: begin all sessions anew, and say nothing before."""
+        if self._nio.olm is not None:
+            self._keys.renewal.begin()
 
     async def upkeep(self) -> None:
         """What encryption wants done after each sync: upload, query and claim keys, to-device."""
@@ -359,6 +376,7 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
     if problem is None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)
+            inherit(nio, session)
         except (PeeweeException, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
     if problem is not None:

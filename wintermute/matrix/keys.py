@@ -29,6 +29,7 @@ from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_keys
 from wintermute.matrix.http import call, path
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
+from wintermute.matrix.renewal import Renewal
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sessions import known
 from wintermute.matrix.sieve import counts, members
@@ -42,6 +43,8 @@ UPLOAD_AGAIN_SECONDS = 3600.0
 CLAIM_AGAIN_SECONDS = 60.0
 """After a device had no one-time key left to begin a session with."""
 DEVICES_A_REQUEST = 20
+MOST_COLLISIONS = 40
+"""Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
 T = TypeVar("T")
 MEGOLM = "m.megolm.v1.aes-sha2"
 
@@ -87,6 +90,7 @@ class Keys:
         self._dropped = 0
         self.people = people
         self.identity = identity
+        self.renewal = Renewal(nio, lambda: self._upload(MOST_COLLISIONS))
         self.trouble = ""
         """Why the homeserver refuses our keys, for the status; empty when it does not."""
 
@@ -112,6 +116,7 @@ class Keys:
         """What is to be done after each sync."""
         if self._nio.olm is None:
             return
+        await self.renewal.run()
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
         self._nio.olm.users_for_key_query |= self._watched & self._followed
@@ -149,6 +154,8 @@ class Keys:
         which goes to the devices of changed identities too; whoever asks ends it after one message.
         """
         nio, room = self._nio, self._nio.rooms[room_id]
+        if self.renewal.is_due:
+            raise HomeserverUnavailable("our keys are an earlier copy and are replaced first")
         if not room.members_synced:
             answer = await call(nio, "GET", path("rooms", room_id, "joined_members"))
             joined = [RoomMember(user, name, None) for user, name in members(answer).items()]
@@ -238,8 +245,8 @@ class Keys:
         return self._without_session(missing)
 
     def _without_session(self, devices: Collection[Device]) -> set[Device]:
-        sessions = self._nio.olm.session_store
-        return {device for device in devices if not sessions.get(device.curve25519)}
+        session = self.renewal.session
+        return {device for device in devices if session(device.curve25519) is None}
 
     async def _give(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
         """A session for a room, its key sent to each device. `shared_history` is never set."""
@@ -254,7 +261,7 @@ class Keys:
         for chunk in chunks([device for device in devices if device not in shared.given]):
             messages: dict[str, dict[str, Json]] = {}
             for device in chunk:
-                olm_session = olm.session_store.get(device.curve25519)
+                olm_session = self.renewal.session(device.curve25519)
                 sealed = olm._olm_encrypt(olm_session, devices[device], "m.room_key", key)
                 messages.setdefault(device.user_id, {})[device.device_id] = sealed
             await self.to_devices("m.room.encrypted", messages)
@@ -291,9 +298,9 @@ class Keys:
         """Whether one of the others has a device that we can send a key to."""
         return any(device.user_id != self._nio.user_id for device in devices)
 
-    async def _upload(self) -> None:
+    async def _upload(self, attempts: int = 2) -> bool:
         """Give the homeserver our keys; a refusal leaves us as able to talk as we were."""
-        for again in (True, False):
+        for left in reversed(range(attempts)):
             try:
                 await self._upload_once()
             except SendRefused as error:
@@ -301,12 +308,13 @@ class Keys:
                 log.warning("keys refused reason=%s", error)
             else:
                 self.trouble = ""
-                return
-            if again:
+                return True
+            if left:
                 # After a restored backup it may have other keys under these ids: give them up.
                 self._nio.olm.mark_keys_as_published()
                 self._nio.olm.save_account()
         self._upload_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
+        return False
 
     async def _upload_once(self) -> None:
         olm = self._nio.olm

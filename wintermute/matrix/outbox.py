@@ -10,6 +10,7 @@ from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.outbox import NOT_ALONE, Outbox, Outgoing, OutKind, Part
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, fits, mapping
 from wintermute.matrix.markdown import content
 from wintermute.matrix.marks import Mark
@@ -70,10 +71,12 @@ class Sender:
         client: MatrixClient,
         outbox: Outbox,
         known: KnownRooms,
+        copies: Copies,
         clock: Clock,
         policy: Policy,
     ) -> None:
         self._client = client
+        self._copies = copies
         self._policy = policy
         self._outbox = outbox
         self._known = known
@@ -172,6 +175,7 @@ class Sender:
             look = must_look(part, self._client.account.device_id, now)
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
+                await self._copies.before_sending()
                 encrypted = row.room_id in await self._known.encrypted()
                 event_id = await self._client.send(
                     row.room_id,
