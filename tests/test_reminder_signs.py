@@ -25,6 +25,7 @@ from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
 from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
@@ -142,7 +143,8 @@ class Sending:
             await client.join(room)
             batch = await client.sync(None, full_state=True, wait_s=0)
             await client.upkeep()
-            sender = Sender(client, stores, clock, NOBODY)
+            copies = Copies(client, database, clock, new_id)
+            sender = Sender(client, stores, copies, clock, NOBODY)
             running = [group.create_task(sender.run())]
             running.append(group.create_task(listening(client, batch.next_batch)))
             yield Post(database, clock, client, stores.outbox, stores.conversations, sender)

@@ -33,6 +33,7 @@ from wintermute.delegation.ending import Ending
 from wintermute.delegation.means import Bounds
 from wintermute.delegation.telling import Words
 from wintermute.errors import (
+    DeviceSpent,
     HomeserverUnavailable,
     KeyStoreBlocked,
     StorageBlocked,
@@ -47,9 +48,10 @@ from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.login import logged_in
+from wintermute.matrix.login import logged_in, successor
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.session import Session
@@ -128,17 +130,19 @@ class Wintermute:
             for part in parts:
                 part.cancel()
 
+    async def _answer(self) -> None:
+        """What a cast may know depends on who is in its room now (F-004), and what waits may have
+        been answered by a run that our data know nothing of (F-009).
+        """
+        await self.door.sync.caught_up.wait()
+        await self.answering.run()
+
     async def _send(self, ready: Callable[[], None]) -> None:
         """Nothing is sent before it is known who is in the rooms and which are encrypted."""
         await self.door.sync.ready.wait()
         ready()
         log.info("ready device=%s", self.session.device_id)
         await self.door.send(self.session, self.config.data_dir / "matrix")
-
-    async def _answer(self) -> None:
-        """What a cast may know depends on who is in its room now (F-004)."""
-        await self.door.sync.ready.wait()
-        await self.answering.run()
 
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
@@ -185,6 +189,18 @@ async def _writable(config: Config, orders: Orders, outside: Outside) -> None:
 
 
 async def _served(config: Config, orders: Orders, outside: Outside) -> Exception | None:
+    """Work until told to leave; what ended it otherwise. A device may have to give way to another."""
+    problem = await _worked(config, orders, outside)
+    while isinstance(problem, DeviceSpent) and not orders.leaving.is_set():
+        try:
+            await successor(config.matrix, config.data_dir / "matrix")
+        except WintermuteError as error:
+            return error
+        problem = await _worked(config, orders, outside)
+    return problem
+
+
+async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
     problems: list[Exception] = []
     waits = Attempts(outside.clock, outside.supervisor.pulse)
@@ -249,8 +265,9 @@ async def open_wintermute(
         models = _models(config, database, redact, outside)
         try:
             stores = _stores(config, database, outside, redact)
-            pulse = outside.supervisor.pulse
-            yield await _built(config, session, clock, stores, client, models, texts, redact, pulse)
+            yield await _built(
+                config, session, outside, clock, stores, client, models, texts, redact
+            )
         finally:
             await models.aclose()
 
@@ -258,17 +275,19 @@ async def open_wintermute(
 async def _built(
     config: Config,
     session: Session,
+    outside: Outside,
     clock: CheckedClock,
     stores: Stores,
     client: MatrixClient,
     models: Models,
     texts: Texts,
     redact: Redaction,
-    pulse: Callable[[], None],
 ) -> Wintermute:
+    pulse = outside.supervisor.pulse
     await stores.health.note("casts", "ok", "no internal error since the start")
     policy = _policy(config)
-    sender = Sender(client, stores, clock, policy)
+    copies = Copies(client, stores.database, clock, outside.new_id)
+    sender = Sender(client, stores, copies, clock, policy)
     speaker = MatrixSpeaker(client, sender, policy)
     verifications = Verifications(client, stores, policy, clock)
     answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
@@ -280,6 +299,7 @@ async def _built(
         speaker,
         sender,
         verifications,
+        copies,
         answering.rooms.wake,
         pulse,
         (clock, Attempts(clock, pulse)),

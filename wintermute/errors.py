@@ -3,8 +3,10 @@
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
-│   └── LoginRefused            the homeserver does not accept our token or password
-│       └── LoginExpired        it wants the same device to log in again (soft logout)
+│   ├── LoginRefused            the homeserver does not accept our token or password
+│   │   └── LoginExpired        it wants the same device to log in again (soft logout)
+│   └── AnotherCopyRuns         two daemons use copies of one data folder with one device
+├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
 │   ├── DiskFull                no room for what has to be kept
@@ -50,6 +52,14 @@ class LoginRefused(ConfigurationError):
 
 class LoginExpired(LoginRefused):
     """The homeserver keeps our device and its keys, and wants another token for it."""
+
+
+class AnotherCopyRuns(ConfigurationError):
+    """Somebody else speaks as our device with our keys (F-009)."""
+
+
+class DeviceSpent(WintermuteError):
+    """The homeserver takes no new encryption keys of this device."""
 
 
 class StorageBlocked(WintermuteError):

@@ -6,6 +6,7 @@ own would hide waits of up to a minute, and would send in clear where it failed 
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.mailbox.moves import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
+from wintermute.matrix.epochs import EPOCH, Epochs, newest_in
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
@@ -51,6 +53,7 @@ from wintermute.matrix.login import renewed
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.poll import SHORT_MS, Poll
+from wintermute.matrix.renewal import inherit
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sessions import Opened, Sessions, bound, take
@@ -60,10 +63,11 @@ from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
 
-SYNC_FILTER = (
-    '{"presence":{"not_types":["*"]},"account_data":{"not_types":["*"]},"room":{"timeline":{"limit":100},'
-    '"ephemeral":{"not_types":["*"]},"account_data":{"not_types":["*"]}}}'
-)
+NOTHING = {"not_types": ["*"]}
+SYNC_FILTER = {
+    "presence": NOTHING,
+    "room": {"timeline": {"limit": 100}, "ephemeral": NOTHING, "account_data": NOTHING},
+}
 TYPING_MS = 30_000
 DEVICES_SECONDS = 10.0
 
@@ -98,6 +102,7 @@ class MatrixClient:
         self._moves = Moves()
         self.account = account
         self.marks = marks
+        self.epochs = Epochs(nio)
         self.people = keys.people
 
     def by_our_clock(self, sent_at: datetime) -> datetime:
@@ -190,7 +195,8 @@ class MatrixClient:
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
-        query: dict[str, Any] = {"filter": SYNC_FILTER}
+        wanted = SYNC_FILTER | {"account_data": {"types": [EPOCH + self.account.device_id]}}
+        query: dict[str, Any] = {"filter": json.dumps(wanted, separators=(",", ":"))}
         if since:
             query["since"] = since
         if full_state:
@@ -204,7 +210,8 @@ class MatrixClient:
                 self._nio, "GET", target, seconds=wait_ms / 1000 + 10 if long_poll else 60
             )
 
-        batch = sift(await self._poll.round(asked, 0 if full_state else int(wait_s * 1000)))
+        raw = await self._poll.round(asked, 0 if full_state else int(wait_s * 1000))
+        batch = sift(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         response = SyncResponse.from_dict(batch.for_nio)
@@ -219,10 +226,11 @@ class MatrixClient:
         for word in batch.withheld:
             if word.code == NO_OLM:
                 self._keys.begin_anew(word.sender, word.sender_key)
+        epoch = newest_in(raw, self.account.device_id)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
         owners = await self._owners(keys)
         malformed = batch.malformed + self._keys.take_dropped()
-        return replace(batch, malformed=malformed, owners=owners)
+        return replace(batch, malformed=malformed, owners=owners, epoch=epoch)
 
     async def _owners(
         self, keys: Sequence[RoomKeyEvent]
@@ -373,6 +381,11 @@ class MatrixClient:
         view = self.room(room_id)
         return any(map(self.people.is_changed, (*view.members, *view.invited)))
 
+    def renew_keys(self) -> None:
+        """The keys here are an earlier copy: begin all sessions anew, and say nothing before."""
+        if self._nio.olm is not None:
+            self._keys.renewal.begin()
+
     async def upkeep(self) -> None:
         """What encryption wants done after each sync: upload, query and claim keys, to-device."""
         with translated():
@@ -507,6 +520,7 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
     if problem is None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)
+            inherit(nio, session)
             nio.store.database.close()  # of this thread; others have connections of their own
         except (PeeweeException, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.intake import Intake
@@ -16,6 +17,7 @@ from wintermute.matrix.invitations import Invitations
 from wintermute.matrix.moves import RoomMoves
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
+from wintermute.matrix.restored import Restored
 from wintermute.matrix.session import Session, load, save
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Sync
@@ -65,6 +67,7 @@ def open_door(
     speaker: MatrixSpeaker,
     sender: Sender,
     verifications: Verifications,
+    copies: Copies,
     wake: Callable[[str], None],
     pulse: Callable[[], None],
     clocks: tuple[Clock, Clock],
@@ -87,5 +90,6 @@ def open_door(
         invitations.wake()
         pulse()
 
-    sync = Sync(client, stores.inbox, stores.known, intake, stores.health, wake, stored, attempts)
+    restored = Restored(client, stores, policy, clock)
+    sync = Sync(client, stores, intake, copies, restored, wake, stored, attempts)
     return Door(sync, invitations, sender, speaker, intake, verifications, clock)

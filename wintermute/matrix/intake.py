@@ -1,7 +1,7 @@
 """Stores what a sync brought: every row, and the token, in one transaction (DESIGN §3, hop 3)."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -64,6 +64,8 @@ KEYS_LOST = (
 SAME_IDENTITY = "It is signed by the same identity: nothing has to be verified again."
 OTHER_IDENTITY = "If you verified me, please do so again."
 UNTRUSTED_DAYS = 7
+Settle = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]
+"""What has to be done with the events of each room before the token moves on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,9 @@ class Intake:
         self.trust = trust
         self._clock = clock
 
-    async def store(self, batch: SyncBatch, rooms: Sequence[RoomEvents]) -> set[str]:
+    async def store(
+        self, batch: SyncBatch, rooms: Sequence[RoomEvents], settle: Settle | None = None
+    ) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
         woken = await self._moves.follow(batch)
         async with self._database.transaction() as tx:
@@ -136,6 +140,8 @@ class Intake:
             for word in batch.withheld:
                 await self._complaints.heard(tx, word)
             await self._health.count_in(tx, "malformed", batch.malformed)
+            if settle is not None:
+                await settle(tx, {room.room_id: room.events for room in rooms})
             await self._inbox.store_token(tx, self._client.account.user_id, batch.next_batch)
         return woken
 

@@ -31,6 +31,7 @@ from wintermute.matrix.fallback import FallbackKey
 from wintermute.matrix.http import call, path
 from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
+from wintermute.matrix.renewal import Renewal
 from wintermute.matrix.replaced import ReplacedDevices
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sessions import known
@@ -45,6 +46,8 @@ UPLOAD_AGAIN_SECONDS = 3600.0
 CLAIM_AGAIN_SECONDS = 60.0
 """After a device had no one-time key left to begin a session with."""
 DEVICES_A_REQUEST = 20
+MOST_COLLISIONS = 40
+"""Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
 T = TypeVar("T")
 MEGOLM = "m.megolm.v1.aes-sha2"
 
@@ -96,6 +99,7 @@ class Keys:
         self.replaced = ReplacedDevices(nio, people, identity)
         self.people = people
         self.identity = identity
+        self.renewal = Renewal(nio, lambda: self._upload(MOST_COLLISIONS))
 
     @property
     def trouble(self) -> str:
@@ -145,6 +149,9 @@ class Keys:
             return
         self.store.probe()
         self._mark_uploaded()
+        if self.renewal.is_due:
+            await self.renewal.run()
+            self.fallback.note(lacks=True)
         await self.fallback.offer()  # first: the answer to an upload counts for all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
@@ -184,6 +191,8 @@ class Keys:
         which goes to the devices of changed identities too; whoever asks ends it after one message.
         """
         nio, room = self._nio, self._nio.rooms[room_id]
+        if self.renewal.is_due:
+            raise HomeserverUnavailable("our keys are an earlier copy and are replaced first")
         if not room.members_synced:
             answer = await call(nio, "GET", path("rooms", room_id, "joined_members"))
             joined = [RoomMember(user, name, None) for user, name in members(answer).items()]
@@ -282,8 +291,8 @@ class Keys:
             raise
 
     def _without_session(self, devices: Collection[Device]) -> set[Device]:
-        sessions = self._nio.olm.session_store
-        return {device for device in devices if not sessions.get(device.curve25519)}
+        session = self.renewal.session
+        return {device for device in devices if session(device.curve25519) is None}
 
     async def _give(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
         """A session for a room, its key sent to each device. `shared_history` is never set."""
@@ -301,7 +310,7 @@ class Keys:
                 if self._without_session(chunk):  # forgotten meanwhile: it could not be stored
                     raise HomeserverUnavailable("sessions have to begin anew")
                 for device in chunk:
-                    olm_session = olm.session_store.get(device.curve25519)
+                    olm_session = self.renewal.session(device.curve25519)
                     sealed = olm._olm_encrypt(olm_session, devices[device], "m.room_key", key)
                     messages.setdefault(device.user_id, {})[device.device_id] = sealed
             await self.to_devices("m.room.encrypted", messages)
@@ -338,9 +347,9 @@ class Keys:
         """Whether one of the others has a device that we can send a key to."""
         return any(device.user_id != self._nio.user_id for device in devices)
 
-    async def _upload(self) -> None:
+    async def _upload(self, attempts: int = 2) -> bool:
         """Give the homeserver our keys; a refusal leaves us as able to talk as we were."""
-        for again in (True, False):
+        for left in reversed(range(attempts)):
             try:
                 await self._upload_once()
             except SendRefused as error:
@@ -348,13 +357,14 @@ class Keys:
                 log.warning("keys refused reason=%s", error)
             else:
                 self._trouble = ""
-                return
-            if again:
+                return True
+            if left:
                 # After a restored backup it may have other keys under these ids: give them up.
                 with self.store.writing():
                     self._nio.olm.mark_keys_as_published()
                     self._nio.olm.save_account()
         self._upload_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
+        return False
 
     async def _upload_once(self) -> None:
         olm = self._nio.olm

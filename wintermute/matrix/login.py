@@ -86,6 +86,24 @@ async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
     return session
 
 
+async def successor(matrix: Matrix, folder: Path) -> None:
+    """Log in with a new device, for which the homeserver takes keys, in the place of ours (F-009).
+
+    Raises: ConfigurationError with what to do, LoginRefused, HomeserverUnavailable.
+    """
+    kept = load(folder)
+    if kept is None or matrix.password is None:
+        raise ConfigurationError(
+            "the homeserver takes no new encryption keys of the bot's device: set"
+            f" {await _ways_to_log_in(matrix)}, so that a new device can be made"
+        )
+    fresh = await _by_password(matrix)
+    save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
+    log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
+    async with _anonymous(matrix.homeserver, kept.access_token) as nio:
+        await call(nio, "POST", path("logout"), {})
+
+
 def _is_of(session: Session, matrix: Matrix) -> bool:
     token = matrix.access_token.reveal() if matrix.access_token else session.access_token
     return session.user_id == matrix.user_id and session.access_token == token

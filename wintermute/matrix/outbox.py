@@ -18,6 +18,7 @@ from wintermute.errors import (
 )
 from wintermute.mailbox.outbox import Outgoing, OutKind, Part
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
 from wintermute.matrix.markdown import content
 from wintermute.matrix.marks import Mark
@@ -85,10 +86,12 @@ class Sender:
         self,
         client: MatrixClient,
         stores: Stores,
+        copies: Copies,
         clock: Clock,
         policy: Policy,
     ) -> None:
         self._client = client
+        self._copies = copies
         self._policy = policy
         self._database = stores.database
         self._outbox = stores.outbox
@@ -283,6 +286,7 @@ class Sender:
             look = must_look(part, self._client.account.device_id, now)
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
+                await self._copies.before_sending()
                 encrypted = row.room_id in await self._known.encrypted()
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)

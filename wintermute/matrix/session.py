@@ -24,6 +24,8 @@ class Session:
     pickle_key: str
     keys_lost: bool = False
     """The device before lost its keys, and the rooms were not told yet (X-016)."""
+    predecessor: str = ""
+    """The device in whose place this one is: it has the room keys of that one (F-009)."""
 
     def __repr__(self) -> str:
         return f"Session({self.user_id}, {self.device_id})"

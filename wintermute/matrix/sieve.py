@@ -111,7 +111,8 @@ class Withheld:
 class SyncBatch:
     """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
 
-    `verifications` are those between devices; `owners` are of the sessions whose keys came.
+    `verifications` are those between devices; `owners` are of the sessions whose keys came; `epoch`
+    is the value of `matrix/epochs.py`, if it is new.
     """
 
     next_batch: str
@@ -125,6 +126,7 @@ class SyncBatch:
     malformed: int
     for_nio: Json
     owners: tuple[tuple[GroupSession, Device], ...] = ()
+    epoch: str = ""
 
 
 def sift(raw: Json) -> SyncBatch | None:

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 
 from wintermute.clock import Clock
+from wintermute.commands.stores import Stores
 from wintermute.errors import (
     HomeserverUnavailable,
     KeyStoreBlocked,
     SendRefused,
     WintermuteError,
 )
-from wintermute.health.store import Health, HealthState
-from wintermute.mailbox.inbox import Inbox
-from wintermute.mailbox.rooms import KnownRooms
+from wintermute.health.store import HealthState
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import invited_in, since_invitation
 from wintermute.matrix.intake import Intake
+from wintermute.matrix.restored import Restored
 from wintermute.matrix.sieve import RoomBatch, RoomEvents
 from wintermute.messages import Json
 
@@ -39,24 +40,28 @@ class Sync:
     def __init__(
         self,
         client: MatrixClient,
-        inbox: Inbox,
-        known: KnownRooms,
+        stores: Stores,
         intake: Intake,
-        health: Health,
+        copies: Copies,
+        restored: Restored,
         wake: Callable[[str], None],
         stored: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._client = client
-        self._inbox = inbox
-        self._known = known
+        self._inbox = stores.inbox
+        self._known = stores.known
+        self._health = stores.health
         self._intake = intake
-        self._health = health
+        self._copies = copies
+        self._restored = restored
         self._wake = wake
         self._stored = stored
         self._clock = clock
         self._keys_wait = self._keys_again = 0.0
         self._refused: Counter[str] = Counter()
+        self.caught_up = asyncio.Event()
+        """Set when the first sync is stored: what was said while we were away is known."""
         self.ready = asyncio.Event()
         """Set after the first sync: rooms and members are known, our keys were offered."""
 
@@ -66,6 +71,7 @@ class Sync:
         wait = 0.0
         while True:
             try:
+                await self._copies.arrive()
                 poll_s = min(self._keys_wait or LONG_POLL_SECONDS, LONG_POLL_SECONDS)
                 token = await self._round(token, 0.0 if wait else poll_s)
             except KeyStoreBlocked as error:  # the same sync is asked for again, from our token
@@ -136,9 +142,12 @@ class Sync:
         rooms = [
             await self._room(room, token, room.room_id in invited, first) for room in batch.joined
         ]
-        woken = await self._intake.store(batch, rooms)
+        woken = await self._intake.store(batch, rooms, self._restored.settle if first else None)
         woken |= await self._intake.unlock(new_keys=first or batch.to_device > 0)
         self._wake_all(woken)
+        self.caught_up.set()
+        if not first:  # what it brings then may be older than what we have just put there
+            await self._copies.heard(batch.epoch)
         return batch.next_batch
 
     async def _room(

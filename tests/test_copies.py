@@ -1,0 +1,332 @@
+"""The value by which a copy is noticed: at the homeserver, in the database and beside the keys (F-009)."""
+
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.world.bot import Bot, Json
+from tests.world.clock import FakeClock
+from tests.world.copied import RESTORED, heard, noticed, talk
+from tests.world.homeserver import Homeserver
+from tests.world.model import ModelServer
+from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
+from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
+from tests.world.warm import Interpreter
+from wintermute.config.schema import Matrix
+from wintermute.db import open_database
+from wintermute.errors import HomeserverUnavailable
+from wintermute.ids import new_id
+from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.copies import ACTIVE_SECONDS, Copies, CopyStore
+from wintermute.matrix.epochs import MOST_EPOCHS, newest_in, standing, value_in
+from wintermute.matrix.people import People
+from wintermute.matrix.session import Session, load
+
+OURS, OTHER = "epoch_0123456789abcdef", "epoch_fedcba9876543210"
+BEFORE, AFTER = "executing", "operation"
+PART = "/account_data/dev.wintermute.epoch."
+
+
+@pytest.mark.parametrize(
+    ("served", "here", "beside_keys", "expected"),
+    [
+        ("", (), (), "none"),
+        ("", (OURS,), (OURS,), "none"),
+        (OURS, (OURS, OTHER), (OURS,), "ours"),
+        (OURS, (OURS,), None, "ours"),
+        (OURS, (), (), "foreign"),
+        (OURS, (OURS,), (OTHER,), "foreign"),
+        (OURS, (OTHER,), (OURS,), "foreign"),
+        (OURS, (OTHER,), None, "foreign"),
+    ],
+)
+def test_a_value_is_ours_when_both_files_know_it(
+    served: str, here: tuple[str, ...], beside_keys: tuple[str, ...] | None, expected: str
+) -> None:
+    """F-009: the two are copied apart; without encryption there is one."""
+    kept = None if beside_keys is None else frozenset(beside_keys)
+    assert standing(served, frozenset(here), kept) == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        "epoch",
+        {},
+        {"epoch": None},
+        {"epoch": [OURS]},
+        {"epoch": {"epoch": OURS}},
+        {"epoch": 7},
+        {"epoch": OURS + "\n"},
+        {"epoch": OURS.upper()},
+        {"epoch": "x" * 10_000},
+    ],
+)
+def test_account_data_that_is_not_ours_is_none(content: object) -> None:
+    """F-009: also in a sync, beside that of other devices."""
+    assert value_in(content) == ""
+    name = "dev.wintermute.epoch.DEVICE"
+    assert newest_in({"account_data": {"events": [{"type": name, "content": content}]}}, "D") == ""
+    events = [
+        7,
+        {"type": name, "content": content},
+        {"type": name, "content": {"epoch": OURS}},
+        {"type": f"{name}2", "content": {"epoch": OTHER}},
+    ]
+    assert newest_in({"account_data": {"events": events}}, "DEVICE") == OURS
+    assert newest_in({"account_data": content}, "DEVICE") == ""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Where to die while the value changes: at a statement, or around the request."""
+
+    logger: str = ""
+    steps: tuple[tuple[str, str], ...] = ()
+    request: str = ""
+
+
+STRIKES = {
+    "before-the-keys-have-it": Strike("peewee", ((BEFORE, "INSERT OR IGNORE INTO wintermute_n"),)),
+    "before-the-database-has-it": Strike("aiosqlite", ((BEFORE, "INSERT INTO epochs"),)),
+    "before-it-is-committed": Strike(
+        "aiosqlite", ((BEFORE, "INSERT INTO epochs"), (BEFORE, "COMMIT"))
+    ),
+    "before-the-homeserver-has-it": Strike(request="before"),
+    "after-the-homeserver-has-it": Strike(request="after"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
+async def test_who_is_killed_while_the_value_changes_is_no_copy(
+    strike: Strike, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-009: nor is who is simply started again."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await talk(ann, chat, "one")
+    assert await daemon.stop() == 0
+    if strike.request:
+        kill_at(proxy, daemon, strike.request)
+    steps = [list(step) for step in strike.steps]
+    trigger: Json | None = {"logger": strike.logger, "steps": steps} if steps else None
+    await daemon.start(trigger, ready=False)
+    assert await daemon.ended() == -signal.SIGKILL
+    for _ in range(2):
+        await daemon.start()
+        await talk(ann, chat, f"{daemon.pid}")
+        assert await daemon.stop() == 0
+    assert noticed(daemon) == 0
+    assert not [text for text in await heard(ann, chat, daemon) if RESTORED in text]
+
+
+def kill_at(proxy: Proxy, daemon: Bot, phase: str) -> None:
+    """Kill the daemon around the next request that puts the value."""
+
+    def strike(seen: Request, *answer: object) -> Action:
+        if seen.method == "PUT" and PART in seen.path:
+            proxy.before, proxy.after = pass_before, pass_after
+            os.kill(daemon.pid, signal.SIGKILL)
+        return None
+
+    if phase == "before":
+        proxy.before = strike
+    else:
+        proxy.after = strike
+
+
+@pytest.mark.slow
+async def test_an_old_value_or_garbage_is_replaced_and_nobody_is_told(
+    person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver
+) -> None:
+    """F-009: a late write landed, the homeserver went back, or somebody wrote there by hand."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    first = served(homeserver, daemon)
+    for content in (first, {"epoch": [1]}, {"epoch": "x" * 50_000}, {}):
+        assert await daemon.stop() == 0
+        serve(homeserver, daemon, content)
+        await daemon.start()
+        assert value_in(served(homeserver, daemon)) not in ("", first["epoch"])
+    serve(homeserver, daemon, first)
+    await talk(ann, chat, "hello")
+    assert noticed(daemon) == 0
+
+
+async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on(
+    person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver
+) -> None:
+    """F-009: somebody else speaks with the same keys."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await talk(ann, chat, "one")
+    before = value_in(served(homeserver, daemon))
+    serve(homeserver, daemon, {"epoch": OURS})
+    await daemon.logged("copy noticed")
+    await talk(ann, chat, "two")
+    assert value_in(served(homeserver, daemon)) not in (before, OURS)
+    assert "see that only one runs" in (await daemon.command("status"))[1]
+    serve(homeserver, daemon, {"epoch": OTHER})
+    assert await daemon.ended() == 2
+    assert "stop one of them" in daemon.log[-1]
+
+    await daemon.start()
+    await talk(ann, chat, "three")
+    assert not [text for text in await heard(ann, chat, daemon) if RESTORED in text]
+
+
+def place(daemon: Bot) -> tuple[str, str]:
+    """Where the value stands at the homeserver, and the token with which it is written."""
+    session = load(daemon.data / "matrix")
+    assert session is not None
+    kind = f"dev.wintermute.epoch.{session.device_id}"
+    return (
+        f"/_matrix/client/v3/user/{session.user_id}/account_data/{kind}",
+        session.access_token,
+    )
+
+
+def served(homeserver: Homeserver, daemon: Bot) -> Json:
+    path, token = place(daemon)
+    return homeserver.request("GET", path, token=token)
+
+
+def serve(homeserver: Homeserver, daemon: Bot, content: Json) -> None:
+    path, token = place(daemon)
+    homeserver.request("PUT", path, content, token)
+
+
+@pytest.mark.slow
+async def test_of_two_daemons_on_copies_of_one_folder_at_most_one_stays(
+    person: NewPerson, bot: NewBot, room: NewRoom, python: Interpreter
+) -> None:
+    """F-009: the other ends with a line that helps."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    await talk(ann, chat, "one")
+    twin = daemon.config.parent.with_name("twin")
+    shutil.copytree(daemon.config.parent, twin)
+    async with Bot(twin / "config.yaml", python) as other:
+        ended = daemon if await first_to_end(daemon, other) else other
+        assert await ended.ended() == 2
+        assert "stop one of them" in ended.log[-1]
+
+
+async def first_to_end(daemon: Bot, other: Bot) -> bool:
+    """Wait until one of two has logged that there is another; whether it was the first."""
+    await daemon.until(lambda: any("stop one of them" in line for line in daemon.log + other.log))
+    return any("stop one of them" in line for line in daemon.log)
+
+
+@pytest.mark.slow
+async def test_a_homeserver_restored_to_an_older_state_makes_no_copy_of_us(
+    blank: Path, python: Interpreter, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> None:
+    """F-009: nobody is told anything, and everything goes on."""
+    with Homeserver(tmp_path / "synapse", database=blank) as server:
+        async with Scene(server, python, fresh, tmp_path, model.url) as scene:
+            ann = await scene.person("ann")
+            daemon = await scene.bot(ann)
+            chat = await scene.room(ann, daemon, encrypted=False)
+            await talk(ann, chat, "one")
+            server.stop()
+            shutil.copy(tmp_path / "synapse" / "homeserver.db", tmp_path / "older.db")
+            server.start()
+            await daemon.restart()
+            await talk(ann, chat, "two")
+            assert await daemon.stop() == 0
+            server.stop()
+            for file in (tmp_path / "synapse").glob("homeserver.db*"):
+                file.unlink()
+            shutil.copy(tmp_path / "older.db", tmp_path / "synapse" / "homeserver.db")
+            server.start()
+            await daemon.start()
+            await talk(ann, chat, "three")
+            assert noticed(daemon) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The part of a daemon that keeps the value new, with a clock that jumps."""
+
+    client: MatrixClient
+    copies: Copies
+    store: CopyStore
+    clock: FakeClock
+    proxy: Proxy
+
+    def asked(self) -> list[str]:
+        """What was asked of the homeserver about the value."""
+        return [r.method for r in self.proxy.requests if PART in r.path]
+
+
+@pytest.fixture
+async def watch(
+    homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
+) -> AsyncIterator[Watch]:
+    login, clock = homeserver.user(fresh("bot")), FakeClock()
+    session = Session(login.user_id, login.device_id, login.access_token, "secret")
+    matrix = Matrix(homeserver=proxy.url, user_id=login.user_id, owner="@ann:test")
+    async with (
+        open_database(tmp_path / "test.db") as database,
+        open_client(matrix, session, tmp_path, new_id, clock, People()) as client,
+    ):
+        store = CopyStore(database, clock)
+        yield Watch(client, Copies(client, database, clock, new_id), store, clock, proxy)
+
+
+async def test_the_value_changes_at_the_start_and_before_the_first_message_of_ten_active_minutes(
+    watch: Watch,
+) -> None:
+    """F-009: nothing while idle, and one small request for all that is said meanwhile."""
+    await watch.copies.arrive()
+    await watch.copies.arrive()
+    assert watch.asked() == ["GET", "PUT"]
+    for _ in range(3):
+        await watch.copies.before_sending()
+    assert watch.asked() == ["GET", "PUT"]
+    watch.clock.advance(ACTIVE_SECONDS)
+    assert watch.asked() == ["GET", "PUT"]
+    for _ in range(3):
+        await watch.copies.before_sending()
+    assert watch.asked() == ["GET", "PUT", "PUT"]
+    assert len(await watch.store.values(watch.client.account.device_id)) == 2
+    assert watch.client.epochs.beside_keys == await watch.store.values(
+        watch.client.account.device_id
+    )
+
+
+async def test_an_outage_makes_no_new_values_and_the_last_thousand_are_known(watch: Watch) -> None:
+    """F-009: what is pending is offered again."""
+    await watch.copies.arrive()
+    device = watch.client.account.device_id
+    [first] = await watch.store.values(device)
+    await watch.proxy.down()
+    watch.clock.advance(ACTIVE_SECONDS)
+    for _ in range(3):
+        with pytest.raises(HomeserverUnavailable):
+            await watch.copies.before_sending()
+    await watch.proxy.up()
+    await watch.copies.before_sending()
+    assert len(await watch.store.values(device)) == 2
+    for _ in range(MOST_EPOCHS - 2):
+        value = new_id("epoch")
+        watch.client.epochs.keep(value)
+        await watch.store.add(device, value)
+    assert first in await watch.store.values(device)
+    await watch.copies.replace()
+    known = await watch.store.values(device)
+    assert (len(known), first in known) == (MOST_EPOCHS, False)
+    assert watch.client.epochs.beside_keys == known

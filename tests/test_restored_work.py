@@ -1,0 +1,246 @@
+"""What a lost run had at work when its data were copied, and what it gave up, is not done again (F-009)."""
+
+import os
+import signal
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.world.bot import Json
+from tests.world.copied import RESTORED, copied, echoed, heard, make_due, noticed, put_back, talk
+from tests.world.delegating import behave, done, spawn
+from tests.world.duties import in_, promise, run
+from tests.world.model import Hang, ModelServer, Seen, Step
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.mailbox.elsewhere import OpenRow
+from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.marks import Mark, Marks
+from wintermute.matrix.restored import Tags, answered, quoted, said_in
+
+
+@dataclass
+class Roof:
+    """A sub-session that is at work until somebody lets it end."""
+
+    ends: bool = False
+
+    def __call__(self, asked: str, seen: Seen) -> Step | None:
+        if "look around" in str(seen.messages):
+            return done("nothing was to be seen")
+        return done("the roof holds") if self.ends else Hang()
+
+
+@pytest.mark.slow
+async def test_results_of_sub_sessions_and_runs_are_told_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-009: at work when the copy was made, told since; in a room without encryption."""
+    roof = Roof()
+    behave(model, (spawn("see to the roof"),), roof)
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await ann.send(chat, "go")
+    await ann.wait_for(chat, lambda m: "sub_" in m.body)
+    assert await daemon.stop() == 0
+    await promise(daemon, ann.user_id, chat, {"look": run(in_(3600), "look around")})
+    make_due(daemon)
+    copy = copied(daemon)
+
+    roof.ends = True
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: "the roof holds" in m.body)
+    await ann.wait_for(chat, lambda m: "nothing was to be seen" in m.body)
+    assert await daemon.stop() == 0
+    put_back(daemon, copy)
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: RESTORED in m.body)
+    await talk(ann, chat, "after")
+    await daemon.restart()
+    await talk(ann, chat, "the end")
+
+    said = await heard(ann, chat, daemon)
+    assert set(said.values()) == {1}, said
+    assert sum("the roof holds" in text for text in said) == 1
+    assert sum("nothing was to be seen" in text for text in said) == 1
+    assert not daemon.rows("SELECT 1 FROM casts WHERE state = 'running'")
+    assert not daemon.rows("SELECT 1 FROM occurrences WHERE state = 'claimed'")
+
+
+@pytest.mark.slow
+async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-009: the homeserver forgets transaction ids after a day, so it is not asked."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await talk(ann, chat, "before")
+    proxy.before = refuse_messages
+    await ann.send(chat, "hello")
+    await daemon.logged("send delayed")
+    assert await daemon.stop() == 0
+    copy = copied(daemon)
+    proxy.before = pass_before
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: echoed(m.body) == "hello")
+    await daemon.said_all()
+    assert await daemon.stop() == 0
+
+    put_back(daemon, copy)
+    daemon.change("UPDATE outbox_parts SET attempts = 0, first_attempt_at = NULL")
+    [waiting] = daemon.rows("SELECT txn_id FROM outbox_parts WHERE state = 'waiting'")
+    proxy.requests.clear()
+    await daemon.start()
+    await talk(ann, chat, "after")
+    assert noticed(daemon) == 1
+    assert not [r for r in proxy.requests if waiting["txn_id"] in r.path]
+    assert set((await heard(ann, chat, daemon)).values()) == {1}
+
+
+def refuse_messages(request: Request) -> Action:
+    """A homeserver that has no time for messages."""
+    return Answer(503) if request.method == "PUT" and "/send/" in request.path else None
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Where to die when a copy is noticed: at statements, or around a request."""
+
+    steps: tuple[tuple[str, str], ...] = ()
+    logger: str = "aiosqlite"
+    phase: str = ""
+    part: str = ""
+
+
+BEFORE, AFTER = "executing", "operation"
+STRIKES = {
+    "after-it-is-kept": Strike(((BEFORE, "INSERT INTO copies"), (AFTER, "COMMIT"))),
+    "after-the-new-value": Strike(phase="after", part="/account_data/"),
+    "before-all-is-known": Strike(((BEFORE, "UPDATE copies SET settled"),)),
+    "after-all-is-known": Strike(((BEFORE, "UPDATE copies SET settled"), (AFTER, "COMMIT"))),
+    "while-keys-are-used-up": Strike(phase="after", part="/keys/claim"),
+    "after-new-keys": Strike(phase="after", part="/keys/upload"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
+async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
+    strike: Strike, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-009: told once, answered once, and readable."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await talk(ann, chat, "before")
+    assert await daemon.stop() == 0
+    copy = copied(daemon)
+    await daemon.start()
+    await talk(ann, chat, "since")
+    assert await daemon.stop() == 0
+    put_back(daemon, copy)
+
+    def kill(seen: Request, *answer: object) -> Action:
+        if strike.part and strike.part in seen.path and seen.method != "GET":
+            proxy.before, proxy.after = pass_before, pass_after
+            os.kill(daemon.pid, signal.SIGKILL)
+        return None
+
+    if strike.phase == "before":
+        proxy.before = kill
+    else:
+        proxy.after = kill
+    steps = [list(step) for step in strike.steps]
+    trigger: Json | None = {"logger": strike.logger, "steps": steps} if steps else None
+    await daemon.start(trigger, ready=False)
+    assert await daemon.ended() == -signal.SIGKILL
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: RESTORED in m.body)
+    await talk(ann, chat, "after")
+    said = await heard(ann, chat, daemon)
+    assert set(said.values()) == {1}, said
+    assert list(filter(None, map(echoed, said))) == ["before", "since", "after"]
+    assert noticed(daemon) == 1
+
+
+US, CHAT, CONVERSATION = "@bot:test", "!chat", "conv_1"
+MARKS = Marks(b"k" * 32, US)
+
+
+def row(
+    seq: int, event_id: str, kind: str = "message", conversation: str = CONVERSATION
+) -> OpenRow:
+    then = datetime(2026, 5, 4, tzinfo=UTC)
+    return OpenRow(
+        *(seq, event_id, conversation, CHAT, kind, "text", "Ann"),
+        direct=True,
+        is_locked=False,
+        sent_at=then,
+        edits=None,
+    )
+
+
+def theirs(event_id: str) -> Json:
+    return {"type": "m.room.message", "sender": "@ann:test", "event_id": event_id, "content": {}}
+
+
+def ours(event_id: str, answers: str, marks: Marks = MARKS, room_id: str = CHAT) -> Json:
+    mark = Mark(f"wm-out_{event_id}-0", marks.tag(room_id, "answer", answers), 0, 1)
+    content = {OUTBOX_KEY: marks.make(room_id, mark)}
+    return {"type": "m.room.encrypted", "sender": US, "event_id": event_id, "content": content}
+
+
+def gone(event_id: str) -> Json:
+    unsigned = {"redacted_because": {"type": "m.room.redaction"}}
+    bare = {"type": "m.room.encrypted", "sender": US, "event_id": event_id, "content": {}}
+    return bare | {"unsigned": unsigned}
+
+
+FORGED = ours("$r", "$1", Marks(b"f" * 32, US))
+ELSEWHERE = ours("$r", "$1", room_id="!other")
+CASES: dict[str, tuple[list[OpenRow], list[Json], list[str]]] = {
+    "answered": ([row(1, "$1"), row(2, "$2")], [ours("$r", "$1")], ["$1"]),
+    "given up before what was answered": (
+        [row(1, "$1"), row(2, "$2"), row(3, "$3")],
+        [ours("$r", "$2")],
+        ["$1", "$2"],
+    ),
+    "a command keeps no order": (
+        [row(1, "$1"), row(2, "$2", "command"), row(3, "$3", "command")],
+        [ours("$r", "$3")],
+        ["$3"],
+    ),
+    "nor does another conversation": (
+        [row(1, "$1"), row(2, "$2", conversation="conv_2")],
+        [ours("$r", "$2")],
+        ["$2"],
+    ),
+    "taken back since": (
+        [row(1, "$1"), row(2, "$2")],
+        [theirs("$1"), gone("$r"), theirs("$2")],
+        ["$1"],
+    ),
+    "forged": ([row(1, "$1")], [FORGED], []),
+    "made for another room": ([row(1, "$1")], [ELSEWHERE], []),
+    "garbage": ([row(1, "$1")], [FORGED | {"content": {OUTBOX_KEY: ["wm-1"]}}], []),
+    "nothing said": ([row(1, "$1")], [theirs("$1")], []),
+}
+
+
+@pytest.mark.parametrize(("rows", "events", "expected"), CASES.values(), ids=CASES)
+def test_what_was_answered_is_known_by_our_marks(
+    rows: list[OpenRow], events: list[Json], expected: list[str]
+) -> None:
+    """F-009: also what was given up before it, and what we said and somebody has taken back."""
+    said = said_in(MARKS, CHAT, events)
+    tags = Tags(MARKS, {CHAT: {each.mark.tag for each in said}})
+    assert [each.event_id for each in answered(rows, tags, {CHAT: events}, US)] == expected
+
+
+def test_what_is_named_is_short_and_formats_nothing() -> None:
+    """F-009."""
+    assert quoted("one\n# two *three*") == "one # two \\*three\\*"
+    assert len(quoted("x" * 1000)) == 121

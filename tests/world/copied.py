@@ -1,0 +1,59 @@
+"""An earlier copy of a daemon's data folder, put back as the README says."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from tests.world.bot import Bot, said
+from tests.world.person import Person
+
+RESTORED = "restored from an earlier copy"
+
+
+def copied(daemon: Bot, name: str = "copy") -> Path:
+    """A copy of the data folder, as `cp -a` makes it."""
+    copy = daemon.data.with_name(name)
+    shutil.copytree(daemon.data, copy)
+    return copy
+
+
+def put_back(daemon: Bot, copy: Path) -> None:
+    """The copy in the place of the data folder of a stopped daemon."""
+    assert not daemon.running
+    shutil.rmtree(daemon.data)
+    shutil.copytree(copy, daemon.data)
+
+
+def make_due(daemon: Bot) -> None:
+    """The tasks of a stopped daemon fall due now."""
+    daemon.change(
+        "UPDATE tasks SET rule_due = strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', 'now')"
+        " WHERE status = 'active'"
+    )
+
+
+async def talk(person: Person, chat: str, text: str) -> None:
+    """Say something that is answered."""
+    await person.send(chat, text)
+    await person.wait_for(chat, lambda m: echoed(m.body) == text)
+
+
+async def remind(person: Person, chat: str, content: str) -> None:
+    """Ask for a reminder far from now."""
+    await person.send(chat, f"/remind 2031-01-01 10:00 {content}")
+    await person.wait_for(chat, lambda m: "I will remind" in m.body and content in m.body)
+
+
+def echoed(said: str) -> str:
+    """Which message this answers; "" for anything else. What else the model was told stands before it."""
+    return said.splitlines()[-1].rpartition(": ")[2] if said.startswith("echo: ") else ""
+
+
+async def heard(person: Person, chat: str, daemon: Bot) -> Counter[str]:
+    """What the bot ever said in a room, and how often, oldest first."""
+    return Counter(await said(person, chat, daemon.user_id))
+
+
+def noticed(daemon: Bot) -> int:
+    """How often these data were found to be a copy."""
+    return len(daemon.rows("SELECT 1 FROM copies"))

@@ -1,0 +1,108 @@
+"""What was answered and said by a run whose database is gone: ours is an earlier copy (F-009)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """An inbox row that still wants something done. `edits`: the event whose text it replaces."""
+
+    seq: int
+    event_id: str
+    conversation_id: str
+    room_id: str
+    kind: str
+    body: str
+    sender_name: str
+    direct: bool
+    is_locked: bool
+    sent_at: datetime
+    edits: str | None
+
+
+class Elsewhere:
+    """Brings inbox and outbox up to what the rooms say of that time."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def last_sync(self, account: str) -> datetime | None:
+        """When these data were last in use; None: never, with this account."""
+        row = await self._database.row(
+            "SELECT stored_at FROM sync_token WHERE account = ?", (account,)
+        )
+        return moment(row["stored_at"]) if row else None
+
+    async def open_rows(self, tx: Transaction) -> list[OpenRow]:
+        """All that is not dealt with, in order."""
+        rows = await tx.rows(
+            "SELECT * FROM inbox WHERE state IN ('waiting', 'casting')"
+            " UNION ALL SELECT * FROM inbox WHERE state IN ('locked', 'untrusted') ORDER BY seq"
+        )
+        return [_open_row(row) for row in rows]
+
+    async def answered(self, tx: Transaction, rows: Sequence[OpenRow]) -> None:
+        """These were answered; of those that cannot be read nothing is kept."""
+        await tx.execute(
+            "UPDATE inbox SET raw = iif(kind = 'locked', '', raw), not_before = NULL,"
+            " state = iif(kind = 'locked', 'ignored', 'answered')"
+            " WHERE seq IN (SELECT value FROM json_each(?))",
+            (json.dumps([row.seq for row in rows]),),
+        )
+
+    async def promised(self, tx: Transaction, outbox_ids: Sequence[str]) -> set[str]:
+        """Which of these messages we know of."""
+        rows = await tx.rows(
+            "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps([*outbox_ids]),),
+        )
+        return {row["id"] for row in rows}
+
+    async def said(
+        self, tx: Transaction, outbox_id: str, parts: Mapping[int, tuple[str, str]], of: int
+    ) -> None:
+        """Parts of a message that waits here are in its room: each with its transaction and event.
+
+        With the last of its parts the whole is said, also if it was never split here.
+        """
+        for n, (txn_id, event_id) in parts.items():
+            await tx.execute(
+                "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE txn_id = ?",
+                (event_id, txn_id),
+            )
+            if len(parts) == of:
+                await tx.execute(
+                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, event_id,"
+                    " attempts) SELECT id, ?, ?, '{}', 'sent', ?, 1 FROM outbox WHERE id = ?"
+                    " AND state = 'waiting' ON CONFLICT DO NOTHING",
+                    (n, txn_id, event_id, outbox_id),
+                )
+        if len(parts) == of:
+            await tx.execute(
+                "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL"
+                " WHERE id = ? AND state = 'waiting'",
+                (stamp(self._clock.now()), outbox_id),
+            )
+
+
+def _open_row(row: Row) -> OpenRow:
+    return OpenRow(
+        seq=row["seq"],
+        event_id=row["event_id"],
+        conversation_id=row["conversation_id"],
+        room_id=row["room_id"],
+        kind=row["kind"],
+        body=row["body"],
+        sender_name=row["sender_name"],
+        direct=bool(row["direct"]),
+        is_locked=row["state"] in ("locked", "untrusted"),
+        sent_at=moment(row["sent_at"]),
+        edits=row["edits"],
+    )
