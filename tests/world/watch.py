@@ -79,6 +79,8 @@ class Asked:
     words: frozenset[str]
     room: str
     heard: Readers
+    since: float
+    """How long the daemon had known that, in seconds."""
 
 
 class Watch:
@@ -88,6 +90,7 @@ class Watch:
         self._bot = bot
         self._answers: dict[str, Json] = {}
         self._heard: dict[str, Readers] = {}
+        self._at: dict[str, float] = {}
         self._words: dict[str, Word] = {}
         self.sent: list[Sent] = []
         self.asked: list[Asked] = []
@@ -107,7 +110,9 @@ class Watch:
         found = WORD.findall(str(seen.body))
         last = WORD.findall(seen.last_user)
         room = self._words[last[-1]].room if last and "<event" not in seen.last_user else ""
-        self.asked.append(Asked(frozenset(found), room, self._heard.get(room, Readers())))
+        since = time.monotonic() - self._at.get(room, 0.0)
+        heard = self._heard.get(room, Readers())
+        self.asked.append(Asked(frozenset(found), room, heard, since))
         return list(dict.fromkeys(found))
 
     def _before(self, request: Request) -> Action:
@@ -136,9 +141,11 @@ class Watch:
         for room, news in rooms.get("join", {}).items():
             timeline = news.get("timeline", {}).get("events", [])
             for event in [*news.get("state", {}).get("events", []), *timeline]:
-                self._heard[room] = self._heard.get(room, Readers()).told(event)
+                before = self._heard.get(room, Readers())
+                if (now := before.told(event)) != before:
+                    self._heard[room], self._at[room] = now, time.monotonic()
         for room in rooms.get("leave", {}):
-            self._heard[room] = Readers()
+            self._heard[room], self._at[room] = Readers(), time.monotonic()
 
     # The verdict ---------------------------------------------------------------------------
 
@@ -166,13 +173,15 @@ class Watch:
         ]
 
     def _mixed(self, asked: Asked) -> list[str]:
-        """F-004: a request is about one scope, and one that fits who is in its room."""
-        meant = {word: self._words[word].scopes for word in sorted(asked.words)}
-        one = not meant or frozenset.intersection(*meant.values())
-        wrong = self._wrong(" ".join(meant), asked.room, asked.heard) if asked.room else []
-        return ([] if one else [f"asked with {meant}"]) + [
-            f"asked in {asked.room} with {word}" for word in wrong
-        ]
+        """F-004: a request is about one person or none, and all in it fits who is in its room."""
+        meant = {self._words[word].scopes for word in asked.words}
+        people = {scope for scopes in meant if len(scopes) == 1 for scope in scopes}
+        mixed = [scope for scope in sorted(people) if scope.startswith("person:")]
+        found = [f"asked with words of {mixed}"] if len(mixed) > 1 else []
+        if asked.room:
+            wrong = self._wrong(" ".join(sorted(asked.words)), asked.room, asked.heard)
+            found += [f"asked in {asked.room} after {asked.since:.2f} s: {word}" for word in wrong]
+        return found
 
     def worth(self, people: Iterable[Person]) -> int:
         """How many words of people's own were sent at all: what there was to leak."""

@@ -13,11 +13,9 @@ from weakref import WeakValueDictionary
 
 from nio import (
     AsyncClient,
-    JoinedMembersResponse,
     KeysClaimResponse,
     KeysQueryResponse,
     KeysUploadResponse,
-    RoomMember,
     ToDeviceResponse,
 )
 from nio.crypto import OlmDevice
@@ -30,7 +28,7 @@ from wintermute.matrix.devices import is_token, usable_devices, usable_one_time_
 from wintermute.matrix.http import call, path
 from wintermute.matrix.people import Device, People, cross_signing_key, device_of, told_of
 from wintermute.matrix.seeds import Seeds
-from wintermute.matrix.sieve import counts, members
+from wintermute.matrix.sieve import counts
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
@@ -147,11 +145,8 @@ class Keys:
         knows no signatures, and passes over a request that failed. `apart`: in a new session,
         which goes to the devices of changed identities too; whoever asks ends it after one message.
         """
-        nio, room = self._nio, self._nio.rooms[room_id]
-        if not room.members_synced:
-            answer = await call(nio, "GET", path("rooms", room_id, "joined_members"))
-            joined = [RoomMember(user, name, None) for user, name in members(answer).items()]
-            await nio.receive_response(JoinedMembersResponse(joined, room_id))
+        room = self._nio.rooms[room_id]
+        room.members_synced = True  # by /sync, which we ask to leave none out
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
             await self._query()
             everyone = list(room.users)
