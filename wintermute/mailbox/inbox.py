@@ -154,26 +154,30 @@ class Inbox:
         await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
             " kind, body, direct, raw, sent_at, received_at, state)"
-            " VALUES (?, ?, ?, ?, '', 'other', 'locked', '', 0, ?, ?, ?, ?)"
+            " SELECT ?, id, ?, ?, '', 'other', 'locked', '', scope LIKE 'person:%', ?, ?, ?, ?"
+            " FROM conversations WHERE id = ?"
             " ON CONFLICT (event_id) DO UPDATE SET state = excluded.state"
             " WHERE state IN ('locked', 'untrusted')",
             (
                 event_id,
-                conversation_id,
                 room_id,
                 str(raw.get("sender")),
                 json.dumps(raw),
                 now,
                 now,
                 state,
+                conversation_id,
             ),
         )
 
     async def unlock(self, tx: Transaction, seq: int, incoming: Incoming, state: State) -> None:
-        """Put the decrypted event in the place of its locked row."""
+        """Put the decrypted event in the place of its locked row.
+
+        What was said in private stays that, whoever can read by now.
+        """
         await tx.execute(
             "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
-            " direct = ?, by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?"
+            " direct = max(direct, ?), by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?"
             " WHERE seq = ? AND state IN ('locked', 'untrusted')",
             (
                 incoming.sender,

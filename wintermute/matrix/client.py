@@ -57,7 +57,7 @@ from wintermute.matrix.renewal import inherit
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sessions import Opened, Sessions, bound, take
-from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, sift
+from wintermute.matrix.sieve import NO_OLM, GroupSession, RoomBatch, SyncBatch, page, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
@@ -262,7 +262,8 @@ class MatrixClient:
             self._nio.rooms.pop(room_id, None)
             self._rules.pop(room_id, None)
             self._keys.end_session(room_id)
-        for room in batch.joined:
+        changed = [room for room in batch.joined if self._tells_readers(batch, room)]
+        for room in changed:
             rules = self._rules.get(room.room_id, Rules())
             self._rules[room.room_id] = Rules(
                 rules.join_rule if room.join_rule is None else room.join_rule,
@@ -271,8 +272,13 @@ class MatrixClient:
             before = self._views.get(room.room_id)
             if before and before.readers != self._seen(room.room_id).readers:
                 self._keys.end_session(room.room_id)
-        changed = {*batch.left, *(room.room_id for room in batch.joined)}
-        self._views = {key: view for key, view in self._views.items() if key not in changed}
+        for room_id in (*batch.left, *(room.room_id for room in changed)):
+            self._views.pop(room_id, None)
+
+    def _tells_readers(self, batch: SyncBatch, room: RoomBatch) -> bool:
+        """Whether a sync says anything new of who may be in a room: a large one is not read for less."""
+        told = batch.for_nio["rooms"]["join"][room.room_id]["state"]["events"]
+        return bool(told) or (room.join_rule, room.history) != (None, None)
 
     @property
     def round(self) -> int:
@@ -379,7 +385,8 @@ class MatrixClient:
     def is_held(self, room_id: str) -> bool:
         """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""
         view = self.room(room_id)
-        return any(map(self.people.is_changed, (*view.members, *view.invited)))
+        changed = (person.user_id for person in self.people.changed())  # few, whatever the room
+        return any(user in view.members or user in view.invited for user in changed)
 
     def renew_keys(self) -> None:
         """The keys here are an earlier copy: begin all sessions anew, and say nothing before."""

@@ -17,6 +17,11 @@ from wintermute.messages import PERSON, ROOM, Incoming, Json, Kind
 OUTBOX_KEY = "dev.wintermute.outbox"
 """Content key of the mark in every message of ours (see `marks`); a reaction has none."""
 
+RULES = {
+    "m.room.join_rules": ("join_rule", "invite"),
+    "m.room.history_visibility": ("history_visibility", "shared"),
+}
+"""What rules who can come to read: in each the key that counts, and what holds without it."""
 PRIVATE_RULES = frozenset({"invite", "private", "knock"})
 PRIVATE_HISTORY = frozenset({"invited", "joined", "shared"})
 MEDIA = {"m.image": "image", "m.file": "file", "m.audio": "audio", "m.video": "video"}
@@ -289,32 +294,54 @@ def inviter(state_events: Sequence[object], account: Account) -> str | None:
 def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
     """The room as it was when each event came, worked out backwards from how it is now.
 
+    Changes of who can read have the view of what came after them, whoever came and went meanwhile.
     Our own membership stays: what was said between our invitation and our joining was said to us.
     """
     found: list[RoomView] = []
-    view = now
+    view, undone = now, list[Json]()
     for event in reversed(events):
-        is_change = string(event, "type") == "m.room.member"
-        sender = string(event, "sender")
-        if not is_change and sender not in view.members:  # who speaks is there
-            members = {**view.members, sender: now.members.get(sender, "")}
-            view = replace(view, members=members, invited=view.invited - {sender})
+        if is_change(event):
+            undone.append(event)
+        else:
+            view = before_changes(view, undone, us)
+            undone.clear()
+            sender = string(event, "sender")
+            if sender not in view.members:  # who speaks is there
+                members = {**view.members, sender: now.members.get(sender, "")}
+                view = replace(view, members=members, invited=view.invited - {sender})
         found.append(view)
-        if is_change and string(event, "state_key") not in ("", us):
-            view = before_change(view, event)
     return found[::-1]
 
 
-def before_change(view: RoomView, event: Json) -> RoomView:
-    """A room as it was before a membership event."""
-    user = string(event, "state_key")
-    previous = mapping(mapping(event.get("unsigned")).get("prev_content"))
-    membership = string(previous, "membership")
-    members = {name: shown for name, shown in view.members.items() if name != user}
-    if membership == "join":
-        members[user] = string(previous, "displayname")
-    invited = view.invited - {user} | ({user} if membership == "invite" else set())
-    return replace(view, members=members, invited=invited)
+def before_changes(view: RoomView, changes: Sequence[Json], us: str) -> RoomView:
+    """A room as it was before changes of who can read, the newest first."""
+    if not changes:
+        return view
+    members, invited = dict(view.members), set(view.invited)
+    rules = dict(zip(RULES, (view.join_rule, view.history), strict=True))
+    for event in changes:
+        previous = mapping(mapping(event.get("unsigned")).get("prev_content"))
+        kind, user = string(event, "type"), string(event, "state_key")
+        if kind in RULES:
+            rules[kind] = string(previous, RULES[kind][0]) or RULES[kind][1]
+        elif user not in ("", us):
+            members.pop(user, None)
+            invited.discard(user)
+            membership = string(previous, "membership")
+            if membership == "join":
+                members[user] = string(previous, "displayname")
+            elif membership == "invite":
+                invited.add(user)
+    join_rule, history = rules.values()
+    return replace(
+        view, members=members, invited=frozenset(invited), join_rule=join_rule, history=history
+    )
+
+
+def is_change(event: Json) -> bool:
+    """Whether an event changes who can read."""
+    kind = string(event, "type")
+    return kind == "m.room.member" or (kind in RULES and event.get("state_key") == "")
 
 
 def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:

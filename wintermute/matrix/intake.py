@@ -153,10 +153,12 @@ class Intake:
         if room.retry:
             await self._outbox.release(tx, room.room_id)
         woken: set[str | None] = set()
-        us = self._client.account.user_id
+        us, last = self._client.account.user_id, None
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             # Who came in without a word reads all the same (F-001).
-            woken.add(await self._rescope(tx, then))
+            if then is not last:
+                woken.add(await self._rescope(tx, then))
+            last = then
             if event["sender"] != us:
                 woken.add(await self._event(tx, event, then))
             else:

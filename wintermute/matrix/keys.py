@@ -13,11 +13,9 @@ from weakref import WeakValueDictionary
 
 from nio import (
     AsyncClient,
-    JoinedMembersResponse,
     KeysClaimResponse,
     KeysQueryResponse,
     KeysUploadResponse,
-    RoomMember,
     ToDeviceResponse,
 )
 from nio.crypto import OlmDevice
@@ -35,7 +33,7 @@ from wintermute.matrix.renewal import Renewal
 from wintermute.matrix.replaced import ReplacedDevices
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.sessions import known
-from wintermute.matrix.sieve import KeysLeft, counts, members
+from wintermute.matrix.sieve import KeysLeft, counts
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
@@ -190,13 +188,10 @@ class Keys:
         knows no signatures, and passes over a request that failed. `apart`: in a new session,
         which goes to the devices of changed identities too; whoever asks ends it after one message.
         """
-        nio, room = self._nio, self._nio.rooms[room_id]
         if self.renewal.is_due:
             raise HomeserverUnavailable("our keys are an earlier copy and are replaced first")
-        if not room.members_synced:
-            answer = await call(nio, "GET", path("rooms", room_id, "joined_members"))
-            joined = [RoomMember(user, name, None) for user, name in members(answer).items()]
-            await nio.receive_response(JoinedMembersResponse(joined, room_id))
+        room = self._nio.rooms[room_id]
+        room.members_synced = True  # by /sync, which we ask to leave none out
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
             await self._query()
             self.store.fresh()  # no key goes to a device of which only nio's memory has heard

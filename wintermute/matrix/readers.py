@@ -1,9 +1,9 @@
 """Why a chat that looks like one of two is not: said once, when somebody speaks there (F-014)."""
 
-from wintermute.matrix.inbox import Policy, RoomView
+from wintermute.matrix.inbox import RULES, Policy, RoomView
 from wintermute.matrix.trust import harmless_id
 
-READERS = frozenset({"m.room.member", "m.room.join_rules", "m.room.history_visibility"})
+READERS = frozenset({"m.room.member", *RULES})
 """Events that change who can read in a room."""
 NOT_PRIVATE = (
     "{why}, so this is not a chat of the two of us: our private memory stays out of it{mention}. "

@@ -16,6 +16,8 @@ MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
 CREATION = "m.room.create"
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
+SOMEBODY = "@?:?"
+"""Whoever a membership names in a way that no user is called: there may be somebody who reads."""
 VERIFICATION = "m.key.verification."
 """How the types of a verification's messages begin."""
 NO_OLM = "m.no_olm"
@@ -185,16 +187,6 @@ def _keys_left(raw: Json) -> KeysLeft:
     )
 
 
-def members(raw: Json) -> dict[str, str | None]:
-    """Who has joined a room, each with a name or None, from an answer to /joined_members."""
-    names = {
-        user: _dict(profile).get("display_name")
-        for user, profile in _dict(raw.get("joined")).items()
-        if _is_id(user)
-    }
-    return {user: name if isinstance(name, str) else None for user, name in names.items()}
-
-
 def megolm(event: Json) -> Json | None:
     """An encrypted room event in the one shape that nio can read; None when it has another."""
     content = event["content"]
@@ -255,7 +247,10 @@ def well_formed(events: object) -> tuple[list[Json], int]:
 def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
     timeline = _dict(room.get("timeline"))
     events, bad = well_formed(timeline.get("events"))
-    state, bad_state = well_formed(_dict(room.get("state")).get("events"))
+    state = _dict(room.get("state")).get("events")
+    _, bad_state = well_formed(state)
+    # What says who reads and what is encrypted counts in whatever shape it comes.
+    told = [*_dicts(state), *_dicts(timeline.get("events"))]
     prev_batch = timeline.get("prev_batch")
     batch = RoomBatch(
         room_id=room_id,
@@ -263,28 +258,26 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         limited=timeline.get("limited") is True,
         prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
         # In whatever shape: a room that somebody marked as encrypted gets nothing in clear.
-        encryption=any(map(_marks_encryption, [*state, *events])),
-        join_rule=_said([*state, *events], "m.room.join_rules", "join_rule", "invite"),
-        history=_said(
-            [*state, *events], "m.room.history_visibility", "history_visibility", "shared"
-        ),
-        successor=_successor([*state, *events]),
-        predecessor=_predecessor([*state, *events]),
+        encryption=any(map(_marks_encryption, told)),
+        join_rule=_said(told, "m.room.join_rules", "join_rule", "invite"),
+        history=_said(told, "m.room.history_visibility", "history_visibility", "shared"),
+        successor=_successor(told),
+        predecessor=_predecessor(told),
     )
-    known = [event for event in map(_state_for_nio, [*state, *events]) if event]
+    known = [event for event in map(_state_for_nio, told) if event]
     return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
 
 
 def _marks_encryption(event: Json) -> bool:
-    return event["type"] == "m.room.encryption" and event.get("state_key") == ""
+    return event.get("type") == "m.room.encryption" and event.get("state_key") == ""
 
 
 def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | None:
     """What the newest state event of a kind says; None: there is none. Without the key: `default`."""
-    found = [e["content"] for e in events if e["type"] == kind and e.get("state_key") == ""]
+    found = [e.get("content") for e in events if (e.get("type"), e.get("state_key")) == (kind, "")]
     if not found:
         return None
-    value = found[-1].get(key, default)
+    value = found[-1].get(key, default) if isinstance(found[-1], dict) else ""
     return value if isinstance(value, str) else ""
 
 
@@ -316,21 +309,25 @@ def _is_event(event: Json) -> bool:
 def _state_for_nio(event: Json) -> Json | None:
     """What nio may see of a state event: bounded, flat, and of the types it expects.
 
-    What it cannot validate it writes to its log, to the last nested bracket.
+    What it cannot validate it writes to its log, to the last nested bracket, and passes over.
     """
-    content = event["content"]
-    if not _is_id(event.get("state_key"), least=0):
-        return None
-    if event["type"] == "m.room.member" and content.get("membership") in MEMBERSHIPS:
+    content, key = _dict(event.get("content")), event.get("state_key")
+    if event.get("type") == "m.room.member" and "state_key" in event:
+        membership = content.get("membership")
         names = {key: content.get(key) for key in ("displayname", "avatar_url")}
         kept = {key: name for key, name in names.items() if isinstance(name, str)}
-        content = {"membership": content["membership"], **kept}
+        content = {"membership": membership if membership in MEMBERSHIPS else "join", **kept}
+        key = key if _is_user(key) else SOMEBODY
     elif _marks_encryption(event):
         content = {"algorithm": "m.megolm.v1.aes-sha2"}  # the only one we and nio have
     else:
         return None
-    fields = ("type", "sender", "event_id", "origin_server_ts", "state_key")
-    return {field: event[field] for field in fields} | {"content": content, "unsigned": {}}
+    head = {"sender": SOMEBODY, "event_id": "$", "origin_server_ts": 0}  # wanted, and never used
+    return {**head, "type": event["type"], "state_key": key, "content": content, "unsigned": {}}
+
+
+def _is_user(value: object) -> bool:
+    return _is_id(value) and isinstance(value, str) and value.startswith("@") and ":" in value
 
 
 def _to_device(raw: Json) -> tuple[list[Json], int]:

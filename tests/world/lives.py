@@ -1,0 +1,333 @@
+"""Random lives of rooms: people come, go and speak while a daemon answers, dies and is cut off.
+
+What is done is one list of steps from one seed; who may read what is judged by a Watch.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tests.world.bot import Bot, meet
+from tests.world.delegating import call, objective, spawn
+from tests.world.duties import SYSTEM, in_, once
+from tests.world.model import Calls, Drip, Fail, ModelServer, Seen, Step, Text, Use
+from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.user import CLIENT, MatrixUser
+from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch, until
+from wintermute.changes.records import Reason
+from wintermute.commands.stores import Stores
+from wintermute.db import open_database
+from wintermute.ids import new_id
+
+DOWN = Answer(502, b"<html>")
+LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
+JOIN_RULES = ("invite", "knock", "public", "restricted", "org.example.new")
+HISTORIES = ("shared", "joined", "invited", "world_readable")
+STEPS = {
+    "write": 40,
+    "listed": 6,
+    "remind": 5,
+    "invite": 12,
+    "join": 14,
+    "leave": 14,
+    "remove": 9,
+    "knock": 2,
+    "rule": 6,
+    "history": 4,
+    "redact": 2,
+    "lose": 3,
+    "outage": 6,
+    "kill": 8,
+}
+"""What may happen, each with how often it does among all of them."""
+NAPS = (0.0, 0.1, 0.3, 1.0)
+REBORN = 0.4
+"""How likely a dead daemon is started after a step."""
+QUIET_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Chat:
+    """A room as the homeserver has it: nobody but this life changes it."""
+
+    id: str
+    host: MatrixUser
+    people: dict[str, MatrixUser]
+    readers: Readers
+    said: list[tuple[MatrixUser, str]] = field(default_factory=list)
+
+    def where(self, how: str) -> list[MatrixUser]:
+        """Who is joined, invited and so on."""
+        return [p for user, p in self.people.items() if self.readers.members.get(user) == how]
+
+
+def faults_of(name: str) -> Callable[[Request], Action]:
+    """Trouble on the way to the homeserver."""
+
+    def sends(request: Request) -> bool:
+        return "/send/" in request.path
+
+    return {
+        "down": lambda _: DOWN,
+        "no sends": lambda request: DOWN if sends(request) else None,
+        "slow down": lambda request: LIMITED if sends(request) else None,
+        "no syncs": lambda request: DOWN if request.path.endswith("/sync") else None,
+        "no keys": lambda request: Cut() if "/keys/" in request.path else None,
+    }[name]
+
+
+class Life:
+    """One daemon, three people and the rooms they share; `steps` is what was done, to be read."""
+
+    def __init__(
+        self,
+        seed: int,
+        people: tuple[MatrixUser, MatrixUser, MatrixUser],
+        daemon: Bot,
+        model: ModelServer,
+        proxy: Proxy,
+    ) -> None:
+        self._chance, self._model_chance = random.Random(seed), random.Random(seed)
+        self._ann, self._ben, _ = people
+        self._people = {person.user_id: person for person in people}
+        self._daemon = daemon
+        self._chats: list[Chat] = []
+        self.watch = Watch(proxy, daemon.user_id)
+        self.steps: list[str] = [f"seed {seed}"]
+        self._acts: dict[str, Callable[[Chat], Awaitable[str]]] = {
+            "write": self._write,
+            "listed": self._listed,
+            "remind": self._remind,
+            "invite": self._invite,
+            "join": self._join,
+            "leave": self._leave,
+            "remove": self._remove,
+            "knock": self._knock,
+            "rule": self._rule,
+            "history": self._history,
+            "redact": self._redact,
+            "lose": self._lose,
+            "outage": self._outage,
+            "kill": self._kill,
+        }
+        model.keyed(self._answer)
+
+    async def furnish(self) -> None:
+        """Chats of two and one of three, in clear and encrypted; each scope has something to hide."""
+        plans = [(self._ann, (), False), (self._ann, (), True), (self._ben, (), True)]
+        for host, guests, encrypted in [*plans, (self._ann, (self._ben,), False)]:
+            room = await meet(host, self._daemon.user_id, *guests, encrypted=encrypted)
+            users = (self._daemon.user_id, *(person.user_id for person in (host, *guests)))
+            inside = dict.fromkeys(users, "join")
+            self._chats.append(Chat(room, host, self._people, Readers(inside)))
+        scopes = [f"person:{person.user_id}" for person in (self._ann, self._ben)]
+        async with self._stores() as stores, stores.database.transaction() as tx:
+            for scope in [*scopes, *(f"room:{chat.id}" for chat in self._chats)]:
+                text = f"Never forget {self.watch.word(scope)}"
+                why = Reason("command", scope)
+                await stores.facts.add(tx, why, text, "user_explicit", scope=scope)
+
+    async def run(self, steps: int) -> None:
+        """Live, and be well in the end."""
+        done = 0
+        while done < steps:
+            name = self._chance.choices(list(STEPS), list(STEPS.values()))[0]
+            chat = self._chance.choice(self._chats)
+            if not (did := await self._acts[name](chat)):
+                continue  # nobody who could, or the homeserver refused
+            done += 1
+            self.steps.append(f"{name} {chat.id[:5]} {did}")
+            await asyncio.sleep(self._chance.choice(NAPS))
+            if not self._daemon.running and self._chance.random() < REBORN:
+                await self._daemon.start(ready=False)
+                self.steps.append("the daemon starts")
+        self.watch.faults = lambda _: None
+        if not self._daemon.running:
+            await self._daemon.start()
+        await self._quiet()
+
+    def leaks(self) -> list[str]:
+        """What should not have been read, with the life it happened in."""
+        found = self.watch.leaks(self._people.values())
+        return [*found, *self.steps, self.summary()] if found else []
+
+    def summary(self) -> str:
+        """How much there was to go wrong."""
+        sent, asked, worth = len(self.watch.sent), len(self.watch.asked), self.worth()
+        kept = len(self._daemon.rows("SELECT 1 FROM notices WHERE key LIKE 'kept back %'"))
+        return f"{self.steps[0]}: {sent} sends, {asked} requests, {worth} private words, {kept} kept back"
+
+    def worth(self) -> int:
+        """How many words of people's own were said."""
+        return self.watch.worth(self._people.values())
+
+    async def _quiet(self) -> None:
+        """Wait until all is said that can be, and who may read it has decrypted it."""
+        waits = "SELECT 1 FROM outbox WHERE state = 'waiting'"
+        deadline = time.monotonic() + QUIET_SECONDS
+        while self._daemon.rows(waits) and time.monotonic() < deadline:  # noqa: ASYNC110  its rows
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(1)  # the people's clients have long polls of their own
+
+    # The model -----------------------------------------------------------------------------
+
+    def _answer(self, seen: Seen) -> Step:
+        """Repeat all that it was told, at once, slowly, by others or not at all."""
+        known = " ".join(self.watch.note(seen))
+        if objective(seen):
+            return Calls((Use("done", {"answer": f"did {known}"}),))
+        text, chance = f"I know {known}", self._model_chance.random()
+        if seen.messages[-1]["role"] == "tool" or chance < 0.4:
+            return Text(text)
+        if chance < 0.7:
+            return Drip(text, interval=0.1)
+        if chance < 0.8:
+            return Fail(503)
+        if chance < 0.9:
+            return Calls((spawn(f"Look at {known}"),))
+        return Calls((call(f"Look at {known}"),))
+
+    # Steps: each says what it did, or nothing ---------------------------------------------------
+
+    def _one(self, people: list[MatrixUser]) -> MatrixUser | None:
+        return self._chance.choice(people) if people else None
+
+    async def _write(self, chat: Chat) -> str:
+        who = self._one(chat.where("join"))
+        if who is None or not await _is_ready(who, chat):
+            return ""
+        scope, own = chat.readers.scope(chat.id, self._daemon.user_id), f"person:{who.user_id}"
+        word = self.watch.word(scope, own, room=chat.id)
+        mention = {"m.mentions": {"user_ids": [self._daemon.user_id]}}
+        event_id = await who.send(chat.id, f"what of {word}", **mention)
+        chat.said.append((who, event_id))
+        return f"{who.user_id} {word}"
+
+    async def _listed(self, chat: Chat) -> str:
+        who = self._one(chat.where("join"))
+        if who is None or not await _is_ready(who, chat):
+            return ""
+        await who.send(chat.id, "/memory")
+        return who.user_id
+
+    async def _remind(self, chat: Chat) -> str:
+        """A task of whoever has the room now, due soon."""
+        scope = chat.readers.scope(chat.id, self._daemon.user_id)
+        word, asked = self.watch.word(scope), once(in_(self._chance.uniform(2, 5)))
+        async with self._stores() as stores, stores.database.transaction() as tx:
+            held = await stores.conversations.of_room(tx, chat.id)
+            if held is None:
+                return ""
+            why, home = Reason("command", scope), held.id
+            await stores.tasks.add(tx, why, word, scope=scope, asked=asked, conversation_id=home)
+        return f"{scope} {word}"
+
+    async def _invite(self, chat: Chat) -> str:
+        host, ours = self._one(chat.where("join")), {self._daemon.user_id: None}
+        everybody, inside = {**self._people, **ours}, chat.readers.members
+        others = [u for u in everybody if inside.get(u) in (None, "leave") or u in ours]
+        if host is None:
+            return ""
+        guest = self._chance.choice(others)
+        return await self._member(chat, host, "invite", guest)
+
+    async def _join(self, chat: Chat) -> str:
+        who = self._one(chat.where("invite") or chat.where("leave"))
+        return await self._member(chat, who, "join") if who else ""
+
+    async def _leave(self, chat: Chat) -> str:
+        inside = chat.where("invite") + chat.where("join")
+        guests = [person for person in inside if person is not chat.host]
+        # Mostly they go again; a room that its host has left for good is of no more use.
+        who = self._one(inside if guests and self._chance.random() < 0.2 else guests)
+        return await self._member(chat, who, "leave") if who else ""
+
+    async def _remove(self, chat: Chat) -> str:
+        host, how = self._one(chat.where("join")), self._chance.choice(("kick", "ban", "unban"))
+        inside = ("ban",) if how == "unban" else ("join", "invite")
+        others = [u for u, now in chat.readers.members.items() if now in inside]
+        guests = [u for u in others if host is None or u != host.user_id]
+        if host is None or not guests:
+            return ""
+        return await self._member(chat, host, how, self._chance.choice(guests))
+
+    async def _knock(self, chat: Chat) -> str:
+        who = self._one([p for p in self._people.values() if p not in chat.where("join")])
+        return await self._member(chat, who, "knock") if who else ""
+
+    async def _member(self, chat: Chat, who: MatrixUser, verb: str, other: str = "") -> str:
+        """Change who is in a room, if the homeserver lets them."""
+        at = f"{CLIENT}/knock/{chat.id}" if verb == "knock" else f"{CLIENT}/rooms/{chat.id}/{verb}"
+        status, _ = await who.api("POST", at, {"user_id": other} if other else {})
+        if status != 200:
+            return ""
+        how = {"kick": "leave", "unban": "leave"}.get(verb, verb)
+        changed = {**chat.readers.members, other or who.user_id: how}
+        chat.readers = Readers(changed, chat.readers.join_rule, chat.readers.history)
+        return f"{who.user_id} {verb} {other}"
+
+    async def _rule(self, chat: Chat) -> str:
+        kept = chat.readers.join_rule in KEPT_RULES
+        rule = self._chance.choice(JOIN_RULES) if kept else "invite"
+        content = {"join_rule": rule, "allow": []}
+        return await self._state(chat, "m.room.join_rules", content)
+
+    async def _history(self, chat: Chat) -> str:
+        kept = chat.readers.history in KEPT_PASTS
+        content = {"history_visibility": self._chance.choice(HISTORIES) if kept else "shared"}
+        return await self._state(chat, "m.room.history_visibility", content)
+
+    async def _state(self, chat: Chat, kind: str, content: Mapping[str, object]) -> str:
+        who = self._one(chat.where("join"))
+        if who is None:
+            return ""
+        at = f"{CLIENT}/rooms/{chat.id}/state/{kind}"
+        status, _ = await who.api("PUT", at, content)
+        if status != 200:
+            return ""
+        chat.readers = chat.readers.told({"type": kind, "state_key": "", "content": content})
+        return str(content)
+
+    async def _redact(self, chat: Chat) -> str:
+        if not chat.said:
+            return ""
+        who, event_id = self._chance.choice(chat.said)
+        at = f"{CLIENT}/rooms/{chat.id}/redact/{event_id}/{new_id('txn')}"
+        status, _ = await who.api("PUT", at, {})
+        return event_id if status == 200 else ""
+
+    async def _lose(self, _chat: Chat) -> str:
+        """The homeserver does what it is asked, and its answers are lost."""
+        self.watch.loses = self._chance.randint(1, 4)
+        return f"{self.watch.loses} answers"
+
+    async def _outage(self, _chat: Chat) -> str:
+        name = self._chance.choice(("down", "no sends", "slow down", "no syncs", "no keys"))
+        seconds = self._chance.uniform(0.5, 4)
+        self.watch.faults = until(time.monotonic() + seconds, faults_of(name))
+        return f"{name} {seconds:.1f} s"
+
+    async def _kill(self, _chat: Chat) -> str:
+        if not self._daemon.running:
+            return ""
+        await self._daemon.kill()
+        return "killed"
+
+    @asynccontextmanager
+    async def _stores(self) -> AsyncIterator[Stores]:
+        """What the daemon has, beside it."""
+        data, owner = self._daemon.data, self._ann.user_id
+        async with open_database(data / "wintermute.db") as database:
+            yield Stores(database, data, owner, SYSTEM, new_id, timezone="Europe/Berlin")
+
+
+async def _is_ready(who: MatrixUser, chat: Chat) -> bool:
+    """Whether somebody's client knows that they are in a room."""
+    try:
+        await who.until(lambda: who.user_id in who.members(chat.id), within=5)
+    except AssertionError:
+        return False
+    return True

@@ -1,0 +1,206 @@
+"""What a daemon had heard of its rooms whenever it said something, seen at the proxy, and who may read it.
+
+Every word belongs to a scope: that of who could read where it was said. No send may begin with a
+word in it once the daemon has taken in that somebody reads there who does not fit its scope.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.world.model import Seen
+from tests.world.person import Person
+from tests.world.proxy import Action, Before, Cut, Proxy, Request, pass_before
+
+Json = dict[str, Any]
+WORD = re.compile(r"\bword\d+end\b")
+SEND = re.compile(r"/rooms/([^/]+)/send/([^/]+)/([^/]+)$")
+KEPT_RULES = {"invite", "private", "knock"}
+KEPT_PASTS = {"invited", "joined", "shared"}
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Who is in a room, each with their membership, and what keeps others out."""
+
+    members: Mapping[str, str] = field(default_factory=dict)
+    join_rule: str = "invite"
+    history: str = "shared"
+
+    @property
+    def users(self) -> frozenset[str]:
+        """All who can read what is said from now on."""
+        return frozenset(user for user, how in self.members.items() if how in ("join", "invite"))
+
+    def scope(self, room: str, bot: str) -> str:
+        """Whose is what is said here: of the one person who reads it, or of the room."""
+        kept = self.join_rule in KEPT_RULES and self.history in KEPT_PASTS
+        others = self.users - {bot}
+        alone = len(others) == 1 and kept
+        return f"person:{min(others)}" if alone else f"room:{room}"
+
+    def told(self, event: Json) -> "Readers":
+        """After an event of state."""
+        content, key = event["content"], event.get("state_key")
+        if event["type"] == "m.room.member" and key is not None:
+            return replace(self, members={**self.members, key: content.get("membership", "leave")})
+        if event["type"] == "m.room.join_rules":
+            return replace(self, join_rule=content.get("join_rule", "invite"))
+        if event["type"] == "m.room.history_visibility":
+            return replace(self, history=content.get("history_visibility", "shared"))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`scopes`: for whom it is; what a person said among others is their own too. `room`: said there."""
+
+    scopes: frozenset[str]
+    room: str
+
+
+@dataclass(slots=True)
+class Sent:
+    """One attempt to send. `body`: what it says, None while it is only known encrypted."""
+
+    room: str
+    txn: str
+    heard: Readers
+    body: str | None
+    event_id: str = ""
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request to the model. `room`: where the message was said that it is to answer."""
+
+    words: frozenset[str]
+    room: str
+    heard: Readers
+    since: float
+    """How long the daemon had known that, in seconds."""
+
+
+class Watch:
+    """Stands at the proxy between a daemon and its homeserver; `faults` may spoil what it saw."""
+
+    def __init__(self, proxy: Proxy, bot: str) -> None:
+        self._bot = bot
+        self._answers: dict[str, Json] = {}
+        self._heard: dict[str, Readers] = {}
+        self._at: dict[str, float] = {}
+        self._words: dict[str, Word] = {}
+        self.sent: list[Sent] = []
+        self.asked: list[Asked] = []
+        self.faults: Before = pass_before
+        self.loses = 0
+        """How many answers more are lost on their way."""
+        proxy.before, proxy.after = self._before, self._after
+
+    def word(self, *scopes: str, room: str = "") -> str:
+        """A new word for some scopes, said in a room if it is to be answered there."""
+        word = f"word{len(self._words)}end"
+        self._words[word] = Word(frozenset(scopes), room)
+        return word
+
+    def note(self, seen: Seen) -> list[str]:
+        """A request came to the model: the words in it, those of its question last."""
+        found = WORD.findall(str(seen.body))
+        last = WORD.findall(seen.last_user)
+        room = self._words[last[-1]].room if last and "<event" not in seen.last_user else ""
+        since = time.monotonic() - self._at.get(room, 0.0)
+        heard = self._heard.get(room, Readers())
+        self.asked.append(Asked(frozenset(found), room, heard, since))
+        return list(dict.fromkeys(found))
+
+    def _before(self, request: Request) -> Action:
+        # Who asks for what is after an answer has taken that answer in.
+        if request.path.endswith("/sync"):
+            self._hear(self._answers.pop(request.query.get("since", ""), {}))
+        elif said := SEND.search(request.path):
+            room, kind, txn = said.groups()
+            body = str(request.json) if kind != "m.room.encrypted" else None
+            self.sent.append(Sent(room, txn, self._heard.get(room, Readers()), body))
+        return self.faults(request)
+
+    def _after(self, request: Request, status: int, body: bytes) -> Action:
+        if status != 200:
+            return None
+        answer = Request(request.method, request.path, {}, body)
+        if request.path.endswith("/sync"):
+            self._answers[answer.json["next_batch"]] = answer.json.get("rooms", {})
+        elif said := SEND.search(request.path):
+            newest = next(sent for sent in reversed(self.sent) if sent.txn == said[3])
+            newest.event_id = answer.json["event_id"]
+        self.loses -= (lost := self.loses > 0)
+        return Cut() if lost else None
+
+    def _hear(self, rooms: Json) -> None:
+        for room, news in rooms.get("join", {}).items():
+            timeline = news.get("timeline", {}).get("events", [])
+            for event in [*news.get("state", {}).get("events", []), *timeline]:
+                before = self._heard.get(room, Readers())
+                if (now := before.told(event)) != before:
+                    self._heard[room], self._at[room] = now, time.monotonic()
+        for room in rooms.get("leave", {}):
+            self._heard[room], self._at[room] = Readers(), time.monotonic()
+
+    # The verdict ---------------------------------------------------------------------------
+
+    def leaks(self, people: Iterable[Person]) -> list[str]:
+        """What was sent, could be read or was asked although it should not have been."""
+        people = list(people)
+        found: list[str] = []
+        for sent in self.sent:
+            readers = [p for p in people if _opened(p, sent)]
+            for body in {sent.body, *(_opened(p, sent) for p in readers)} - {None}:
+                wrong = self._wrong(str(body), sent.room, sent.heard)
+                found += [f"{sent.txn} in {sent.room}: {word}" for word in wrong]
+            strangers = {p.user_id for p in readers} - sent.heard.users
+            if sent.body is None and strangers:
+                found.append(f"{sent.txn} in {sent.room} can be read by {strangers}")
+        return found + [problem for asked in self.asked for problem in self._mixed(asked)]
+
+    def _wrong(self, text: str, room: str, heard: Readers) -> list[str]:
+        """The words in a text that not all of who reads it may read."""
+        here = {f"room:{room}", heard.scope(room, self._bot)}
+        return [
+            f"{word} of {set(self._words[word].scopes)} by {heard}"
+            for word in dict.fromkeys(WORD.findall(text))
+            if not here & self._words[word].scopes
+        ]
+
+    def _mixed(self, asked: Asked) -> list[str]:
+        """F-004: a request is about one person or none, and all in it fits who is in its room."""
+        meant = {self._words[word].scopes for word in asked.words}
+        people = {scope for scopes in meant if len(scopes) == 1 for scope in scopes}
+        mixed = [scope for scope in sorted(people) if scope.startswith("person:")]
+        found = [f"asked with words of {mixed}"] if len(mixed) > 1 else []
+        if asked.room:
+            wrong = self._wrong(" ".join(sorted(asked.words)), asked.room, asked.heard)
+            found += [f"asked in {asked.room} after {asked.since:.2f} s: {word}" for word in wrong]
+        return found
+
+    def worth(self, people: Iterable[Person]) -> int:
+        """How many words of people's own were sent at all: what there was to leak."""
+        texts = [sent.body or _opened(p, sent) or "" for sent in self.sent for p in people]
+        said = (self._words[word] for text in texts for word in WORD.findall(text))
+        return sum(all(scope.startswith("person:") for scope in word.scopes) for word in said)
+
+
+def _opened(person: Person, sent: Sent) -> str | None:
+    """What a person reads at the event of an encrypted sending; None: nothing."""
+    event = next((e for e in person.events(sent.room) if e.event_id == sent.event_id), None)
+    if event is None or sent.body is not None or event.type == "m.room.encrypted":
+        return None
+    return event.body
+
+
+Faults = Callable[[Request], Action]
+
+
+def until(deadline: float, faults: Faults) -> Faults:
+    """Trouble that passes."""
+    return lambda request: faults(request) if time.monotonic() < deadline else None
