@@ -66,13 +66,13 @@ class Renewal:
         sessions = self._nio.olm.session_store[curve25519]
         return next((each for each in sessions if each.id not in self._stale), None)
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
         """Use up our keys at the homeserver, give it new ones, and have all sessions begun anew.
 
-        Raises: DeviceSpent.
+        Whether that was due. Raises: DeviceSpent.
         """
         if not self.is_due:
-            return
+            return False
         claimed = await self._use_up()
         self._nio.olm.uploaded_key_count = 0
         if not await self._upload():
@@ -86,6 +86,7 @@ class Renewal:
         self._notes.remove(STALE, DUE)
         self._read = None
         log.info("encryption keys renewed claimed=%s", claimed)
+        return True
 
     async def _use_up(self) -> int:
         """Claim our one-time keys, so that nobody begins a session with one whose secret is gone."""
