@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.test_promises_at_the_door import NOTIFY, planning
 from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
 from tests.world.bot import Bot
+from tests.world.delegating import done
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.person import Person
 from tests.world.proxy import Answer, Proxy, Request, pass_before
@@ -115,7 +117,7 @@ async def test_an_answer_that_waited_for_the_homeserver_is_judged_when_it_is_sen
     await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox")))
     await daemon.kill()
     await slip_in(eve, ann, chat)
-    other = await ann.create_room([daemon.user_id])
+    other = await ann.create_room([daemon.user_id], encrypted=encrypted)
     proxy.before = pass_before
     await daemon.start()
     await hears(ann, chat, KEPT_BACK)
@@ -269,3 +271,81 @@ async def test_what_a_group_said_acts_on_nobodys_own_memory(
     model.script(Slow(asyncio.Event(), Text("never")), Text("hello Ann"))
     assert scope(daemon, chat) == f"person:{ann.user_id}"
     assert len(model.requests) == 1
+
+
+async def test_the_result_of_a_run_is_in_no_request_of_the_group(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-002, F-004: it was kept back, so nobody there was told of it, the model neither."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.keyed(planning(2, Slow(release, done("they earn 4711")), **NOTIFY))
+    await ann.send(chat, "plan water")
+    await model.request_arrived(3)
+    await slip_in(eve, ann, chat)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    release.set()
+    await hears(ann, chat, KEPT_BACK)
+    await ask(ann, chat, daemon, "what is new?")
+    assert "4711" not in asked(model)
+    assert not knows(eve, chat)
+
+
+async def test_without_encryption_people_come_and_go_as_well(
+    person: NewPerson, bot: NewBot
+) -> None:
+    """F-001: joined, left, put out and asked in again, over a restart."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, matrix={"encryption": "off"})
+    chat = await ann.create_room([daemon.user_id], preset="private_chat")
+    await ann.wait_joined(chat, daemon.user_id)
+    await ask(ann, chat, daemon, "one")
+    await slip_in(eve, ann, chat)
+    await slip_out(eve, ann, chat)
+    await ann.kick(chat, daemon.user_id)
+    await daemon.restart()
+    await ann.invite(chat, daemon.user_id)
+    await ann.wait_joined(chat, daemon.user_id)
+    await ann.send(chat, "two")
+    await hears(ann, chat, "echo: two")
+
+
+async def test_what_was_encrypted_does_not_go_to_a_chat_that_is_not(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+) -> None:
+    """F-002, X-015: it waits for an encrypted one."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, via=proxy.url)
+    plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
+    await ask(ann, plain, daemon, "hello")
+    model.script(Text(SECRET))
+    proxy.before = limited_for_sends
+    await ann.send(chat, "what do I earn?")
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")))
+    await slip_in(eve, ann, chat)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    proxy.before = pass_before
+    await hears(ann, chat, KEPT_BACK)
+    assert not knows(ann, plain)
+    await slip_out(eve, ann, chat)
+    await hears(ann, chat, SECRET)
+
+
+async def test_who_was_invited_for_a_moment_costs_no_answer(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-001, F-004: the question is put again in the branch that goes on, and stays in view."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.script(Slow(asyncio.Event(), Text("never")))
+    await ann.send(chat, "my code is 4711")
+    await model.request_arrived(1)
+    await daemon.kill()
+    await ann.invite(chat, eve.user_id)
+    await eve.leave(chat)
+    await daemon.start()
+    await hears(ann, chat, "echo: my code is 4711")
+    await ask(ann, chat, daemon, "what was it?")
+    assert "my code is 4711" in asked(model)

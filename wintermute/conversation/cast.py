@@ -146,6 +146,8 @@ class Loop:
         if not turn.calls:
             return _ended_by_text(running, turn)
         for n, call in enumerate(turn.calls):
+            if not await self._casts.in_scope(running.cast.branch_id):
+                return JOINED
             running.watch.gate(call.name)
             observation = await self._gates.observe(
                 running.terms.toolbox, running.at(turn, n), turn, n

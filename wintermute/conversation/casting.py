@@ -190,11 +190,11 @@ class Casting:
         return True
 
     async def _out_of_view(self, tx: Transaction, row: Waiting, now: str) -> None:
-        """A result for those who could read here before is theirs; of a branch that is over: nobody's."""
-        scope = now
-        if row.turn_id is not None:
+        """A result is for those who could read here when it was asked for; after `/new` for nobody."""
+        said, scope = "", now
+        if row.turn_id is not None and not await self._conversations.is_over(tx, row.turn_id):
             scope = await self._conversations.scope_of_turn(row.turn_id)
-        said = words.RESULT.format(result=text_of(row.body)) if scope != now else ""
+            said = words.RESULT.format(result=text_of(row.body))
         await self.reply(tx, row, said, meant_for=scope)
 
     async def _told_before(self, tx: Transaction, row: Waiting) -> str:

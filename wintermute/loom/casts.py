@@ -370,13 +370,16 @@ class Casts:
         return await self._with_turns(rows)
 
     async def in_scope(self, branch_id: str) -> bool:
-        """Whether a branch may still touch the memory it began with, by who can read its room (F-004)."""
+        """Whether nobody came or went, since a branch began, for whom its memory is or is not (F-004).
+
+        Who was there for a moment only counts as well: what is said now goes on in another branch.
+        """
         row = await self._database.row(
-            "SELECT 1 FROM branches b JOIN conversations c ON c.id = b.conversation_id"
-            " WHERE b.id = ? AND b.scope IN ('', c.scope)",
+            "SELECT 1 FROM branches b JOIN branches n ON n.conversation_id = b.conversation_id"
+            " AND n.seq > b.seq AND n.reason = 'scope' WHERE b.id = ?",
             (branch_id,),
         )
-        return row is not None
+        return row is None
 
     async def turn_before(
         self, tx: Transaction, branch_id: str, cast: Cast

@@ -202,6 +202,16 @@ class Conversations:
             raise LookupError(turn_id)
         return await self.scope_of(row["branch_id"])
 
+    async def is_over(self, tx: Transaction, turn_id: str) -> bool:
+        """Whether somebody began anew after a turn, other than by coming or going."""
+        row = await tx.row(
+            "SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id JOIN branches b ON b.id = c.branch_id"
+            " JOIN branches n ON n.conversation_id = b.conversation_id AND n.seq > b.seq"
+            " WHERE t.id = ? AND n.reason <> 'scope' LIMIT 1",
+            (turn_id,),
+        )
+        return row is not None
+
     async def in_view(self, tx: Transaction, conversation_id: str, turn_id: str) -> bool:
         """Whether a turn belongs to the path of the current branch."""
         row = await tx.row(

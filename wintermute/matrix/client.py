@@ -361,10 +361,11 @@ class MatrixClient:
             self._moves = moves
             self._views = {}
 
-    def room_for(self, scope: str, policy: Policy) -> str | None:
-        """A room in which all who can read may read what is meant for a scope."""
+    def room_for(self, scope: str, policy: Policy, encrypted: bool = False) -> str | None:
+        """A room in which all who can read may read what is meant for a scope; encrypted if it must."""
         over = self._moves.closed | self._moves.barred
-        views = (self.room(room_id) for room_id in self.rooms if room_id not in over)
+        rooms = (self.room(room_id) for room_id in self.rooms if room_id not in over)
+        views = (view for view in rooms if view.encrypted or not encrypted)
         return next((v.room_id for v in views if may_read(v, scope, self.account, policy)), None)
 
     def _seen(self, room_id: str) -> RoomView:

@@ -185,7 +185,7 @@ class Sender:
             return
         found = await self._outbox.parts(row.id)
         if not self._may_read(row, self._client.room(row.room_id)):
-            await self._keep_back(row, begun=await self._has_begun(row, found))
+            await self._keep_back(row, found)
             return
         if not found:
             device_id = self._client.account.device_id
@@ -226,26 +226,37 @@ class Sender:
         account, policy = self._client.account, self._policy
         return not row.meant_for or may_read(view, row.meant_for, account, policy)
 
-    async def _has_begun(self, row: Outgoing, found: Sequence[Part]) -> bool:
-        """Whether anything of it is in its room. Raises: HomeserverUnavailable when that cannot be told."""
-        tried = [part for part in found if part.attempts and not part.sent]
+    async def _in_room(
+        self, row: Outgoing, found: Sequence[Part]
+    ) -> Literal["all", "some", "none"]:
+        """How much of it is in its room already, also where nobody told us."""
         try:
-            there = [await self._find(row.room_id, part) for part in tried]
+            for part in found:
+                if part.attempts and not part.sent:
+                    event_id = await self._find(row.room_id, part)
+                    if event_id is not None:
+                        await self._outbox.sent(part, event_id)
         except SendRefused:  # we are out of the room: nobody lets us look
-            return True
-        return any(part.sent for part in found) or any(there)
+            return "some"
+        sent = [part.sent for part in await self._outbox.parts(row.id)]
+        if not any(sent):
+            return "none"
+        return "all" if all(sent) else "some"
 
-    async def _keep_back(self, row: Outgoing, *, begun: bool) -> None:
+    async def _keep_back(self, row: Outgoing, found: Sequence[Part]) -> None:
         """Say it where it may be said, or keep it until it may; its room hears that, once.
 
-        What has `begun` goes on in its own room only. A reminder looks for a room by itself.
+        What has begun goes on in its own room only, and nothing that was to be encrypted goes
+        where it would not be. A reminder looks for a room by itself.
         """
+        if (there := await self._in_room(row, found)) == "all":
+            return
         log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
+        others = there == "none" and row.late is None
+        encrypted = row.room_id in await self._known.encrypted()
         async with self._database.transaction() as tx:
             other = (
-                None
-                if begun or row.late is not None
-                else self._client.room_for(row.meant_for, self._policy)
+                self._client.room_for(row.meant_for, self._policy, encrypted) if others else None
             )
             if other is None:
                 await self._outbox.keep_back(tx, row.id)

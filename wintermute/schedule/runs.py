@@ -23,7 +23,7 @@ from wintermute.delegation.means import ROLE
 from wintermute.delegation.reports import last_step
 from wintermute.delegation.telling import Told, Words
 from wintermute.loom.records import Cast
-from wintermute.mailbox.outbox import ANYBODY, TERMINAL
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import failed, put_off
@@ -285,7 +285,7 @@ class Runs:
         key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
         text = put_off(run.task, outcome.text, until, zone)
         await self._outbox.notice_once(
-            tx, key, ALWAYS, home.id, home.room_id, text, meant_for=_meant_for(run)
+            tx, key, ALWAYS, home.id, home.room_id, text, meant_for=run.scope
         )
 
     async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
@@ -309,13 +309,9 @@ class Runs:
             text,
             kind="event",
             cast_id=run.cast.id,
-            meant_for=_meant_for(run),
+            meant_for=run.scope,
             cause=cause(run.task.id, run.occurrence.due_at),
         )
-
-
-def _meant_for(run: Run) -> str:
-    return ANYBODY if run.task.scope == EVERYWHERE else run.scope
 
 
 def _is_in(run: Run, conversation_id: str) -> bool:

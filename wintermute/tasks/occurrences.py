@@ -229,10 +229,16 @@ class Occurrences:
     async def told_in(
         self, tx: Transaction, conversation_id: str, since: datetime, limit: int
     ) -> list[Occurrence]:
-        """What a room was told by its tasks since a moment, oldest first; the newest of it."""
+        """What a room was told by its tasks since a moment, oldest first; the newest of it.
+
+        Not what was kept back from it, or told to fewer than can read there now (F-004).
+        """
         rows = await tx.rows(
             f"SELECT * FROM (SELECT *, {TOLD_AT} AS told_at FROM occurrences"
-            f" WHERE conversation_id = ? AND outbox_id IS NOT NULL AND {TOLD_AT} > ?"
+            f" WHERE conversation_id = ? AND {TOLD_AT} > ? AND EXISTS (SELECT 1 FROM outbox o"
+            "   JOIN conversations c ON c.id = o.conversation_id WHERE o.id = outbox_id"
+            "   AND o.conversation_id = occurrences.conversation_id AND o.state = 'sent'"
+            "   AND o.meant_for IN ('', c.scope))"
             f" ORDER BY {TOLD_AT} DESC LIMIT ?) ORDER BY told_at, seq",
             (conversation_id, stamp(since), limit),
         )
