@@ -95,7 +95,8 @@ class Life:
         self._people = {person.user_id: person for person in people}
         self._daemon = daemon
         self._chats: list[Chat] = []
-        self.watch = Watch(proxy, daemon.user_id)
+        allowed = frozenset({self._ann.user_id, self._ben.user_id})
+        self.watch = Watch(proxy, daemon.user_id, allowed)
         self.steps: list[str] = [f"seed {seed}"]
         self._acts: dict[str, Callable[[Chat], Awaitable[str]]] = {
             "write": self._write,
@@ -199,7 +200,7 @@ class Life:
         who = self._one(chat.where("join"))
         if who is None or not await _is_ready(who, chat):
             return ""
-        scope, own = chat.readers.scope(chat.id, self._daemon.user_id), f"person:{who.user_id}"
+        scope, own = self.watch.scope(chat.id, chat.readers), f"person:{who.user_id}"
         word = self.watch.word(scope, own, room=chat.id)
         mention = {"m.mentions": {"user_ids": [self._daemon.user_id]}}
         event_id = await who.send(chat.id, f"what of {word}", **mention)
@@ -215,7 +216,7 @@ class Life:
 
     async def _remind(self, chat: Chat) -> str:
         """A task of whoever has the room now, due soon."""
-        scope = chat.readers.scope(chat.id, self._daemon.user_id)
+        scope = self.watch.scope(chat.id, chat.readers)
         word, asked = self.watch.word(scope), once(in_(self._chance.uniform(2, 5)))
         async with self._stores() as stores, stores.database.transaction() as tx:
             held = await stores.conversations.of_room(tx, chat.id)

@@ -34,11 +34,11 @@ class Readers:
         """All who can read what is said from now on."""
         return frozenset(user for user, how in self.members.items() if how in ("join", "invite"))
 
-    def scope(self, room: str, bot: str) -> str:
-        """Whose is what is said here: of the one person who reads it, or of the room."""
+    def scope(self, room: str, bot: str, allowed: frozenset[str]) -> str:
+        """Whose is what is said here: of the one allowed person who reads it, or of the room."""
         kept = self.join_rule in KEPT_RULES and self.history in KEPT_PASTS
         others = self.users - {bot}
-        alone = len(others) == 1 and kept
+        alone = len(others) == 1 and others <= allowed and kept
         return f"person:{min(others)}" if alone else f"room:{room}"
 
     def told(self, event: Json) -> "Readers":
@@ -86,8 +86,9 @@ class Asked:
 class Watch:
     """Stands at the proxy between a daemon and its homeserver; `faults` may spoil what it saw."""
 
-    def __init__(self, proxy: Proxy, bot: str) -> None:
+    def __init__(self, proxy: Proxy, bot: str, allowed: frozenset[str]) -> None:
         self._bot = bot
+        self._allowed = allowed
         self._answers: dict[str, Json] = {}
         self._heard: dict[str, Readers] = {}
         self._at: dict[str, float] = {}
@@ -104,6 +105,10 @@ class Watch:
         word = f"word{len(self._words)}end"
         self._words[word] = Word(frozenset(scopes), room)
         return word
+
+    def scope(self, room: str, readers: Readers) -> str:
+        """Whose is what is said in a room with these readers."""
+        return readers.scope(room, self._bot, self._allowed)
 
     def note(self, seen: Seen) -> list[str]:
         """A request came to the model: the words in it, those of its question last."""
@@ -165,7 +170,7 @@ class Watch:
 
     def _wrong(self, text: str, room: str, heard: Readers) -> list[str]:
         """The words in a text that not all of who reads it may read."""
-        here = {f"room:{room}", heard.scope(room, self._bot)}
+        here = {f"room:{room}", self.scope(room, heard)}
         return [
             f"{word} of {set(self._words[word].scopes)} by {heard}"
             for word in dict.fromkeys(WORD.findall(text))
