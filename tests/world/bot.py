@@ -96,6 +96,17 @@ class Bot:
         return self.config.parent / "data"
 
     @property
+    def _clocks(self) -> Path:
+        return self.config.parent / "clocks.json"
+
+    def set_clocks(self, wall: float = 0, steady: float = 0) -> None:
+        """Set its machine's clocks so many seconds ahead; the first time before it is started."""
+        assert self._clocks.exists() or not self.running
+        new = self._clocks.with_suffix(".new")
+        new.write_text(json.dumps({"wall": wall, "steady": steady}))
+        new.replace(self._clocks)
+
+    @property
     def pid(self) -> int:
         """The running process."""
         assert self._process is not None
@@ -109,6 +120,8 @@ class Bot:
     async def start(self, trigger: Json | None = None, *, ready: bool = True) -> None:
         """Start it, to die at `trigger` if one is given; wait for its first sync if `ready`."""
         words = ("--config", str(self.config), "run")
+        if self._clocks.exists():
+            trigger = {**(trigger or {}), "clock": str(self._clocks)}
         if isinstance(self._python, Interpreter):
             self._process = await self._python.start(*words, trigger=trigger)
         else:

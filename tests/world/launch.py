@@ -3,7 +3,8 @@
     python -m tests.world.launch '{"logger": "aiosqlite", "steps": [["executing", "COMMIT"]]}' run
 
 The program itself knows nothing of this: the driver and nio's store log each statement at debug
-level, and the handler here reads those lines. `{}` starts the daemon as it is.
+level, and the handler here reads those lines. `{}` starts the daemon as it is. With `"clock"` its
+clocks are as far ahead as that file says at any moment, in seconds: `{"wall": 7200, "steady": 0}`.
 """
 
 import json
@@ -12,11 +13,14 @@ import os
 import signal
 import sys
 import threading
+from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.world.homeserver import die_with_the_pipe
 from wintermute.cli.main import main
+from wintermute.clock import SystemClock
 
 
 class Killer(logging.Handler):
@@ -58,11 +62,30 @@ def arm(logger: str, steps: list[tuple[str, str]]) -> None:
     source.addHandler(Killer(steps))
 
 
+def set_clocks(file: Path) -> None:
+    """Let somebody else set the machine's clocks while the program runs."""
+    wall, steady = SystemClock.now, SystemClock.monotonic
+
+    def ahead(which: str) -> float:
+        return float(json.loads(file.read_text())[which])
+
+    def now(self: SystemClock) -> datetime:
+        return wall(self) + timedelta(seconds=ahead("wall"))
+
+    def monotonic(self: SystemClock) -> float:
+        return steady(self) + ahead("steady")
+
+    SystemClock.now = now  # type: ignore[method-assign]  # nothing in the program may know of it
+    SystemClock.monotonic = monotonic  # type: ignore[method-assign]
+
+
 def begin(trigger: dict[str, Any] | None, *, lifeline: bool) -> None:
     """Run the command line of this process; on a lifeline it ends with its standard input."""
     if lifeline:
         threading.Thread(target=die_with_the_pipe, daemon=True).start()
-    if trigger:
+    if trigger and "clock" in trigger:
+        set_clocks(Path(trigger["clock"]))
+    if trigger and "steps" in trigger:
         arm(trigger["logger"], [tuple(step) for step in trigger["steps"]])
     main()
 

@@ -14,9 +14,9 @@ from tests.world.bot import Bot, meet
 from tests.world.delegating import call, objective, spawn
 from tests.world.duties import SYSTEM, in_, once
 from tests.world.model import Calls, Drip, Fail, ModelServer, Seen, Step, Text, Use
-from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.user import CLIENT, MatrixUser
-from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch, until
+from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.records import Reason
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
@@ -145,7 +145,7 @@ class Life:
             if not self._daemon.running and self._chance.random() < REBORN:
                 await self._daemon.start(ready=False)
                 self.steps.append("the daemon starts")
-        self.watch.faults = lambda _: None
+        self.watch.before, self.watch.after = pass_before, pass_after
         if not self._daemon.running:
             await self._daemon.start()
         await self._quiet()
@@ -302,13 +302,21 @@ class Life:
 
     async def _lose(self, _chat: Chat) -> str:
         """The homeserver does what it is asked, and its answers are lost."""
-        self.watch.loses = self._chance.randint(1, 4)
-        return f"{self.watch.loses} answers"
+        left = many = self._chance.randint(1, 4)
+
+        def lose(*_: object) -> Action:
+            nonlocal left
+            left -= 1
+            return Cut() if left >= 0 else None
+
+        self.watch.after = lose
+        return f"{many} answers"
 
     async def _outage(self, _chat: Chat) -> str:
         name = self._chance.choice(("down", "no sends", "slow down", "no syncs", "no keys"))
         seconds = self._chance.uniform(0.5, 4)
-        self.watch.faults = until(time.monotonic() + seconds, faults_of(name))
+        deadline, faults = time.monotonic() + seconds, faults_of(name)
+        self.watch.before = lambda r: faults(r) if time.monotonic() < deadline else None
         return f"{name} {seconds:.1f} s"
 
     async def _kill(self, _chat: Chat) -> str:
