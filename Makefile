@@ -1,6 +1,7 @@
 # BIN: where the environment's programs are (see README, "Tests").
 BIN ?= .venv/bin
-KILLS ?= 500
+KILLS ?= 300
+LIVES ?= 20
 
 .PHONY: check test test-slow test-all torture bench
 
@@ -19,8 +20,9 @@ test-slow:  ## the slow tier: each kill point, long random lives, every combinat
 test-all:  ## both
 	$(BIN)/python -m pytest --slow
 
-torture:  ## kill a real daemon at random points, KILLS times
+torture:  ## kill a real daemon at random points, KILLS times; let rooms live at random, LIVES times
 	$(BIN)/python -m tests.torture --kills $(KILLS)
+	$(BIN)/python -m tests.lives --lives $(LIVES)
 
 bench:  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m tests.bench

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests import bench_loop, bench_promises, bench_prompt
+from tests import bench_loop, bench_promises, bench_prompt, bench_readers
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver, Login
 from tests.world.model import ModelServer
@@ -268,8 +268,8 @@ def help_cpu() -> list[str]:
     return [f"| `wintermute --help`, CPU | {1000 * statistics.median(taken):.0f} ms | ≤ 90 |"]
 
 
-async def bench(rounds: int) -> None:
-    """Measure and print."""
+async def bench(rounds: int, only: str | None) -> None:
+    """Measure and print, all or the round trips only."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "synapse").mkdir()
@@ -279,14 +279,15 @@ async def bench(rounds: int) -> None:
         await stack.enter_async_context(ann)
         run = Bench(folder, homeserver, model, ann, rounds)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {rounds} rounds\n")  # noqa: T201
-        show(help_cpu())
-        show(await bench_prompt.rows())
-        show(await bench_loop.rows())
-        show(await bench_promises.rows())
-        show(await run.memory_and_start())
+        if only is None:
+            show(help_cpu())
+            for part in (bench_prompt, bench_loop, bench_promises, bench_readers):
+                show(await part.rows())
+            show(await run.memory_and_start())
         show(await run.latency(encrypted=False))
         show(await run.latency(encrypted=True))
-        show(await run.throughput())
+        if only is None:
+            show(await run.throughput())
 
 
 def show(rows: list[str]) -> None:
@@ -297,4 +298,6 @@ def show(rows: list[str]) -> None:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     options.add_argument("--rounds", type=int, default=60)
-    asyncio.run(bench(options.parse_args().rounds))
+    options.add_argument("--only", choices=["latency"], help="the round trips alone")
+    chosen = options.parse_args()
+    asyncio.run(bench(chosen.rounds, only=chosen.only))

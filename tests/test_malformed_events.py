@@ -105,6 +105,8 @@ def state(sender: str) -> list[Json]:
         ("m.room.member", "@new:wintermute.test", member),
         ("m.room.member", sender, member | {"membership": "leave"}),
         ("m.room.encryption", "", encryption),
+        ("m.room.join_rules", "", {"join_rule": "restricted", "allow": [{"type": "x"}]}),
+        ("m.room.history_visibility", "", {"history_visibility": "shared"}),
         ("m.room.name", "", {"name": "name"}),
         ("m.room.tombstone", "", {"body": "moved", "replacement_room": "!x"}),
     ]

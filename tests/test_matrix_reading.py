@@ -468,6 +468,39 @@ def test_who_speaks_was_there_whatever_the_server_leaves_out() -> None:
     assert then.members == {ANN: "New", BOT: ""}
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "now_open", "before"),
+    [
+        ("m.room.join_rules", "join_rule", "public", "invite"),
+        ("m.room.history_visibility", "history_visibility", "world_readable", "shared"),
+    ],
+)
+def test_a_rule_holds_from_when_it_was_made(
+    kind: str, key: str, now_open: str, before: str
+) -> None:
+    """F-001, F-003: what was said before was said in private."""
+    rules = {"join_rule": "invite", "history": "shared"}
+    rules[{"join_rule": "join_rule"}.get(key, "history")] = now_open
+    now = RoomView("!r", {ANN: "", BOT: ""}, frozenset(), encrypted=False, **rules)
+    hello = {"type": "m.room.message", "sender": ANN}
+    for unsigned in ({"prev_content": {key: before}}, {"prev_content": 7}, None):
+        made = {"type": kind, "state_key": "", "content": {key: now_open}, "unsigned": unsigned}
+        first, _, last = views([hello, made, hello], now, BOT)
+        assert (first.is_open, last.is_open) == (False, True)
+        elsewhere = made | {"state_key": "x"}
+        assert views([hello, elsewhere], now, BOT)[0].is_open
+
+
+def test_a_crowd_that_joins_is_looked_at_once() -> None:
+    """F-001: ten thousand who come in at once hold up nobody."""
+    crowd = [f"@n{n}:test" for n in range(10_000)]
+    now = RoomView("!r", dict.fromkeys([ANN, BOT, *crowd], ""), frozenset(), encrypted=False)
+    hello = {"type": "m.room.message", "sender": ANN}
+    found = views([hello, *(membership("join", user) for user in crowd), hello], now, BOT)
+    assert len({id(view) for view in found}) == 2
+    assert (set(found[0].members), found[-1]) == ({ANN, BOT}, now)
+
+
 def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:
     """X-005."""
     before, between, after = said("before"), said("between"), said("after")

@@ -4,6 +4,7 @@ Eve is in nobody's `allowed_users`. She comes in without a word, as people do.
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -254,6 +255,78 @@ async def test_a_room_that_others_may_read_is_never_private(
     await until(lambda: scope(daemon, chat) == f"person:{ann.user_id}")
     await ask(ann, chat, daemon, "and now?")
     assert "4711" in asked(model)
+
+
+async def test_a_rule_counts_from_when_it_was_made(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-001, F-003: what was said before it, while we were down, was said in private."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await daemon.stop()
+    await ann.send(chat, "is 4711 much?", **{"m.mentions": {"user_ids": [daemon.user_id]}})
+    rules = f"/_matrix/client/v3/rooms/{chat}/state/m.room.join_rules"
+    await ann.api("PUT", rules, {"join_rule": "public"})
+    await daemon.start()
+    await hears(ann, chat, words.JOINED)
+    assert not model.requests
+
+
+class LateKeys:
+    """Keeps back what devices are sent until it is told to let it through."""
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
+        self.open = False
+
+    def after(self, request: Request, status: int, body: bytes) -> Answer | None:
+        if not request.path.endswith("/sync") or status != 200:
+            return None
+        answer = json.loads(body)
+        events = answer.setdefault("to_device", {}).setdefault("events", [])
+        self.kept += events
+        answer["to_device"]["events"] = self.kept if self.open else []
+        self.kept = [] if self.open else self.kept
+        return Answer(200, answer)
+
+
+async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+) -> None:
+    """F-001, F-003, X-021: it is read when Eve is there already, and answered to nobody."""
+    ann, eve, keys = await person("ann"), await person("eve"), LateKeys()
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    proxy.after = keys.after
+    await ann.send(chat, "is 4711 much?", **{"m.mentions": {"user_ids": [daemon.user_id]}})
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE state = 'locked'")))
+    await slip_in(eve, ann, chat)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    keys.open = True
+    await ann.invite(chat, daemon.user_id.replace("bot", "nobody"))  # ends the long poll
+    await hears(ann, chat, words.JOINED)
+    assert not model.requests
+
+
+@pytest.mark.slow
+async def test_nobody_is_asked_who_may_read(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-002: /sync has told, at a start as well; a message costs its sending and the signs of life."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await ask(ann, chat, daemon, "hello")
+    await daemon.restart()
+    await ask(ann, chat, daemon, "hello again")
+    assert not proxy.seen("GET", "members")
+    proxy.requests.clear()
+    await ask(ann, chat, daemon, "and again")
+    await until(lambda: not daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"))
+    wanted = ("/sync", "/typing/", "/receipt/", "/send/m.room.encrypted/")
+    others = [r.path for r in proxy.requests if not any(part in r.path for part in wanted)]
+    assert (others, len(proxy.seen("PUT", "/send/"))) == ([], 1)
 
 
 async def test_what_a_group_said_acts_on_nobodys_own_memory(

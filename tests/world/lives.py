@@ -14,9 +14,9 @@ from tests.world.bot import Bot, meet
 from tests.world.delegating import call, objective, spawn
 from tests.world.duties import SYSTEM, in_, once
 from tests.world.model import Calls, Drip, Fail, ModelServer, Seen, Step, Text, Use
-from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.user import CLIENT, MatrixUser
-from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch, until
+from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.records import Reason
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
@@ -95,7 +95,8 @@ class Life:
         self._people = {person.user_id: person for person in people}
         self._daemon = daemon
         self._chats: list[Chat] = []
-        self.watch = Watch(proxy, daemon.user_id)
+        allowed = frozenset({self._ann.user_id, self._ben.user_id})
+        self.watch = Watch(proxy, daemon.user_id, allowed)
         self.steps: list[str] = [f"seed {seed}"]
         self._acts: dict[str, Callable[[Chat], Awaitable[str]]] = {
             "write": self._write,
@@ -144,7 +145,7 @@ class Life:
             if not self._daemon.running and self._chance.random() < REBORN:
                 await self._daemon.start(ready=False)
                 self.steps.append("the daemon starts")
-        self.watch.faults = lambda _: None
+        self.watch.before, self.watch.after = pass_before, pass_after
         if not self._daemon.running:
             await self._daemon.start()
         await self._quiet()
@@ -199,7 +200,7 @@ class Life:
         who = self._one(chat.where("join"))
         if who is None or not await _is_ready(who, chat):
             return ""
-        scope, own = chat.readers.scope(chat.id, self._daemon.user_id), f"person:{who.user_id}"
+        scope, own = self.watch.scope(chat.id, chat.readers), f"person:{who.user_id}"
         word = self.watch.word(scope, own, room=chat.id)
         mention = {"m.mentions": {"user_ids": [self._daemon.user_id]}}
         event_id = await who.send(chat.id, f"what of {word}", **mention)
@@ -215,7 +216,7 @@ class Life:
 
     async def _remind(self, chat: Chat) -> str:
         """A task of whoever has the room now, due soon."""
-        scope = chat.readers.scope(chat.id, self._daemon.user_id)
+        scope = self.watch.scope(chat.id, chat.readers)
         word, asked = self.watch.word(scope), once(in_(self._chance.uniform(2, 5)))
         async with self._stores() as stores, stores.database.transaction() as tx:
             held = await stores.conversations.of_room(tx, chat.id)
@@ -301,13 +302,21 @@ class Life:
 
     async def _lose(self, _chat: Chat) -> str:
         """The homeserver does what it is asked, and its answers are lost."""
-        self.watch.loses = self._chance.randint(1, 4)
-        return f"{self.watch.loses} answers"
+        left = many = self._chance.randint(1, 4)
+
+        def lose(*_: object) -> Action:
+            nonlocal left
+            left -= 1
+            return Cut() if left >= 0 else None
+
+        self.watch.after = lose
+        return f"{many} answers"
 
     async def _outage(self, _chat: Chat) -> str:
         name = self._chance.choice(("down", "no sends", "slow down", "no syncs", "no keys"))
         seconds = self._chance.uniform(0.5, 4)
-        self.watch.faults = until(time.monotonic() + seconds, faults_of(name))
+        deadline, faults = time.monotonic() + seconds, faults_of(name)
+        self.watch.before = lambda r: faults(r) if time.monotonic() < deadline else None
         return f"{name} {seconds:.1f} s"
 
     async def _kill(self, _chat: Chat) -> str:

@@ -4,19 +4,22 @@ Every word belongs to a scope: that of who could read where it was said. No send
 word in it once the daemon has taken in that somebody reads there who does not fit its scope.
 """
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.world.model import Seen
 from tests.world.person import Person
-from tests.world.proxy import Action, Before, Cut, Proxy, Request, pass_before
+from tests.world.proxy import Action, After, Before, Proxy, Request, pass_after, pass_before
 
 Json = dict[str, Any]
 WORD = re.compile(r"\bword\d+end\b")
 SEND = re.compile(r"/rooms/([^/]+)/send/([^/]+)/([^/]+)$")
+BEGUN = 0.5
+"""Seconds for a turn that had begun to be asked for; the answer goes nowhere."""
 KEPT_RULES = {"invite", "private", "knock"}
 KEPT_PASTS = {"invited", "joined", "shared"}
 
@@ -34,11 +37,11 @@ class Readers:
         """All who can read what is said from now on."""
         return frozenset(user for user, how in self.members.items() if how in ("join", "invite"))
 
-    def scope(self, room: str, bot: str) -> str:
-        """Whose is what is said here: of the one person who reads it, or of the room."""
+    def scope(self, room: str, bot: str, allowed: frozenset[str]) -> str:
+        """Whose is what is said here: of the one allowed person who reads it, or of the room."""
         kept = self.join_rule in KEPT_RULES and self.history in KEPT_PASTS
         others = self.users - {bot}
-        alone = len(others) == 1 and kept
+        alone = len(others) == 1 and others <= allowed and kept
         return f"person:{min(others)}" if alone else f"room:{room}"
 
     def told(self, event: Json) -> "Readers":
@@ -84,19 +87,20 @@ class Asked:
 
 
 class Watch:
-    """Stands at the proxy between a daemon and its homeserver; `faults` may spoil what it saw."""
+    """Stands at the proxy between a daemon and its homeserver; and lets others at what it saw."""
 
-    def __init__(self, proxy: Proxy, bot: str) -> None:
+    def __init__(self, proxy: Proxy, bot: str, allowed: frozenset[str]) -> None:
         self._bot = bot
+        self._allowed = allowed
         self._answers: dict[str, Json] = {}
         self._heard: dict[str, Readers] = {}
         self._at: dict[str, float] = {}
         self._words: dict[str, Word] = {}
         self.sent: list[Sent] = []
         self.asked: list[Asked] = []
-        self.faults: Before = pass_before
-        self.loses = 0
-        """How many answers more are lost on their way."""
+        self.before: Before = pass_before
+        self.after: After = pass_after
+        """As those of a proxy: what else is to happen to a request."""
         proxy.before, proxy.after = self._before, self._after
 
     def word(self, *scopes: str, room: str = "") -> str:
@@ -104,6 +108,10 @@ class Watch:
         word = f"word{len(self._words)}end"
         self._words[word] = Word(frozenset(scopes), room)
         return word
+
+    def scope(self, room: str, readers: Readers) -> str:
+        """Whose is what is said in a room with these readers."""
+        return readers.scope(room, self._bot, self._allowed)
 
     def note(self, seen: Seen) -> list[str]:
         """A request came to the model: the words in it, those of its question last."""
@@ -123,19 +131,20 @@ class Watch:
             room, kind, txn = said.groups()
             body = str(request.json) if kind != "m.room.encrypted" else None
             self.sent.append(Sent(room, txn, self._heard.get(room, Readers()), body))
-        return self.faults(request)
+        return self.before(request)
 
     def _after(self, request: Request, status: int, body: bytes) -> Action:
-        if status != 200:
-            return None
-        answer = Request(request.method, request.path, {}, body)
-        if request.path.endswith("/sync"):
-            self._answers[answer.json["next_batch"]] = answer.json.get("rooms", {})
-        elif said := SEND.search(request.path):
-            newest = next(sent for sent in reversed(self.sent) if sent.txn == said[3])
-            newest.event_id = answer.json["event_id"]
-        self.loses -= (lost := self.loses > 0)
-        return Cut() if lost else None
+        if status == 200:
+            answer = json.loads(body)
+            if request.path.endswith("/sync"):
+                self._answers[answer["next_batch"]] = answer.get("rooms", {})
+            elif said := SEND.search(request.path):
+                for sent in self._attempts(said[3]):  # the homeserver took one of them
+                    sent.event_id = answer["event_id"]
+        return self.after(request, status, body)
+
+    def _attempts(self, txn: str) -> list[Sent]:
+        return [sent for sent in self.sent if sent.txn == txn]
 
     def _hear(self, rooms: Json) -> None:
         for room, news in rooms.get("join", {}).items():
@@ -158,14 +167,15 @@ class Watch:
             for body in {sent.body, *(_opened(p, sent) for p in readers)} - {None}:
                 wrong = self._wrong(str(body), sent.room, sent.heard)
                 found += [f"{sent.txn} in {sent.room}: {word}" for word in wrong]
-            strangers = {p.user_id for p in readers} - sent.heard.users
+            meant = {user for each in self._attempts(sent.txn) for user in each.heard.users}
+            strangers = {p.user_id for p in readers} - meant
             if sent.body is None and strangers:
                 found.append(f"{sent.txn} in {sent.room} can be read by {strangers}")
         return found + [problem for asked in self.asked for problem in self._mixed(asked)]
 
     def _wrong(self, text: str, room: str, heard: Readers) -> list[str]:
         """The words in a text that not all of who reads it may read."""
-        here = {f"room:{room}", heard.scope(room, self._bot)}
+        here = {f"room:{room}", self.scope(room, heard)}
         return [
             f"{word} of {set(self._words[word].scopes)} by {heard}"
             for word in dict.fromkeys(WORD.findall(text))
@@ -178,7 +188,7 @@ class Watch:
         people = {scope for scopes in meant if len(scopes) == 1 for scope in scopes}
         mixed = [scope for scope in sorted(people) if scope.startswith("person:")]
         found = [f"asked with words of {mixed}"] if len(mixed) > 1 else []
-        if asked.room:
+        if asked.room and asked.since > BEGUN:
             wrong = self._wrong(" ".join(sorted(asked.words)), asked.room, asked.heard)
             found += [f"asked in {asked.room} after {asked.since:.2f} s: {word}" for word in wrong]
         return found
@@ -196,11 +206,3 @@ def _opened(person: Person, sent: Sent) -> str | None:
     if event is None or sent.body is not None or event.type == "m.room.encrypted":
         return None
     return event.body
-
-
-Faults = Callable[[Request], Action]
-
-
-def until(deadline: float, faults: Faults) -> Faults:
-    """Trouble that passes."""
-    return lambda request: faults(request) if time.monotonic() < deadline else None

@@ -171,10 +171,7 @@ class Inbox:
         )
 
     async def unlock(self, tx: Transaction, seq: int, incoming: Incoming, state: State) -> None:
-        """Put the decrypted event in the place of its locked row.
-
-        What was said in private stays that, whoever can read by now.
-        """
+        """Put the decrypted event in the place of its locked row; what was private stays that."""
         await tx.execute(
             "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
             " direct = max(direct, ?), by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?"

@@ -1,0 +1,98 @@
+"""What it costs to know who can read in a room, however many they are.
+
+    python -m tests.bench_readers
+
+A part of `make bench`; docs/benchmarks.md reports it.
+"""
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from tests.test_malformed_readers import JOIN, Always, Json, member
+from tests.world.clock import HeldClock
+from tests.world.desk import ANN, BOT, POLICY, ROOM, Desk, at_desk
+from tests.world.proxy import Answer, Proxy
+from wintermute.config.schema import Matrix
+from wintermute.matrix.door import Door, open_door
+from wintermute.matrix.inbox import Account, may_read
+from wintermute.matrix.outbox import Sender
+from wintermute.matrix.speaker import MatrixSpeaker
+
+ROUNDS = 200
+MANY = 10_000
+ROW = "| {} | {:.3f} ms | {:.3f} ms | {} |"
+ACCOUNT = Account(BOT, "BOTDEVICE", "")
+
+
+def told(people: int, *, came: bool) -> Answer:
+    """What /sync says of a room with so many; `came`: they joined one by one just now."""
+    members = [member(f"@n{n}:here", JOIN | {"displayname": f"N {n}"}) for n in range(people)]
+    room: Json = {"state": {"events": [member(ANN), member(BOT)]}, "timeline": {"events": []}}
+    room["timeline" if came else "state"]["events"] += members
+    answer = {"next_batch": "s1", "rooms": {"join": {ROOM: room}}}
+    return Answer(200, json.dumps(answer).encode())
+
+
+def door_of(desk: Desk) -> Door:
+    """The door that the client of a desk belongs to."""
+    sender = Sender(desk.client, desk.stores, desk.clock, POLICY)
+    speaker = MatrixSpeaker(desk.client, sender, POLICY)
+    settings, clocks = Matrix(homeserver="", user_id=BOT, owner=ANN), (desk.clock, desk.clock)
+    parts = (speaker, sender, desk.work, lambda _: None, lambda: None, clocks)
+    return open_door(settings, POLICY, desk.client, desk.stores, *parts)
+
+
+async def decision(people: int) -> list[str]:
+    """What the sender asks itself before each attempt; the homeserver is asked nothing."""
+    async with Proxy("http://127.0.0.1:9") as proxy:
+        with tempfile.TemporaryDirectory() as name:
+            async with at_desk(Path(name), proxy, HeldClock()) as desk:
+                proxy.before = Always(told(people - 2, came=False)).before
+                await door_of(desk).sync._round(None, 0.0)
+                proxy.requests.clear()
+                taken = [_decided(desk) for _ in range(ROUNDS)]
+                assert not proxy.requests
+    goal = "≤ 1 ms, no request"
+    return [ROW.format(f"{people:,} members", statistics.median(taken), max(taken), goal)]
+
+
+def _decided(desk: Desk) -> float:
+    began = time.perf_counter()
+    view = desk.client.room(ROOM)
+    held = desk.client.is_held(ROOM)
+    fits = may_read(view, view.scope, ACCOUNT, POLICY)
+    private = may_read(view, f"person:{ANN}", ACCOUNT, POLICY)
+    taken = time.perf_counter() - began
+    assert (held, fits, private) == (False, True, len(view.members) == 2)
+    return 1000 * taken
+
+
+async def flood() -> list[str]:
+    """Ten thousand join in one answer to /sync: from the request until all of it is stored."""
+    taken = []
+    for _ in range(3):
+        async with Proxy("http://127.0.0.1:9") as proxy:
+            with tempfile.TemporaryDirectory() as name:
+                async with at_desk(Path(name), proxy, HeldClock()) as desk:
+                    proxy.before = Always(told(MANY, came=True)).before
+                    began = time.perf_counter()
+                    await door_of(desk).sync._round("s0", 0.0)
+                    taken.append(1000 * (time.perf_counter() - began))
+    name = f"{MANY:,} join at once, taken in"
+    return [ROW.format(name, statistics.median(taken), max(taken), "-")]
+
+
+async def rows() -> list[str]:
+    """The table."""
+    lines = ["| who can read | median | most | goal |", "|---|---|---|---|"]
+    for people in (2, 100, MANY):
+        lines += await decision(people)
+    return [*lines, *await flood()]
+
+
+if __name__ == "__main__":
+    print("\n".join(asyncio.run(rows())))  # noqa: T201
