@@ -24,7 +24,7 @@ PRAGMAS = (
     "PRAGMA secure_delete=ON",
     "PRAGMA trusted_schema=OFF",
     "PRAGMA temp_store=MEMORY",
-    "PRAGMA cache_size=-4000",
+    "PRAGMA cache_size=-1000",  # KiB, twice; beyond that the file is in the cache of the system
 )
 WRITER = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000")
 READER = ("PRAGMA query_only=ON",)
