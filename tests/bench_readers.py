@@ -17,6 +17,8 @@ from tests.world.clock import HeldClock
 from tests.world.desk import ANN, BOT, POLICY, ROOM, Desk, at_desk
 from tests.world.proxy import Answer, Proxy
 from wintermute.config.schema import Matrix
+from wintermute.ids import new_id
+from wintermute.matrix.copies import Copies
 from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Account, may_read
 from wintermute.matrix.outbox import Sender
@@ -39,10 +41,11 @@ def told(people: int, *, came: bool) -> Answer:
 
 def door_of(desk: Desk) -> Door:
     """The door that the client of a desk belongs to."""
-    sender = Sender(desk.client, desk.stores, desk.clock, POLICY)
+    copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
+    sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
     speaker = MatrixSpeaker(desk.client, sender, POLICY)
     settings, clocks = Matrix(homeserver="", user_id=BOT, owner=ANN), (desk.clock, desk.clock)
-    parts = (speaker, sender, desk.work, lambda _: None, lambda: None, clocks)
+    parts = (speaker, sender, desk.work, copies, lambda _: None, lambda: None, clocks)
     return open_door(settings, POLICY, desk.client, desk.stores, *parts)
 
 
