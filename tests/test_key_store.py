@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nio.rooms import MatrixRoom
 from peewee import SqliteDatabase
 from vodozemac import Curve25519PublicKey, GroupSession
 
@@ -21,6 +20,7 @@ from tests.test_keys import (
     Json,
     Wire,
     accepted,
+    come_into,
     given_to,
     keys_of,
     machine,
@@ -35,7 +35,7 @@ from wintermute.matrix.keys import Keys
 from wintermute.matrix.people import People
 from wintermute.matrix.session import store_file
 
-REQUESTS = ("keys/upload", "keys/query", "keys/claim", "rooms/!r")
+REQUESTS = ("keys/upload", "keys/query", "keys/claim")
 
 
 class Backup:
@@ -87,7 +87,7 @@ async def test_what_could_not_be_stored_is_done_again(
     wire.answers |= answers | {at: answer_and_lock}
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         nio.store.database.timeout = 0.01
-        nio.rooms["!r"] = MatrixRoom("!r", BOT, encrypted=True)
+        await come_into(nio, "!r")
         for _ in range(3):
             with pytest.raises(KeyStoreBlocked, match="let the program that has locked it end"):
                 await shared(keys)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from nio.crypto import OutboundGroupSession
-from nio.rooms import MatrixRoom
 from vodozemac import AnyOlmMessage, Curve25519PublicKey
 
-from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, given_to, keys_of, known
+from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, come_into, given_to, keys_of, known
 from tests.test_keys import Device as Phone
 from tests.test_people import NEW, answer, plain
 from tests.test_whose_device import answered, notices
@@ -70,7 +69,7 @@ GUEST, NAMESAKE, SPY = EXTRA
 async def share(keys: Keys, nio: Any, *users: str, apart: bool = False, room_id: str = ROOM) -> str:
     """What is done before a message; its session."""
     if room_id not in nio.rooms:
-        nio.rooms[room_id] = MatrixRoom(room_id, BOT, encrypted=True)
+        await come_into(nio, room_id)
     nio.olm.users_for_key_query |= set(users)
     await keys.share(room_id, apart=apart)
     session: OutboundGroupSession = nio.olm.outbound_group_sessions[room_id]

@@ -25,6 +25,7 @@ from tests.world.model import (
 from wintermute.commands.forgetting import forget
 from wintermute.config.schema import Budget, Context
 from wintermute.config.secrets import HIDDEN, Redaction
+from wintermute.conversation import words
 from wintermute.messages import Json, Usage
 
 SECRET = "hunter2-canary"
@@ -53,11 +54,14 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
         await clock.asleep()
         await house.incoming("hi all", scope="room:!room:test", kind="context", direct=False)
         gone.clear()
+        asked = len(model.requests)
         await clock.move(61)
         await house.settled()
         (*_, last) = await house.rows("SELECT scope FROM branches ORDER BY seq")
+        *_, said = await house.spoken()
     assert last["scope"] == "room:!room:test"
-    assert shown(model.requests[-1]) == ["new"]
+    assert said == words.JOINED
+    assert len(model.requests) == asked
 
 
 async def test_an_edit_that_waits_goes_into_the_fresh_thread_as_any_message(
