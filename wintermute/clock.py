@@ -21,6 +21,7 @@ AGREES = timedelta(minutes=1)
 """How far the homeserver's clock may be from one that it vouches for."""
 DOUBTED_SECONDS = 600.0
 """How long a clock that nobody vouches for is doubted."""
+DOUBT_PAUSE = 2.0
 STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts sleep: on Linux that is the time since the boot, on macOS the other one does."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -157,6 +158,11 @@ class CheckedClock:
 
     async def sleep(self, seconds: float) -> None:
         await self._machine.sleep(seconds)
+
+    async def believed(self) -> None:
+        """Wait until it is: before, nothing is thrown away for its age."""
+        while self.doubt is not None:
+            await self.sleep(DOUBT_PAUSE)
 
     def heard(self, date: datetime) -> None:
         """What the homeserver's clock shows."""
