@@ -1,5 +1,6 @@
 """Changes with their way back: three states are compared, and a later edit is never lost."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,18 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.world.clock import FakeClock
+from tests.world.clock import WITHIN, FakeClock, HeldClock
 from wintermute.changes.merge import Merged, without
 from wintermute.changes.records import Change, Reason
 from wintermute.changes.store import KEPT, ChangeSets
 from wintermute.changes.undo import Place, Undo
+from wintermute.clock import CheckedClock
 from wintermute.commands.listing import undone_lines
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
-from wintermute.night.expiry import Expiry
+from wintermute.night.expiry import DAY, Expiry
 
 ANN = "person:@ann:test"
 BEN = "person:@ben:test"
@@ -328,7 +330,7 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
             kept, _ = await stores.facts.add(tx, WHY, "Ann likes jazz", "harvest", scope=ANN)
             await stores.facts.retire(tx, WHY, [gone.id])
         await stores.memories.text(ANN)
-        expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+        expiry = Expiry(stores.database, stores.facts, stores.changes, CheckedClock(clock))
         clock.advance((KEPT - timedelta(minutes=1)).total_seconds())
         await expiry.purge()
         assert await stores.facts.get(gone.id) is not None
@@ -342,6 +344,31 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
             "SELECT 1 FROM change_sets UNION ALL SELECT 1 FROM changes"
         )
         assert rows == []
+
+
+async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path) -> None:
+    """F-015, M-065: a start years ahead; what is old is looked for when the time is known."""
+    machine, kept = HeldClock(), "SELECT 1 FROM change_sets"
+    async with _stores(tmp_path, machine) as stores:
+        async with stores.database.transaction() as tx:
+            await stores.facts.add(tx, WHY, "Ann likes tea", "harvest", scope=ANN)
+        machine.ahead = 12 * KEPT
+        clock = CheckedClock(machine, asks=True)
+        expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+        async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
+            run = group.create_task(expiry.run())
+            await machine.asleep()
+            assert await stores.database.rows(kept)
+            machine.ahead = timedelta(0)
+            clock.heard(machine.now())
+            await machine.move(60)
+            while DAY not in machine.slept:  # noqa: ASYNC110  it looks
+                await asyncio.sleep(0)
+            assert await stores.database.rows(kept)
+            await machine.move(KEPT.total_seconds())
+            while await stores.database.rows(kept):
+                pass
+            run.cancel()
 
 
 def copies_in(folder: Path) -> set[str]:
@@ -359,7 +386,7 @@ async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) ->
             os.utime(tmp_path / name, (clock.now().timestamp(),) * 2)
         clock.advance(86_400)
         os.utime(tmp_path / names[2], (clock.now().timestamp(),) * 2)
-        expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+        expiry = Expiry(stores.database, stores.facts, stores.changes, CheckedClock(clock))
         clock.advance((KEPT - timedelta(days=1)).total_seconds())
         await expiry.purge()
         assert copies_in(tmp_path) == set(names)

@@ -12,7 +12,7 @@ from tests.world.clock import NOON, WITHIN, FakeClock, HeldClock
 from tests.world.house import House, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
-from wintermute.clock import CheckedClock, Mark, SystemClock, believable
+from wintermute.clock import CheckedClock, ClockReading, SystemClock, believable
 from wintermute.db import open_database
 from wintermute.health.marks import ClockMarks
 from wintermute.matrix.http import date_of
@@ -21,7 +21,7 @@ from wintermute.tasks.records import SIGNS
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 NEVER = timedelta(days=400)
-LAST = Mark(NOON, 1000.0)
+LAST = ClockReading(NOON, 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_a_clock_is_believed_that_runs_evenly_or_is_vouched_for(
 ) -> None:
     """F-015: `ahead` of where it should be; `server` is what the homeserver's is ahead of that."""
     steady = LAST.steady + later.total_seconds()
-    seen = Mark(NOON + later + ahead, steady)
-    heard = None if server is None else Mark(NOON + server, LAST.steady)
+    seen = ClockReading(NOON + later + ahead, steady)
+    heard = None if server is None else ClockReading(NOON + server, LAST.steady)
     assert believable(seen, LAST, heard, doubted) is believed
     untold = believable(seen, None, heard, doubted)
     assert untold is (doubted >= 600 or (server is not None and abs(server - ahead) <= MINUTE))
@@ -167,7 +167,7 @@ async def test_another_start_of_the_machine_tells_nothing(tmp_path: Path) -> Non
     async with open_database(tmp_path / "wintermute.db") as database:
         marks = ClockMarks(database)
         assert await marks.last() is None
-        for mark in (Mark(NOON, 1.5), Mark(NOON + DAY, 2.5)):
+        for mark in (ClockReading(NOON, 1.5), ClockReading(NOON + DAY, 2.5)):
             await marks.keep(mark)
             assert await marks.last() == mark
         async with database.transaction() as tx:

@@ -6,12 +6,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.test_whose_device import answered, states, until
 from tests.world.bot import Bot
 from tests.world.clock import SYSTEM, WITHIN
 from tests.world.duties import in_, once, promise
 from tests.world.model import ModelServer
 from tests.world.proxy import Answer, Proxy, Request
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import MatrixUser
 from wintermute.tasks.asked import Asked
 
@@ -145,3 +146,31 @@ async def test_a_message_is_not_old_because_the_homeservers_clock_is_behind(
     await ann.send(chat, "hello")
     assert await heard(ann, chat, daemon, 1) == ["echo: hello"]
     assert "[written" not in str(model.requests[0].body)
+
+
+@pytest.mark.slow
+async def test_a_start_years_ahead_throws_nothing_away(
+    current: NewCurrent, bot: NewBot, room: NewRoom
+) -> None:
+    """F-015, X-034, M-065: neither what can be undone nor what waits for a signature."""
+    ann = await current("ann")
+    daemon = await bot(ann, start=False)
+    daemon.set_clocks()
+    await daemon.start()
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    phone = await current(ann, identity=False)
+    await phone.send(chat, "two")
+    await until(lambda: states(daemon).count("untrusted") == 1)
+    assert (await daemon.command("memory", "add", "Anna lives in Lyon"))[0] == 0
+    await daemon.kill()
+    daemon.change("UPDATE clock SET boot = 'another'")
+    daemon.set_clocks(wall=NEVER)
+    await daemon.start()
+    await schedule(daemon, "waits: it is not known yet")
+    await answered(ann, chat, "three")
+    daemon.set_clocks()
+    await schedule(daemon, "fires what is due")
+    await ann.share_identity(phone)
+    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    assert (await daemon.command("memory", "undo", "--last"))[0] == 0

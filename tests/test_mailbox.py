@@ -386,6 +386,32 @@ async def test_what_is_refused_is_kept_until_we_are_let_in_again(mailbox: Mailbo
     assert await mailbox.outbox.rooms_waiting() == [ROOM]
 
 
+async def test_what_is_kept_back_for_a_scope_is_found_by_its_new_name(mailbox: Mailbox) -> None:
+    """F-013, F-002: the room of its scope moved; what was said keeps the name it was said under."""
+    rooms, outbox = ("!said", "!kept"), mailbox.outbox
+    ids = [await mailbox.say("hello", room) for room in rooms]
+    async with mailbox.database.transaction() as tx:
+        await tx.execute("UPDATE outbox SET meant_for = 'room:!new'")
+        await tx.execute("UPDATE outbox SET state = 'sent' WHERE id = ?", (ids[0],))
+        await outbox.keep_back(tx, ids[1])
+        await outbox.rename(tx, "room:!new", "room:!old")
+        await outbox.release_for(tx, "room:!old")
+    rows = await mailbox.database.rows("SELECT meant_for, state FROM outbox ORDER BY seq")
+    assert [tuple(row) for row in rows] == [("room:!new", "sent"), ("room:!old", "waiting")]
+
+
+async def test_what_finds_another_room_twice_says_once_where_it_belongs(mailbox: Mailbox) -> None:
+    """F-002: two moves, one heading."""
+    outbox_id = await mailbox.say("hello")
+    async with mailbox.database.transaction() as tx:
+        for room in ("!one", "!two", "!three"):
+            heading = "Of another chat:\n\n" if room != "!three" else ""
+            await mailbox.outbox.move(tx, outbox_id, mailbox.conversation, room, heading)
+    row = await mailbox.outbox.next("!three")
+    assert row is not None
+    assert row.body == "Of another chat:\n\nhello"
+
+
 async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
     """X-021, L-034."""
 

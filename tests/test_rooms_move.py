@@ -13,10 +13,12 @@ import pytest
 from tests.test_encryption import hand_over
 from tests.test_promises_at_the_door import heard, planning, said, say, told
 from tests.test_scopes_at_the_door import FACT, REMEMBER, acting, ask, asked
-from tests.world.model import ModelServer, Slow, Text
-from tests.world.proxy import Answer, Proxy, Request, pass_before
+from tests.test_who_reads import SECRET, hears, scope, slip_in, until
+from tests.world.model import Fail, ModelServer, Slow, Text
+from tests.world.proxy import Answer, Held, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
+from wintermute.conversation import words
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
 from wintermute.matrix.moves import IN_CLEAR
@@ -160,6 +162,54 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
     bodies = [*said(ann, club, daemon), *said(ann, new, daemon)]
     answers = sorted(text for text in bodies if not text.startswith("- `/new`"))
     assert answers == ["in the old room", "refused", "under way"]
+
+
+@pytest.mark.slow
+async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+) -> None:
+    """F-013: the word that nobody may write there comes after the move was made."""
+    ann, ben, bell = await person("ann"), await person("ben"), asyncio.Event()
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben)
+    refused = Held(bell, Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"}))
+    proxy.before = lambda request: (
+        refused if request.method == "PUT" and f"{club}/send/" in request.path else None
+    )
+    model.script(Text("answer one"))
+    await say(ann, club, daemon, "one")
+    await until(lambda: bool(proxy.seen("PUT", f"{club}/send/")))
+    new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
+    await daemon.logged("room moved")
+    bell.set()
+    await ann.wait_joined(new, daemon.user_id)
+    await hears(ann, new, "answer one")
+    assert "refused by the homeserver" not in (await daemon.command("status"))[1]
+
+
+@pytest.mark.slow
+async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-013, F-004: it was asked in the new room before its time, in a talk of its own."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await ask(ann, chat, daemon, "first")
+    new = await follower(ann, chat, [daemon.user_id])
+    await ann.wait_joined(new, daemon.user_id)
+    model.keyed(lambda seen: Fail(503))
+    await ann.send(new, "is 4711 much?")
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
+    await bury(ann, chat, new)
+    await daemon.logged("room moved")
+    model.keyed(lambda seen: Text(SECRET))
+    asked_before = len(model.requests)
+    await slip_in(eve, ann, new)
+    await until(lambda: scope(daemon, new) == f"room:{chat}")
+    await daemon.restart()  # what waits is tried again at once
+    await hears(ann, new, words.JOINED)
+    assert len(model.requests) == asked_before
 
 
 @pytest.mark.slow

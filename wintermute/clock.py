@@ -14,12 +14,14 @@ log = logging.getLogger(__name__)
 LONGEST_NAP = 30.0
 """The loop's own clock stands still while a laptop sleeps, so nobody sleeps on it for longer."""
 JUMP_SECONDS = 5.0
+"""How far a clock may be from where it should be before it has jumped."""
 DRIFT = 0.001
 """How uneven a clock may run that is being put right, as a part of the time that has passed."""
 AGREES = timedelta(minutes=1)
 """How far the homeserver's clock may be from one that it vouches for."""
 DOUBTED_SECONDS = 600.0
 """How long a clock that nobody vouches for is doubted."""
+DOUBT_PAUSE = 2.0
 STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts sleep: on Linux that is the time since the boot, on macOS the other one does."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -65,7 +67,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ClockReading:
     """What a clock showed when the steady clock showed this."""
 
     wall: datetime
@@ -88,7 +90,9 @@ class Doubt:
     waits: bool
 
 
-def believable(now: Mark, last: Mark | None, server: Mark | None, doubted: float) -> bool:
+def believable(
+    now: ClockReading, last: ClockReading | None, server: ClockReading | None, doubted: float
+) -> bool:
     """Whether what the machine's clock shows is taken for the time.
 
     `last`: when it was believed the last time; None: not since the machine was started. `server`:
@@ -102,9 +106,9 @@ def believable(now: Mark, last: Mark | None, server: Mark | None, doubted: float
     return vouches(server, now) or doubted >= DOUBTED_SECONDS
 
 
-def vouches(server: Mark | None, mark: Mark) -> bool:
+def vouches(server: ClockReading | None, ours: ClockReading) -> bool:
     """Whether the homeserver's clock agrees with that."""
-    return server is not None and abs(server.at(mark.steady) - mark.wall) <= AGREES
+    return server is not None and abs(server.at(ours.steady) - ours.wall) <= AGREES
 
 
 class CheckedClock:
@@ -114,19 +118,21 @@ class CheckedClock:
     thrown away for its age, because of a time that never was (F-015).
     """
 
-    def __init__(self, machine: Clock, last: Mark | None = None, *, asks: bool = False) -> None:
+    def __init__(
+        self, machine: Clock, last: ClockReading | None = None, *, asks: bool = False
+    ) -> None:
         """`last`: when it was believed before. `asks`: a homeserver can tell; else the beginning is
         believed, for who sits at the machine has no other clock either.
         """
         self._machine = machine
         self._last = last
-        self._server: Mark | None = None
+        self._server: ClockReading | None = None
         self._since: float | None = None
         if last is None and not asks:
             self._last = self._seen()
 
     @property
-    def last(self) -> Mark | None:
+    def last(self) -> ClockReading | None:
         """When the machine's clock was believed the last time."""
         return self._last
 
@@ -139,7 +145,9 @@ class CheckedClock:
         if self._last is None:
             return Doubt(None, waits=True)
         due = self._last.at(seen.steady)
-        return Doubt(seen.wall - due, waits=not vouches(self._server, Mark(due, seen.steady)))
+        return Doubt(
+            seen.wall - due, waits=not vouches(self._server, ClockReading(due, seen.steady))
+        )
 
     def now(self) -> datetime:
         seen = self._judged()
@@ -151,22 +159,27 @@ class CheckedClock:
     async def sleep(self, seconds: float) -> None:
         await self._machine.sleep(seconds)
 
+    async def believed(self) -> None:
+        """Wait until it is: before, nothing is thrown away for its age."""
+        while self.doubt is not None:
+            await self.sleep(DOUBT_PAUSE)
+
     def heard(self, date: datetime) -> None:
         """What the homeserver's clock shows."""
-        self._server = Mark(date, self.monotonic())
+        self._server = ClockReading(date, self.monotonic())
 
     def by_ours(self, sent_at: datetime) -> datetime:
         """When something was sent, if the homeserver's clock is behind: it is no older for that."""
-        now = Mark(self.now(), self.monotonic())
+        now = ClockReading(self.now(), self.monotonic())
         if self._server is None or vouches(self._server, now):
             return sent_at
         behind = now.wall - self._server.at(now.steady)
         return max(sent_at, min(sent_at + behind, now.wall))
 
-    def _seen(self) -> Mark:
-        return Mark(self._machine.now(), self._machine.monotonic())
+    def _seen(self) -> ClockReading:
+        return ClockReading(self._machine.now(), self._machine.monotonic())
 
-    def _judged(self) -> Mark:
+    def _judged(self) -> ClockReading:
         seen = self._seen()
         doubted = 0.0 if self._since is None else seen.steady - self._since
         if believable(seen, self._last, self._server, doubted):
@@ -178,7 +191,7 @@ class CheckedClock:
             self._log("clock doubted ahead_seconds=%s", seen)
         return seen
 
-    def _log(self, text: str, seen: Mark) -> None:
+    def _log(self, text: str, seen: ClockReading) -> None:
         if self._last is None:  # as after each start of the machine
             log.info(text, "unknown")
         else:

@@ -62,7 +62,15 @@ class Hang:
     """Say nothing until the other side gives up."""
 
 
-Action = Answer | Cut | Hang | None
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Say this, once the bell has rung."""
+
+    bell: asyncio.Event
+    answer: Answer
+
+
+Action = Answer | Cut | Hang | Held | None
 Before = Callable[[Request], Action]
 After = Callable[[Request, int, bytes], Action]
 
@@ -179,6 +187,9 @@ class Proxy:
                 return respond(action)
             case Cut():
                 return await cut(incoming, answer, action.after)
+            case Held():
+                await action.bell.wait()
+                return respond(action.answer)
             case Hang():
                 await asyncio.get_running_loop().create_future()
                 raise AssertionError("nobody ends this wait")

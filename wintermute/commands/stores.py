@@ -47,7 +47,7 @@ class Stores:
         self.database = database
         self.owner_scope = f"person:{owner}"
         self.health = Health(database, clock)
-        self.marks = ClockMarks(database)
+        self.clock_marks = ClockMarks(database)
         self.inbox = Inbox(database, clock, redact)
         self.model_calls = ModelCalls(database, clock, new_id)
         self.known = KnownRooms(database, clock)

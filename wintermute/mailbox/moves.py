@@ -52,6 +52,10 @@ class Moves:
         """Where the conversation of a room is now."""
         return self.homes.get(room_id, room_id)
 
+    def left_for(self, room_id: str) -> list[str]:
+        """The rooms of which all goes on in this one."""
+        return [old for old, home in self.homes.items() if home == room_id]
+
     def scope(self, room_id: str) -> str:
         """The name of what lives in a room, as a room of many."""
         return self.scopes.get(room_id, f"{ROOM}{room_id}")

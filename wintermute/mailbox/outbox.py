@@ -381,12 +381,18 @@ class Outbox:
         room_id: str,
         heading: str = "",
     ) -> None:
-        """What was refused is said there instead, below a heading, split and sent anew."""
+        """What was refused is said there instead, below a heading, once, split and sent anew."""
         await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))
         await tx.execute(
-            "UPDATE outbox SET conversation_id = ?, room_id = ?, body = ? || body,"
-            " state = 'waiting', problem = NULL WHERE id = ?",
-            (conversation_id, room_id, heading, outbox_id),
+            "UPDATE outbox SET conversation_id = :conversation, room_id = :room,"
+            " body = iif(substr(body, 1, length(:heading)) = :heading, body, :heading || body),"
+            " state = 'waiting', problem = NULL WHERE id = :id",
+            {
+                "conversation": conversation_id,
+                "room": room_id,
+                "heading": heading,
+                "id": outbox_id,
+            },
         )
 
     async def follow(
@@ -409,12 +415,25 @@ class Outbox:
         query = "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?"
         await tx.execute(query, (NOT_ALONE, outbox_id))
 
-    async def stuck(self, outbox_id: str, problem: str) -> None:
-        """The homeserver refuses this message for good; it is kept and named in `status`."""
+    async def stuck(
+        self, outbox_id: str, problem: str, still: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """The homeserver refuses this message for good; it is kept and named in `status`.
+
+        False, and it goes on waiting, when that is not `still` so by the time it can be noted.
+        """
         async with self._database.transaction() as tx:
+            if not still():
+                return False
             await tx.execute(
                 "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?", (problem, outbox_id)
             )
+            return True
+
+    async def rename(self, tx: Transaction, was: str, scope: str) -> None:
+        """A scope has another name by now: what is still to be said in it is meant for that."""
+        query = "UPDATE outbox SET meant_for = ? WHERE meant_for = ? AND state <> 'sent'"
+        await tx.execute(query, (scope, was))
 
     async def release_for(self, tx: Transaction, scope: str) -> None:
         """Try again what was kept back: there is a room now where this scope may be read."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wintermute.clock import Clock
+from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.matrix.client import MatrixClient
@@ -35,7 +35,7 @@ class Door:
     speaker: MatrixSpeaker
     intake: Intake
     verifications: Verifications
-    clock: Clock
+    clock: CheckedClock
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
         """What is to run; the sender begins later, see `send`."""
@@ -70,7 +70,7 @@ def open_door(
     copies: Copies,
     wake: Callable[[str], None],
     pulse: Callable[[], None],
-    clocks: tuple[Clock, Clock],
+    clocks: tuple[CheckedClock, Clock],
 ) -> Door:
     """Build what receives. `wake` a conversation in which something waits; `pulse` at each sync.
 

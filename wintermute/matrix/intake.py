@@ -152,32 +152,40 @@ class Intake:
             await self._known.settled(tx, room.room_id)
         if room.retry:
             await self._outbox.release(tx, room.room_id)
-        woken: set[str | None] = set()
+        woken: set[str] = set()
         us, last = self._client.account.user_id, None
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             # Who came in without a word reads all the same (F-001).
             if then is not last:
-                woken.add(await self._rescope(tx, then))
+                woken |= await self._rescope(tx, then)
             last = then
             if event["sender"] != us:
-                woken.add(await self._event(tx, event, then))
+                conversation = await self._event(tx, event, then)
+                woken |= {conversation} if conversation else set()
             else:
                 await self._own(tx, event, room.room_id)
-        woken.add(await self._rescope(tx, view))
+        woken |= await self._rescope(tx, view)
         if room.retry or any(event["type"] in READERS for event in room.events):
             scope = scope_of(view, self._client.account, self._policy)
             await self._outbox.release_for(tx, scope)
-        return {conversation for conversation in woken if conversation}
+        return woken
 
-    async def _rescope(self, tx: Transaction, view: RoomView) -> str | None:
-        """The conversation of a room in the scope of who can read there; None: it was in that."""
+    async def _rescope(self, tx: Transaction, view: RoomView) -> set[str]:
+        """The conversations of a room that go on in the scope of who can read there by now.
+
+        Besides its own: those that gave way to it (F-013), as their answers are said here.
+        """
         if self._has_moved(view.room_id):
-            return None
+            return set()
         scope = scope_of(view, self._client.account, self._policy)
-        conversation = await self._conversations.rescope(tx, view.room_id, scope)
-        if conversation is not None:
+        changed: set[str] = set()
+        for room_id in (view.room_id, *self._client.moves.left_for(view.room_id)):
+            conversation = await self._conversations.rescope(tx, room_id, scope)
+            if conversation is not None:
+                changed.add(conversation)
+        if changed:
             log.info("readers changed room=%s scope=%s", view.room_id, scope)
-        return conversation
+        return changed
 
     async def _own(self, tx: Transaction, event: Json, room_id: str) -> None:
         """Know an event of ours again: somebody may react to it before its sender is answered."""

@@ -42,12 +42,22 @@ class RoomMoves:
         """
         links = await self._noted(batch.joined)
         woken: set[str] = set()
+        done: list[Move] = []
         for move in wanted(links):
             if await self._may(move, batch):
                 woken |= await self._move(move, moves_of(links))
                 links = await self._stores.known.links()
+                done.append(move)
         self._client.follow(moves_of(links))
+        await self._release(done)
         return woken
+
+    async def _release(self, moves: Sequence[Move]) -> None:
+        """What was refused between a move and its sender's knowing of it."""
+        if moves:
+            async with self._stores.database.transaction() as tx:
+                for move in moves:
+                    await self._stores.outbox.release(tx, move.old)
 
     async def _noted(self, rooms: Sequence[RoomBatch]) -> list[Link]:
         """What rooms say of themselves is kept; all that is known of such rooms."""
@@ -105,9 +115,12 @@ class RoomMoves:
         await stores.conversations.move(tx, *move)
         await stores.conversations.rename(tx, was, name)
         await stores.tasks.rename(tx, was, name)
+        await stores.outbox.rename(tx, was, name)
         await stores.facts.rename(tx, Reason("import", name, summary=MERGED), was)
         view = replace(self._client.room(move.new), named=name)
-        await stores.conversations.rescope(tx, move.new, scope_of(view, account, self._policy))
+        scope = scope_of(view, account, self._policy)
+        for room_id in move:  # a talk that gave way may have something to answer yet
+            await stores.conversations.rescope(tx, room_id, scope)
         home = await stores.conversations.of_room(tx, move.new)
         if home and there:
             await stores.tasks.made_in(tx, there.id, home.id)

@@ -203,6 +203,9 @@ class Sender:
         """Where it belongs by now; a sign stays with what it is on."""
         return row.room_id if row.reacts_to else self._client.moves.home(row.room_id)
 
+    def _is_home(self, row: Outgoing) -> bool:
+        return self._home(row) == row.room_id
+
     async def _follow(self, row: Outgoing, home: str) -> None:
         """Say it in the room that follows, but what is in the old one already (F-013)."""
         for part in await self._outbox.parts(row.id):
@@ -284,7 +287,8 @@ class Sender:
         except SendRefused as error:
             log.warning("send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code)
             if row.reacts_to is None:
-                await self._outbox.stuck(row.id, str(error))
+                if not await self._outbox.stuck(row.id, str(error), lambda: self._is_home(row)):
+                    raise AudienceChanged(row.room_id) from error  # its room moved meanwhile
                 return False
             await self._outbox.sent(part, None)
         return True
@@ -301,7 +305,7 @@ class Sender:
                 encrypted = row.room_id in await self._known.encrypted()
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
-                if not self._may_read(row, view) or self._home(row) != row.room_id:
+                if not self._may_read(row, view) or not self._is_home(row):
                     raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from wintermute.clock import Clock
+from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.stores import Stores
 from wintermute.errors import (
     HomeserverUnavailable,
@@ -115,7 +115,7 @@ class Sync:
             state, trouble = "fail", blocked
         await self._health.note("keys", state, trouble or "in order")
 
-    async def follow_trust(self, clock: Clock) -> None:
+    async def follow_trust(self, clock: CheckedClock) -> None:
         """Notice, until cancelled, that somebody at this machine trusted an identity (X-035).
 
         By a clock of its own: looking at a file is no sign that the homeserver is heard.
@@ -123,7 +123,7 @@ class Sync:
         await self.ready.wait()
         swept = -SWEEP_SECONDS
         while True:
-            if clock.monotonic() - swept >= SWEEP_SECONDS:
+            if clock.doubt is None and clock.monotonic() - swept >= SWEEP_SECONDS:
                 await self._intake.sweep()
                 swept = clock.monotonic()
             if await self._intake.trust.reread():

@@ -1,7 +1,7 @@
 """What was kept for undo goes after its time, so that the store does not grow junk (M-065)."""
 
 from wintermute.changes.store import KEPT, ChangeSets
-from wintermute.clock import Clock
+from wintermute.clock import CheckedClock
 from wintermute.db import Database
 from wintermute.memory.facts import Facts
 
@@ -9,9 +9,11 @@ DAY = 86_400.0
 
 
 class Expiry:
-    """Looks once at the start and then daily."""
+    """Looks once at the start and then daily, and never by a time that may not be (F-015)."""
 
-    def __init__(self, database: Database, facts: Facts, changes: ChangeSets, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, facts: Facts, changes: ChangeSets, clock: CheckedClock
+    ) -> None:
         self._database = database
         self._facts = facts
         self._changes = changes
@@ -20,6 +22,7 @@ class Expiry:
     async def run(self) -> None:
         """Purge what is over, until cancelled."""
         while True:
+            await self._clock.believed()
             await self.purge()
             await self._clock.sleep(DAY)
 

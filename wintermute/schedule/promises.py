@@ -5,7 +5,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from wintermute.clock import CheckedClock, until_rung
+from wintermute.clock import JUMP_SECONDS, CheckedClock, until_rung
 from wintermute.commands.stores import Stores
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 """How soon a change of the tables is noticed, whoever made it (T-040)."""
-JUMP_SECONDS = 5.0
-"""How far the clock may be from where it should be before it has jumped."""
 KEEP_SECONDS = 3600.0
 """How often it is noted that the clock was believed: a wait counted from there is exact enough."""
 
@@ -55,7 +53,7 @@ class Promises:
         self._database = stores.database
         self._tasks = stores.tasks
         self._health = stores.health
-        self._marks = stores.marks
+        self._clock_marks = stores.clock_marks
         self._firing = firing
         self._runs = runs
         self._speaker = speaker
@@ -126,7 +124,7 @@ class Promises:
         mark = self._clock.last
         if mark is None or self._clock.doubt is not None or mark.steady < self._kept + KEEP_SECONDS:
             return
-        await self._marks.keep(mark)
+        await self._clock_marks.keep(mark)
         self._kept = mark.steady
 
     @property
