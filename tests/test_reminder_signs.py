@@ -1,6 +1,7 @@
 """A reminder on its way: it says when it is late, carries signs to act on, and hears those of people."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 
 from tests.test_reactions import REMINDER
 from tests.world.clock import WITHIN, FakeClock
+from tests.world.duties import in_, once, promise
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
@@ -451,3 +453,27 @@ async def ask(ann: MatrixUser, room: str, bot: str, text: str) -> str:
     asked = await ann.send(room, f"{bot}: {text}")
     await ann.wait_for(room, lambda m: m.sender == bot and m.body.endswith(f": {text}"))
     return asked
+
+
+@pytest.mark.slow
+async def test_signs_that_fail_wait_longer_each_time(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-063, X-012: each attempt asks for a sync, which rings for all that waits."""
+    ann, times = await person("ann"), list[float]()
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    third = asyncio.Event()
+
+    def fail(request: Request) -> Action:
+        if not sign_sent(request):
+            return None
+        times.append(time.monotonic())
+        if len(times) == 3:
+            third.set()
+        return GATEWAY
+
+    proxy.before = fail
+    await promise(daemon, ann.user_id, chat, {"tea": once(in_(1))})
+    await happens(third)
+    assert times[2] - times[0] > 2.5  # one second, and two

@@ -141,7 +141,7 @@ class Sender:
                 if held:
                     return
                 if row.reacts_to is not None and (pause := self._pace.sign(self._now())):
-                    await self._rest(news, pause)
+                    await self._rest(room_id, news, pause)
                     continue
                 try:
                     await self._deliver(row)
@@ -168,13 +168,21 @@ class Sender:
         if row.reacts_to is None:
             await self._clock.sleep(wait)
         else:
-            await self._rest(news, wait)
+            await self._rest(row.room_id, news, wait)
         await self._client.heard_since(failed_in)
 
-    async def _rest(self, news: asyncio.Event, seconds: float) -> None:
-        """Wait with the signs of a room, but not with what is to be said there meanwhile."""
-        news.clear()
-        await until_rung(news, self._clock, seconds)
+    async def _rest(self, room_id: str, news: asyncio.Event, seconds: float) -> None:
+        """Wait with the signs of a room, but not with what is to be said there meanwhile.
+
+        Each sync rings, so also the one for which a failed sign has just asked.
+        """
+        until = self._now() + seconds
+        while (left := until - self._now()) > 0:
+            news.clear()
+            row = await self._outbox.next(room_id)
+            if row is None or row.reacts_to is None:
+                return
+            await until_rung(news, self._clock, left)
 
     def _now(self) -> float:
         return self._clock.monotonic()
