@@ -16,6 +16,7 @@ from tests.test_malformed_readers import JOIN, Always, Json, member
 from tests.world.clock import HeldClock
 from tests.world.desk import ANN, BOT, POLICY, ROOM, Desk, at_desk
 from tests.world.proxy import Answer, Proxy
+from wintermute.clock import CheckedClock
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
@@ -44,7 +45,8 @@ def door_of(desk: Desk) -> Door:
     copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
     sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
     speaker = MatrixSpeaker(desk.client, sender, POLICY)
-    settings, clocks = Matrix(homeserver="", user_id=BOT, owner=ANN), (desk.clock, desk.clock)
+    settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
+    clocks = (CheckedClock(desk.clock, None), desk.clock)
     parts = (speaker, sender, desk.work, copies, lambda _: None, lambda: None, clocks)
     return open_door(settings, POLICY, desk.client, desk.stores, *parts)
 
