@@ -7,6 +7,7 @@ A part of `make bench`; docs/benchmarks.md reports it.
 
 import argparse
 import asyncio
+import ctypes
 import json
 import statistics
 import sys
@@ -16,6 +17,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pysqlite3
 
 from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text, is_for_summary
@@ -137,7 +140,10 @@ async def growth() -> list[str]:
         async for line in process.stdout:
             casts, size = int(line.split()[0]), float(line.split()[1])
             first = first or size
-            rows.append(f"| after {casts:,} casts | {size:.1f} MB | {size - first:+.1f} MB |")
+            beside = " | ".join(line.decode().split()[2:])
+            rows.append(
+                f"| after {casts:,} casts | {size:.1f} MB | {size - first:+.1f} MB | {beside} |"
+            )
             print(rows[-1], file=sys.stderr, flush=True)  # noqa: T201  it takes minutes
         await process.wait()
     return rows
@@ -152,7 +158,7 @@ async def grow(casts: int, model: str) -> None:
         ):
             await _many(house, WARM)
             for done in range(0, casts + 1, casts // 10):
-                print(done, _pss(), flush=True)  # noqa: T201
+                print(done, _pss(), sys.getallocatedblocks(), _sqlite_mb(), flush=True)  # noqa: T201
                 await _many(house, casts // 10 if done < casts else 0)
 
 
@@ -169,6 +175,13 @@ def _pss() -> float:
     rollup = Path("/proc/self/smaps_rollup").read_text()
     line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
     return int(line.split()[1]) / 1024
+
+
+def _sqlite_mb() -> str:
+    """MB that SQLite has, its caches of pages above all."""
+    used = ctypes.CDLL(pysqlite3._sqlite3.__file__).sqlite3_memory_used
+    used.restype = ctypes.c_int64
+    return f"{used() / 1e6:.2f}"
 
 
 class AtOnce(Models):
