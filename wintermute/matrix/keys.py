@@ -209,7 +209,8 @@ class Keys:
 
     def end_session(self, room_id: str) -> None:
         """The next message of a room is encrypted anew."""
-        self._nio.olm.outbound_group_sessions.pop(room_id, None)
+        if self._nio.olm is not None:
+            self._nio.olm.outbound_group_sessions.pop(room_id, None)
 
     def _audience(
         self, users: Collection[str], *, apart: bool
