@@ -9,7 +9,7 @@ from tests.world.bot import Bot
 from tests.world.forger import Change, Forger, Json
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewRoom
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 
 
 def as_another(eve: str, ann: str) -> Change:
@@ -73,3 +73,18 @@ async def test_what_waits_for_a_device_that_never_comes_asks_for_it_once(
     before = len(proxy.seen("POST", "keys/query"))
     await answered(ann, plain, "three", "four", "five", "six")
     assert len(proxy.seen("POST", "keys/query")) == before
+
+
+async def test_of_whom_we_do_not_answer_no_sessions_are_kept(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-005: they may begin one with each line; what they say is context all the same."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    group = await room(ann, daemon, eve, encrypted=True)
+    await eve.send(group, "it rains")
+    await ann.send(group, "one", **{"m.mentions": {"user_ids": [daemon.user_id]}})
+    await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
+    assert "it rains" in str(model.requests[0].messages)
+    assert daemon.rows("SELECT user_id FROM session_owners") == [{"user_id": ann.user_id}]
+    assert len(daemon.rows("SELECT 1 FROM taken_messages")) == 1

@@ -80,6 +80,24 @@ async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
     assert await said(ann, chat, daemon.user_id) == ["echo: one", "echo: two", "it is [secret]"]
 
 
+async def test_a_new_token_is_hidden_in_the_log(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """F-011, L-050: a homeserver repeats it in what it says; so the first one, of a first start."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    for n in range(2):
+        if n:
+            expire(proxy)
+            await daemon.logged("login renewed")
+        token = ours(daemon)["access_token"]
+        told = {"errcode": "M_UNKNOWN", "error": f"try {n}: who has {token}?"}
+        proxy.before = lambda r, told=told: Answer(403, told) if r.path.endswith("/sync") else None  # type: ignore[misc]  # mypy sees no default
+        await daemon.logged(f"try {n}: who has")
+        assert not any(token in line for line in daemon.log)
+        proxy.before = pass_before
+
+
 async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

@@ -88,6 +88,8 @@ class Outside:
     clock: Clock = field(default_factory=SystemClock)
     new_id: NewId = new_id
     supervisor: Supervisor = field(default_factory=lambda: Supervisor(environment(), SystemClock()))
+    logs: Redaction = field(default_factory=lambda: Redaction(()))
+    """What hides secrets from the logs, which are set up before there is a login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,14 +256,20 @@ async def open_wintermute(
     people = People(_policy(config).allowed)
     clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
     outside = replace(outside, clock=clock)
-    redact = Redaction((*secret_values(config), session.access_token, session.pickle_key))
+    redact = Redaction(secret_values(config))
+
+    def hide(*secrets: str) -> None:
+        redact.add(*secrets)
+        outside.logs.add(*secrets)
+
+    hide(session.access_token, session.pickle_key)
     async with open_client(
-        config.matrix, session, folder, ids, clock, people, clock, redact.add
+        config.matrix, session, folder, ids, clock, people, clock, hide
     ) as client:
         client.follow(await KnownRooms(database, clock).moves())
         store = PeopleStore(database, clock)
         people.restore(await store.people(), await store.signed())
-        redact.add(*client.secrets)
+        hide(*client.secrets)
         models = _models(config, database, redact, outside)
         try:
             stores = _stores(config, database, outside, redact)

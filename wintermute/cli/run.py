@@ -11,7 +11,7 @@ from wintermute.cli.options import CONFIG, REDACT, config_option
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.write import UNTOUCHED, is_untouched
-from wintermute.daemon import run_daemon
+from wintermute.daemon import Outside, run_daemon
 from wintermute.errors import ConfigurationError
 
 
@@ -26,7 +26,8 @@ def command(ctx: click.Context) -> None:
 
     Example: wintermute run --config ~/wintermute/config.yaml
     """
-    hides: list[Callable[[str], str]] = []
+    outside = Outside()
+    hides: list[Callable[[str], str]] = [outside.logs]
 
     def opened() -> Config:
         """What the file says now. What was a secret before is hidden from the logs as well."""
@@ -43,4 +44,4 @@ def command(ctx: click.Context) -> None:
             text = hide(text)
         return text
 
-    asyncio.run(run_daemon(opened(), opened))
+    asyncio.run(run_daemon(opened(), opened, outside))

@@ -327,15 +327,17 @@ class MatrixClient:
     ) -> tuple[Opened | None, Verdict]:
         """An encrypted event in clear, and what it is worth as the word of its sender.
 
-        Unless it is not theirs it is taken in with this, and nothing else is that message.
+        Unless it is not theirs it is taken in with this, and nothing else is that message. Of whom
+        we do not answer nothing is kept: they may begin a session with each line.
         """
         opened = self.opened(room_id, event)
         if opened is None or opened.sealed is None:
             return opened, "foreign"
-        device = await bound(tx, opened.sealed, opened.device)
+        allowed = event["sender"] in self.people.allowed
+        device = await bound(tx, opened.sealed, opened.device, keep=allowed)
         if device is None or device.user_id != event["sender"]:
             return opened, "foreign"
-        taken = await take(tx, opened.sealed, str(event["event_id"]))
+        taken = not allowed or await take(tx, opened.sealed, str(event["event_id"]))
         verdict = self.people.verdict(device) if taken else "replayed"
         return replace(opened, device=device), verdict
 

@@ -131,16 +131,23 @@ async def bind(tx: Transaction, session: GroupSession, device: Device) -> None:
     )
 
 
-async def bound(tx: Transaction, sealed: Sealed, device: Device | None) -> Device | None:
-    """The device that a session is bound to: the one that was seen first, be it this one now."""
-    if device is not None:
+async def bound(
+    tx: Transaction, sealed: Sealed, device: Device | None, *, keep: bool
+) -> Device | None:
+    """The device that a session is bound to: the one that was seen first, be it this one now.
+
+    `keep`: if nobody was, this one is from now on.
+    """
+    if device is not None and keep:
         await bind(tx, sealed.session, device)
     row = await tx.row(
-        "SELECT user_id, device_id FROM session_owners"
-        " WHERE room_id = ? AND sender_key = ? AND session_id = ? AND ed25519 = ?",
-        (*sealed.session, sealed.ed25519),
+        "SELECT user_id, device_id, ed25519 FROM session_owners"
+        " WHERE room_id = ? AND sender_key = ? AND session_id = ?",
+        sealed.session,
     )
     if row is None:
+        return device
+    if row["ed25519"] != sealed.ed25519:
         return None
     return Device(row["user_id"], row["device_id"], sealed.ed25519, sealed.session.sender_key)
 
