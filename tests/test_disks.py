@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.test_newcomer import settings
+from tests.test_soft_logout import expire
 from tests.world.bot import Bot, said
 from tests.world.model import ModelServer, Slow, Text
+from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
@@ -256,6 +258,40 @@ async def test_no_trouble_of_the_disk_loses_a_key(
         assert await said(who, chat, daemon.user_id) == ["echo: one", "echo: two"]
     assert has_kept_calm(daemon, pid)
     await daemon.until(lambda: bool(keys_of(daemon, "ok")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False])
+async def test_no_login_is_made_that_could_not_be_kept(
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    proxy: Proxy,
+    own_disk: Callable[[Path], None],
+    first: bool,
+) -> None:
+    """F-008, F-011: a full disk at the first start, or when the homeserver wants another login."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False, via=proxy.url)
+    own_disk(daemon.data / "matrix")
+    if not first:
+        await daemon.start()
+    async with no_byte_left(daemon):
+        if first:
+            await daemon.start(ready=False)
+        else:
+            expire(proxy)
+        await daemon.logged("waits until it can be written")
+        assert len(proxy.seen("POST", "/login")) == (0 if first else 1)
+    chat = await room(ann, daemon)
+    await ann.send(chat, "hello")
+    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    assert len({request.json.get("device_id") for request in proxy.seen("POST", "/login")}) == (
+        1 if first else 2
+    )
+    assert has_kept_calm(daemon, daemon.pid)
+    [told] = lines(daemon, "waits until it can be written")
+    assert "make room on its disk" in told
 
 
 @pytest.mark.slow

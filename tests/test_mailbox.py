@@ -397,8 +397,10 @@ async def test_what_is_kept_back_for_a_scope_is_found_by_its_new_name(mailbox: M
         await outbox.rename(tx, "room:!new", "room:!old")
         await outbox.release_for(tx, "room:!old")
     rows = await mailbox.database.rows("SELECT meant_for, state FROM outbox ORDER BY seq")
-    found = [(row["meant_for"], row["state"]) for row in rows]
-    assert found == [("room:!new", "sent"), ("room:!old", "waiting")]
+    assert [(row["meant_for"], row["state"]) for row in rows] == [
+        ("room:!new", "sent"),
+        ("room:!old", "waiting"),
+    ]
 
 
 async def test_what_finds_another_room_twice_says_once_where_it_belongs(mailbox: Mailbox) -> None:

@@ -20,6 +20,7 @@ from wintermute.errors import (
     ConfigurationError,
     HomeserverUnavailable,
     SendRefused,
+    StorageBlocked,
 )
 from wintermute.health.store import HealthState
 from wintermute.matrix.http import call, path
@@ -216,7 +217,7 @@ class CrossSigning:
             self._refused(approval_kind(error), reason, seconds)
         except SendRefused as error:
             self._refused("refused", REFUSED.format(error))
-        except (ConfigurationError, OSError) as error:
+        except (ConfigurationError, StorageBlocked, OSError) as error:
             self._refused("unusable", str(error))
 
     async def _steps(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:

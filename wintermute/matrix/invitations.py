@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, until_rung
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.rooms import Invitation, KnownRooms
 from wintermute.matrix.client import MatrixClient
@@ -59,8 +59,7 @@ class Invitations:
             log.warning("invitation waits room=%s seconds=%s reason=%s", room_id, seconds, error)
 
     async def _wait(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds and max(seconds, 0.0)):
-                await self._bell.wait()
-        except TimeoutError:
-            return
+        if seconds is None:
+            await self._bell.wait()
+        else:
+            await until_rung(self._bell, self._clock, seconds)

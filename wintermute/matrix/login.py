@@ -26,6 +26,7 @@ from wintermute.matrix.session import (
     Session,
     load,
     new_pickle_key,
+    prove_writable,
     save,
     store_file,
     store_problem,
@@ -43,7 +44,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
 
     A key store that was lost means a new device, never the old device with new keys (notes §1).
 
-    Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable.
+    Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable, StorageBlocked.
     """
     kept = load(folder)
     if kept is not None and _is_of(kept, matrix):
@@ -63,10 +64,12 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
                 f"the encryption keys of device {kept.device_id} are gone: set {ways}, so that a new "
                 "device can be made"
             )
+        prove_writable(folder)
         session = replace(await _by_password(matrix), keys_lost=True)
     elif matrix.access_token:
         session = await _by_token(matrix, folder, kept)
     else:
+        prove_writable(folder)
         session = await _by_password(matrix)
     save(folder, session)
     return session
@@ -75,10 +78,12 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
 async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
     """A new token for the same device, which keeps its keys (Matrix spec, "Soft logout").
 
-    Kept before it is returned. Raises: LoginRefused with what to do, HomeserverUnavailable.
+    Kept before it is returned. Raises: LoginRefused with what to do, HomeserverUnavailable,
+    StorageBlocked.
     """
     if matrix.password is None:
         raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
+    prove_writable(folder)
     fresh = await _by_password(matrix, session.device_id)
     session = replace(load(folder) or session, access_token=fresh.access_token)
     save(folder, session)
@@ -89,7 +94,7 @@ async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
 async def successor(matrix: Matrix, folder: Path) -> None:
     """Log in with a new device, for which the homeserver takes keys, in the place of ours (F-009).
 
-    Raises: ConfigurationError with what to do, LoginRefused, HomeserverUnavailable.
+    Raises: ConfigurationError with what to do, LoginRefused, HomeserverUnavailable, StorageBlocked.
     """
     kept = load(folder)
     if kept is None or matrix.password is None:
@@ -97,6 +102,7 @@ async def successor(matrix: Matrix, folder: Path) -> None:
             "the homeserver takes no new encryption keys of the bot's device: set"
             f" {await _ways_to_log_in(matrix)}, so that a new device can be made"
         )
+    prove_writable(folder)
     fresh = await _by_password(matrix)
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)

@@ -137,7 +137,7 @@ def settled(owed: Sequence[Owed], said: Iterable[tuple[int, Mark | None]]) -> se
 def load_marks(folder: Path, user_id: str) -> Marks:
     """The marks of this data folder, with a new key when it has none yet.
 
-    Raises: ConfigurationError for a file that is not what we wrote.
+    Raises: ConfigurationError for a file that is not what we wrote; StorageBlocked.
     """
     file = folder / MARKS
     if not file.exists():

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from wintermute.clock import Clock
-from wintermute.errors import ConfigurationError
+from wintermute.config.lock import NO_ROOM
+from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
 from wintermute.matrix.signing import ED25519, SEED_BYTES, is_public_key, public_key, signature
 from wintermute.messages import Json
 
@@ -120,17 +121,26 @@ def keep_seeds(folder: Path, seeds: Seeds, name: str = FILE) -> None:
 
 
 def write_private(folder: Path, name: str, text: str) -> None:
-    """Write a file for nobody else, whole or not at all; it survives a power cut."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Write a file for nobody else, whole or not at all; it survives a power cut.
+
+    Raises: StorageBlocked.
+    """
     fresh = folder / f"{name}.new"
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600)
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(folder / name)
-    sync_folder(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(folder / name)
+        sync_folder(folder)
+    except OSError as error:
+        cannot = f"{folder / name} cannot be written ({error.strerror})"
+        if error.errno in NO_ROOM:
+            raise DiskFull(f"{cannot}: make room on its disk") from error
+        raise StorageBlocked(f"{cannot}: make it writable") from error
 
 
 def replace_seeds(folder: Path, clock: Clock) -> None:

@@ -9,8 +9,11 @@ from typing import Any, Literal
 from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.errors import ConfigurationError
+from wintermute.matrix.seeds import write_private
 
 FILE = "session.json"
+PROBE = "session.room"
+ENOUGH = 1 << 14
 NIO_STORE_VERSION = 2
 
 
@@ -83,13 +86,17 @@ def load(folder: Path) -> Session | None:
 
 
 def save(folder: Path, session: Session) -> None:
-    """Keep a login; complete or not at all."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = folder / f"{FILE}.new"
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600)
-    fresh.write_text(json.dumps(asdict(session)), "utf-8")
-    fresh.replace(folder / FILE)
+    """Keep a login; complete or not at all. Raises: StorageBlocked."""
+    write_private(folder, FILE, json.dumps(asdict(session)))
+
+
+def prove_writable(folder: Path) -> None:
+    """See that a login could be kept, before there is one: its token would be lost.
+
+    Raises: StorageBlocked.
+    """
+    write_private(folder, PROBE, " " * ENOUGH)
+    (folder / PROBE).unlink()
 
 
 def new_pickle_key() -> str:
