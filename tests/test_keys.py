@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,8 @@ class Wire:
 
     def __init__(self, proxy: Proxy) -> None:
         self.answers: dict[str, Any] = {}
+        self.members: dict[str, Collection[str]] = {}
+        """Who is in which room, as /sync tells."""
         self._proxy = proxy
         proxy.before = self._answer
 
@@ -103,6 +105,14 @@ class Wire:
     @property
     def url(self) -> str:
         return self._proxy.url
+
+
+def enter(wire: Wire, nio: AsyncClient, room_id: str) -> None:
+    """We are in an encrypted room, and know with whom."""
+    nio.rooms[room_id] = MatrixRoom(room_id, BOT, encrypted=True)
+    for user in wire.members[room_id]:
+        nio.rooms[room_id].add_member(user, None, None)
+    nio.olm.update_tracked_users(nio.rooms[room_id])
 
 
 @pytest.fixture
@@ -242,11 +252,10 @@ async def test_a_room_key_reaches_the_others_when_one_key_is_useless(
                 ANN: {"GOOD": ann.one_time_key()},
             }
         },
-        "rooms/!r": {"joined": {ANN: {"display_name": 7}, EVE: {}, BOT: {}}},
     }
+    wire.members["!r"] = (ANN, EVE, BOT)
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        room = MatrixRoom("!r", BOT, encrypted=True)
-        nio.rooms["!r"] = room
+        enter(wire, nio, "!r")
         await keys.share("!r")
         nio.encrypt("!r", "m.room.message", {"body": "secret"})
         assert given_to(wire) == {ANN: ["GOOD"]}
@@ -261,12 +270,12 @@ async def test_what_nobody_could_read_is_not_sent_yet(
     ann = Device(ANN, "GOOD")
     there = {"keys/query": {"device_keys": {ANN: {"GOOD": ann.keys()}}}}
     given = {"keys/claim": {"one_time_keys": {ANN: {"GOOD": ann.one_time_key()}}}}
-    joined: Json = {"rooms/!r": {"joined": {ANN: {}, BOT: {}}}}
     missing = {"keys/query": {"device_keys": {}}} if away == "devices" else there
-    wire.answers |= joined | missing | {"keys/claim": {"one_time_keys": {}}}
+    wire.members["!r"] = (ANN, BOT)
+    wire.answers |= missing | {"keys/claim": {"one_time_keys": {}}}
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        nio.rooms["!r"] = MatrixRoom("!r", BOT, encrypted=True)
+        enter(wire, nio, "!r")
         with pytest.raises(HomeserverUnavailable, match="nobody"):
             await keys.share("!r")
         wire.answers |= there | given
