@@ -20,7 +20,7 @@ from tests.test_keys import (
     Json,
     Wire,
     accepted,
-    come_into,
+    enter,
     given_to,
     keys_of,
     machine,
@@ -77,7 +77,6 @@ async def test_what_could_not_be_stored_is_done_again(
         "keys/upload": accepted,
         "keys/query": lambda _: {"device_keys": {ANN: {"GOOD": ann.keys()}}},
         "keys/claim": lambda _: {"one_time_keys": {ANN: {"GOOD": ann.one_time_key()}}},
-        "rooms/!r": lambda _: {"joined": {ANN: {}, BOT: {}}},
     }
 
     def answer_and_lock(request: Request) -> Json:
@@ -87,7 +86,8 @@ async def test_what_could_not_be_stored_is_done_again(
     wire.answers |= answers | {at: answer_and_lock}
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         nio.store.database.timeout = 0.01
-        await come_into(nio, "!r")
+        wire.members["!r"] = (ANN, BOT)
+        enter(wire, nio, "!r")
         for _ in range(3):
             with pytest.raises(KeyStoreBlocked, match="let the program that has locked it end"):
                 await shared(keys)

@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from wintermute.matrix.client import open_client
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.devices import MOST_DEVICES, usable_devices, usable_one_time_keys
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import call, path
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import _probe_store
 from wintermute.matrix.people import People
@@ -86,6 +85,8 @@ class Wire:
 
     def __init__(self, proxy: Proxy) -> None:
         self.answers: dict[str, Any] = {}
+        self.members: dict[str, Collection[str]] = {}
+        """Who is in which room, as /sync tells."""
         self._proxy = proxy
         proxy.before = self._answer
 
@@ -105,6 +106,14 @@ class Wire:
     @property
     def url(self) -> str:
         return self._proxy.url
+
+
+def enter(wire: Wire, nio: AsyncClient, room_id: str) -> None:
+    """We are in an encrypted room, and know with whom."""
+    nio.rooms[room_id] = MatrixRoom(room_id, BOT, encrypted=True)
+    for user in wire.members[room_id]:
+        nio.rooms[room_id].add_member(user, None, None)
+    nio.olm.update_tracked_users(nio.rooms[room_id])
 
 
 @pytest.fixture
@@ -137,16 +146,6 @@ async def keys_of(folder: Path, wire: Wire, clock: FakeClock) -> AsyncIterator[t
         keep_before_upload(nio.olm)
         identity = CrossSigning(nio, folder, BOT, None, clock)
         yield Keys(nio, named, clock, People({ANN}), identity, refuse_unsigned=True), nio
-
-
-async def come_into(nio: AsyncClient, room_id: str) -> None:
-    """Know a room as after a sync: with those whom the table of answers has in it."""
-    members = await call(nio, "GET", path("rooms", room_id, "joined_members"))
-    room = MatrixRoom(room_id, BOT, encrypted=True)
-    for user in members["joined"]:
-        room.add_member(user, None, None)
-    nio.rooms[room_id] = room
-    nio.olm.update_tracked_users(room)
 
 
 def asked_for(wire: Wire, user: str) -> list[Json]:
@@ -254,10 +253,10 @@ async def test_a_room_key_reaches_the_others_when_one_key_is_useless(
                 ANN: {"GOOD": ann.one_time_key()},
             }
         },
-        "rooms/!r": {"joined": {ANN: {}, EVE: {}, BOT: {}}},
     }
+    wire.members["!r"] = (ANN, EVE, BOT)
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        await come_into(nio, "!r")
+        enter(wire, nio, "!r")
         await keys.share("!r")
         nio.encrypt("!r", "m.room.message", {"body": "secret"})
         assert given_to(wire) == {ANN: ["GOOD"]}
@@ -272,12 +271,12 @@ async def test_what_nobody_could_read_is_not_sent_yet(
     ann = Device(ANN, "GOOD")
     there = {"keys/query": {"device_keys": {ANN: {"GOOD": ann.keys()}}}}
     given = {"keys/claim": {"one_time_keys": {ANN: {"GOOD": ann.one_time_key()}}}}
-    joined: Json = {"rooms/!r": {"joined": {ANN: {}, BOT: {}}}}
     missing = {"keys/query": {"device_keys": {}}} if away == "devices" else there
-    wire.answers |= joined | missing | {"keys/claim": {"one_time_keys": {}}}
+    wire.members["!r"] = (ANN, BOT)
+    wire.answers |= missing | {"keys/claim": {"one_time_keys": {}}}
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        await come_into(nio, "!r")
+        enter(wire, nio, "!r")
         with pytest.raises(HomeserverUnavailable, match="nobody"):
             await keys.share("!r")
         wire.answers |= there | given

@@ -11,7 +11,7 @@ import pytest
 from nio.crypto import OutboundGroupSession
 from vodozemac import AnyOlmMessage, Curve25519PublicKey
 
-from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, come_into, given_to, keys_of, known
+from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, enter, given_to, keys_of, known
 from tests.test_keys import Device as Phone
 from tests.test_people import NEW, answer, plain
 from tests.test_whose_device import answered, notices
@@ -58,18 +58,20 @@ def serve(
             }
         }
 
-    members: Json = {user: {} for user in (BOT, *whole["device_keys"])}
-    wire.answers |= {"keys/query": whole, "keys/claim": claimed, "rooms/!r": {"joined": members}}
+    wire.members[ROOM] = (BOT, *whole["device_keys"])
+    wire.answers |= {"keys/query": whole, "keys/claim": claimed}
 
 
 EXTRA = [Phone("@guest:test", "GUEST"), Phone("@guest:test", SESSION.device_id), Phone(BOT, "SPY")]
 GUEST, NAMESAKE, SPY = EXTRA
 
 
-async def share(keys: Keys, nio: Any, *users: str, apart: bool = False, room_id: str = ROOM) -> str:
+async def share(
+    wire: Wire, keys: Keys, nio: Any, *users: str, apart: bool = False, room_id: str = ROOM
+) -> str:
     """What is done before a message; its session."""
     if room_id not in nio.rooms:
-        await come_into(nio, room_id)
+        enter(wire, nio, room_id)
     nio.olm.users_for_key_query |= set(users)
     await keys.share(room_id, apart=apart)
     session: OutboundGroupSession = nio.olm.outbound_group_sessions[room_id]
@@ -85,8 +87,7 @@ def two_rooms(wire: Wire, without_key: Collection[str] = ()) -> None:
     """One with two devices of hers, one with two of a guest."""
     guest = plain(GUEST, NAMESAKE, user=GUEST.user)
     serve(wire, plain(LAPTOP, TABLET), guest, without_key=without_key)
-    wire.answers["rooms/!r"] = {"joined": {BOT: {}, ANN: {}}}
-    wire.answers["rooms/!s"] = {"joined": {BOT: {}, GUEST.user: {}}}
+    wire.members |= {ROOM: (BOT, ANN), OTHER_ROOM: (BOT, GUEST.user)}
 
 
 def tos(requests: Collection[Request]) -> list[str]:
@@ -110,20 +111,20 @@ async def test_a_session_goes_to_signed_devices_and_the_others_are_told_why(
     """Issue 13.4: unchanged it is kept; newly signed or gone, a new one is begun."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         serve(wire, answer(LAPTOP, TABLET, signed=[LAPTOP]), plain(GUEST, user=GUEST.user))
-        first = await share(keys, nio, ANN, GUEST.user)
+        first = await share(wire, keys, nio, ANN, GUEST.user)
         assert {*sent(wire, "m.room.encrypted")} == {(ANN, "LAPTOP"), (GUEST.user, "GUEST")}
         assert sent(wire, "m.room_key.withheld") == [(ANN, "TABLET")]
         [told] = wire.seen("PUT", "m.room_key.withheld")
         word = told.json["messages"][ANN]["TABLET"]
         assert (word["code"], word["session_id"]) == ("m.unverified", first)
-        assert await share(keys, nio) == first
-        assert await share(keys, nio, ANN) == first
+        assert await share(wire, keys, nio) == first
+        assert await share(wire, keys, nio, ANN) == first
         assert len(sent(wire, "m.room_key.withheld")) == 1
 
         serve(wire, answer(LAPTOP, TABLET, signed=[LAPTOP, TABLET]), plain(user=GUEST.user))
-        second = await share(keys, nio, ANN)
+        second = await share(wire, keys, nio, ANN)
         serve(wire, answer(TABLET, signed=[TABLET]), plain(user=GUEST.user))
-        third = await share(keys, nio, ANN, GUEST.user)
+        third = await share(wire, keys, nio, ANN, GUEST.user)
         assert len({first, second, third}) == 3
         assert sent(wire, "m.room.encrypted")[-1] == (ANN, "TABLET")
         assert len(sent(wire, "m.room.encrypted")) == 6
@@ -134,7 +135,7 @@ async def test_a_guest_with_an_identity_is_treated_as_anybody(wire: Wire, tmp_pa
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         guest = answer(GUEST, NAMESAKE, signed=[NAMESAKE], user=GUEST.user)
         serve(wire, answer(LAPTOP, signed=[LAPTOP]), guest)
-        await share(keys, nio, ANN, GUEST.user)
+        await share(wire, keys, nio, ANN, GUEST.user)
         assert (GUEST.user, "GUEST") in sent(wire, "m.room_key.withheld")
         # A device of somebody else with the name of ours is none of ours.
         assert (GUEST.user, SESSION.device_id) in sent(wire, "m.room.encrypted")
@@ -147,15 +148,15 @@ async def test_a_device_without_keys_to_give_changes_nothing_for_the_others(
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
         serve(wire, plain(LAPTOP, TABLET), without_key=["TABLET"])
-        first = await share(keys, nio, ANN)
-        assert {await share(keys, nio) for _ in range(3)} == {first}
+        first = await share(wire, keys, nio, ANN)
+        assert {await share(wire, keys, nio) for _ in range(3)} == {first}
         assert len(wire.bodies("/keys/claim")) == 1
         clock.advance(61)
-        assert await share(keys, nio) == first
+        assert await share(wire, keys, nio) == first
         assert len(wire.bodies("/keys/claim")) == 2
         serve(wire, plain(LAPTOP, TABLET))
         clock.advance(61)
-        assert await share(keys, nio) != first
+        assert await share(wire, keys, nio) != first
         assert {*sent(wire, "m.room.encrypted")[1:]} == {(ANN, "LAPTOP"), (ANN, "TABLET")}
 
 
@@ -167,7 +168,7 @@ async def test_another_device_of_ours_gets_keys_only_if_we_signed_it(
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         signed = [] if by == "nobody" else [SPY]
         serve(wire, plain(LAPTOP), answer(SPY, signed=signed, user=BOT))
-        await share(keys, nio, ANN, BOT)
+        await share(wire, keys, nio, ANN, BOT)
         assert sent(wire, "m.room.encrypted") == [(ANN, "LAPTOP")]
 
 
@@ -178,17 +179,17 @@ async def test_where_somebody_has_another_identity_by_now_nothing_is_sent(
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         keys.people.allowed |= {ANN}
         serve(wire, answer(LAPTOP, signed=[LAPTOP]))
-        first = await share(keys, nio, ANN)
+        first = await share(wire, keys, nio, ANN)
         nio.encrypt(ROOM, "m.room.message", {"body": "secret"})
         serve(wire, answer(LAPTOP, signed=[LAPTOP], master=NEW))
         with pytest.raises(HomeserverUnavailable, match="identity"):
-            await share(keys, nio, ANN)
+            await share(wire, keys, nio, ANN)
         assert len(sent(wire, "m.room.encrypted")) == 1
-        notice = await share(keys, nio, apart=True)
+        notice = await share(wire, keys, nio, apart=True)
         assert sent(wire, "m.room.encrypted") == [(ANN, "LAPTOP")] * 2
         keys.end_session(ROOM)
         serve(wire, answer(LAPTOP, signed=[LAPTOP]))
-        assert await share(keys, nio, ANN) not in (first, notice)
+        assert await share(wire, keys, nio, ANN) not in (first, notice)
 
 
 async def test_who_failed_in_an_answer_is_asked_for_again(wire: Wire, tmp_path: Path) -> None:
@@ -198,10 +199,10 @@ async def test_who_failed_in_an_answer_is_asked_for_again(wire: Wire, tmp_path: 
         serve(wire, plain(LAPTOP))
         wire.answers["keys/query"] |= FAILED
         with pytest.raises(HomeserverUnavailable, match="nobody"):
-            await share(keys, nio, ANN)
+            await share(wire, keys, nio, ANN)
         clock.advance(61)
         serve(wire, answer(LAPTOP, TABLET, signed=[TABLET]))
-        await share(keys, nio)
+        await share(wire, keys, nio)
         assert sent(wire, "m.room.encrypted") == [(ANN, "TABLET")]
 
 
@@ -211,14 +212,14 @@ async def test_a_device_missing_in_one_answer_gets_keys_when_it_is_back(
     """Issue 13.4: nio never takes back that a device is gone; other keys of its name are not it."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         serve(wire, plain(LAPTOP, TABLET))
-        await share(keys, nio, ANN)
+        await share(wire, keys, nio, ANN)
         serve(wire, plain(LAPTOP))
-        await share(keys, nio, ANN)
+        await share(wire, keys, nio, ANN)
         serve(wire, plain(LAPTOP, Phone(ANN, "TABLET")))
-        await share(keys, nio, ANN)
+        await share(wire, keys, nio, ANN)
         assert given_to(wire) == {ANN: ["LAPTOP"]}
         serve(wire, plain(LAPTOP, TABLET))
-        await share(keys, nio, ANN)
+        await share(wire, keys, nio, ANN)
         assert {*given_to(wire)[ANN]} == {"LAPTOP", "TABLET"}
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         assert {*known(nio, ANN)} == {"LAPTOP", "TABLET"}
@@ -228,9 +229,9 @@ async def test_an_answer_that_failed_takes_no_device_away(wire: Wire, tmp_path: 
     """X-034: what their homeserver did not say is not believed."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         serve(wire, plain(LAPTOP, TABLET))
-        first = await share(keys, nio, ANN)
+        first = await share(wire, keys, nio, ANN)
         wire.answers["keys/query"] = {"device_keys": {ANN: {}}} | FAILED
-        assert await share(keys, nio, ANN) == first
+        assert await share(wire, keys, nio, ANN) == first
 
 
 async def test_a_guest_whose_devices_are_not_known_hides_nobody_of_the_same_server(
@@ -247,7 +248,7 @@ async def test_a_guest_whose_devices_are_not_known_hides_nobody_of_the_same_serv
             return Answer(200, whole | FAILED if spoils else whole)
 
         wire.answers["keys/query"] = spoilt
-        await share(keys, nio, ANN, GUEST.user)
+        await share(wire, keys, nio, ANN, GUEST.user)
         assert sent(wire, "m.room.encrypted") == [(ANN, "LAPTOP")]
 
 
@@ -281,14 +282,14 @@ async def test_an_unfinished_session_is_finished_and_no_other_begun(
         wire.answers[GIVEN] = lambda _: next(after_one, Answer(502))
         for _ in range(10):
             with pytest.raises(HomeserverUnavailable):
-                await share(keys, nio, ANN)
+                await share(wire, keys, nio, ANN)
         [only] = sessions(nio)
         del wire.answers[GIVEN]
-        assert await share(keys, nio) == only
+        assert await share(wire, keys, nio) == only
         requests = wire.seen("PUT", GIVEN)
         once = [*requests[0].json["messages"][ANN], *tos(requests[-2:])]
         assert sorted(once) == sorted(phone.name for phone in phones)
-        assert await share(keys, nio) == only
+        assert await share(wire, keys, nio) == only
         assert len(wire.seen("PUT", GIVEN)) == len(requests)
 
 
@@ -302,10 +303,10 @@ async def test_an_unfinished_session_is_for_just_the_devices_it_was_begun_for(
             serve(wire, served)
             for users in [ANN], []:
                 with pytest.raises(HomeserverUnavailable):
-                    await share(keys, nio, *users)
+                    await share(wire, keys, nio, *users)
         assert len(begun := sessions(nio)) == 3
         del wire.answers[GIVEN]
-        assert await share(keys, nio) == begun[-1]
+        assert await share(wire, keys, nio) == begun[-1]
         assert given_to(wire) == {ANN: ["TABLET"]}
 
 
@@ -320,9 +321,9 @@ async def test_who_was_told_why_is_told_once_though_others_are_not_reached(
         wire.answers["sendToDevice/m.room_key.withheld"] = lambda _: next(after_one, Answer(502))
         for _ in range(3):
             with pytest.raises(HomeserverUnavailable):
-                await share(keys, nio, ANN, apart=True)
+                await share(wire, keys, nio, ANN, apart=True)
         del wire.answers["sendToDevice/m.room_key.withheld"]
-        await share(keys, nio, apart=True)
+        await share(wire, keys, nio, apart=True)
         assert len(sessions(nio)) == 1
         requests = wire.seen("PUT", "m.room_key.withheld")
         assert [len(tos([request])) for request in requests] == [DEVICES_A_REQUEST, *[5] * 4]
@@ -336,11 +337,11 @@ async def test_rooms_do_not_forget_for_each_other_who_had_no_key_to_give(
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
         two_rooms(wire, without_key=["TABLET", SESSION.device_id])
         for _ in range(3):
-            await share(keys, nio, ANN)
-            await share(keys, nio, GUEST.user, room_id=OTHER_ROOM)
+            await share(wire, keys, nio, ANN)
+            await share(wire, keys, nio, GUEST.user, room_id=OTHER_ROOM)
         assert len(wire.bodies("/keys/claim")) == 2
         clock.advance(61)
-        await share(keys, nio)
+        await share(wire, keys, nio)
         assert len(wire.bodies("/keys/claim")) == 3
 
 
@@ -352,7 +353,7 @@ async def test_a_room_that_waits_for_its_keys_stops_no_other(
     hanging = asyncio.Event()
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         two_rooms(wire)
-        other = await share(keys, nio, GUEST.user, ANN, room_id=OTHER_ROOM)
+        other = await share(wire, keys, nio, GUEST.user, ANN, room_id=OTHER_ROOM)
         before = len(wire.seen("PUT", GIVEN))
 
         def hang(_: Request) -> Action:
@@ -361,9 +362,9 @@ async def test_a_room_that_waits_for_its_keys_stops_no_other(
 
         answered, wire.answers[at] = wire.answers.get(at, {}), hang
         async with asyncio.TaskGroup() as rooms:
-            waiting = [rooms.create_task(share(keys, nio)) for _ in range(2)]
+            waiting = [rooms.create_task(share(wire, keys, nio)) for _ in range(2)]
             await hanging.wait()
-            assert await share(keys, nio, room_id=OTHER_ROOM) == other
+            assert await share(wire, keys, nio, room_id=OTHER_ROOM) == other
             assert len(keys._sharing) == 1
             wire.answers[at] = answered
             waiting[0].cancel()
@@ -375,7 +376,7 @@ async def test_a_room_that_waits_for_its_keys_stops_no_other(
 async def test_a_key_says_nothing_of_shared_history(wire: Wire, tmp_path: Path) -> None:
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         serve(wire, plain(LAPTOP))
-        await share(keys, nio, ANN)
+        await share(wire, keys, nio, ANN)
         [request] = wire.seen("PUT", "sendToDevice/m.room.encrypted")
         sealed = request.json["messages"][ANN]["LAPTOP"]
         [part] = sealed["ciphertext"].values()

@@ -116,7 +116,8 @@ class Torture:
         if asked := objective(seen):
             return done(f"result of {asked.splitlines()[0]}")
         if seen.messages[-1]["role"] == "user":
-            arguments = {"path": "data/skills/note.md", "content": seen.last_user}
+            # Skills are everybody's: nothing of a scope goes in there.
+            arguments = {"path": "data/skills/note.md", "content": f"note {len(self._watch.asked)}"}
             return Calls((Use("write_file", arguments),))
         said = MESSAGE.findall(seen.last_user)
         return Text(f"echo: {said[-1]}" if said else "I see.")

@@ -95,6 +95,8 @@ class Watch:
         self._answers: dict[str, Json] = {}
         self._heard: dict[str, Readers] = {}
         self._at: dict[str, float] = {}
+        self._ever: set[tuple[str, str]] = set()
+        """Who has ever read in a room: alone, they may be told what they could read there."""
         self._words: dict[str, Word] = {}
         self.sent: list[Sent] = []
         self.asked: list[Asked] = []
@@ -153,6 +155,7 @@ class Watch:
                 before = self._heard.get(room, Readers())
                 if (now := before.told(event)) != before:
                     self._heard[room], self._at[room] = now, time.monotonic()
+                    self._ever |= {(f"person:{user}", f"room:{room}") for user in now.users}
         for room in rooms.get("leave", {}):
             self._heard[room], self._at[room] = Readers(), time.monotonic()
 
@@ -175,7 +178,9 @@ class Watch:
 
     def _wrong(self, text: str, room: str, heard: Readers) -> list[str]:
         """The words in a text that not all of who reads it may read."""
-        here = {f"room:{room}", self.scope(room, heard)}
+        whose = self.scope(room, heard)
+        theirs = {scope for person, scope in self._ever if person == whose}
+        here = {f"room:{room}", whose} | theirs
         return [
             f"{word} of {set(self._words[word].scopes)} by {heard}"
             for word in dict.fromkeys(WORD.findall(text))
