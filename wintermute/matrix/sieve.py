@@ -289,10 +289,10 @@ def _successor(events: Iterable[Json]) -> str | None:
 
 def _predecessor(events: Iterable[Json]) -> str | None:
     """The room that a room was made to follow: only its first event can say so."""
-    found = [e["content"] for e in events if e["type"] == CREATION and e.get("state_key") == ""]
+    found = [e for e in events if e.get("type") == CREATION and e.get("state_key") == ""]
     if not found:
         return None
-    named = _dict(found[0].get("predecessor")).get("room_id")
+    named = _dict(_dict(found[0].get("content")).get("predecessor")).get("room_id")
     return named if isinstance(named, str) and _is_name(named) else ""
 
 
