@@ -130,6 +130,11 @@ class SyncBatch:
     owners: tuple[tuple[GroupSession, Device], ...] = ()
     epoch: str = ""
 
+    def tells_readers(self, room: RoomBatch) -> bool:
+        """Whether it says anything new of who may be in a room: a large one is not read for less."""
+        told = self.for_nio["rooms"]["join"][room.room_id]["state"]["events"]
+        return bool(told) or (room.join_rule, room.history) != (None, None)
+
 
 def sift(raw: Json) -> SyncBatch | None:
     """The usable part of a sync response; None when it has no token."""
