@@ -15,10 +15,11 @@ from tests.test_newcomer import settings
 from tests.test_soft_logout import expire
 from tests.world.bot import Bot, said
 from tests.world.model import ModelServer, Slow, Text
-from tests.world.proxy import Proxy
+from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
+from wintermute.matrix.outbox import KEPT_BACK
 
 HOLD = """
 import sqlite3, sys
@@ -27,6 +28,7 @@ connection.execute(f"BEGIN {sys.argv[2]}")
 print("held", flush=True)
 sys.stdin.read()
 """
+GATEWAY = Answer(502, b"<html>")
 pytestmark = pytest.mark.skipif(
     not hasattr(resource, "prlimit"), reason="limits of a process that runs"
 )
@@ -188,6 +190,32 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
     await daemon.until(lambda: bool(keys_of(daemon, "ok")))
     await ann.send(new, "still")
     await ann.wait_for(new, lambda m: m.body == "echo: still")
+
+
+async def test_who_came_in_is_known_although_no_key_can_be_stored(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+) -> None:
+    """F-003, F-007: answers that failed are tried again meanwhile, each in its room."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, via=proxy.url)
+    chat, other, new = [await room(ann, daemon, encrypted=n == 2) for n in range(3)]
+    model.keyed(lambda seen: Text("you earn 4711 a month"))
+    proxy.before = lambda request: GATEWAY if "/send/" in request.path else None
+    for where in (chat, other):
+        await ann.send(where, "what do I earn?")
+    await daemon.until(lambda: len(daemon.rows("SELECT 1 FROM outbox")) == 2)
+    async with locked(key_store(daemon)):
+        await ann.send(new, "a key comes")
+        await daemon.logged("key store blocked")
+        await ann.invite(chat, eve.user_id)
+        await eve.join(chat)
+        await daemon.logged("readers changed")
+        proxy.before = pass_before
+        await ann.wait_for(chat, lambda m: m.body == KEPT_BACK)
+        await ann.wait_for(other, lambda m: "4711" in m.body)
+        assert keys_of(daemon, "fail")
+    await ann.wait_for(new, lambda m: "4711" in m.body)
+    assert not any("4711" in message.body for message in eve.messages(chat))
 
 
 def keys_of(daemon: Bot, state: str) -> list[dict[str, object]]:

@@ -15,7 +15,7 @@ from tests.world.bot import Bot
 from tests.world.delegating import done
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.person import Person
-from tests.world.proxy import Answer, Proxy, Request, pass_before
+from tests.world.proxy import After, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.conversation import words
 from wintermute.mailbox.outbox import NOT_ALONE
@@ -154,6 +154,43 @@ async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_i
     await daemon.restart()  # what waits is tried again at once
     await hears(ann, chat, words.JOINED)
     assert len(model.requests) == asked_before
+
+
+async def test_who_came_in_is_known_before_a_gap_can_be_filled(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+) -> None:
+    """F-004: the homeserver tells that she joined, and nothing for long of what was said before."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    model.keyed(lambda seen: Fail(503))
+    await ann.send(chat, "is 4711 much?")
+    await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
+    model.keyed(lambda seen: Text(SECRET))
+    asked_before = len(model.requests)
+    proxy.after = with_a_gap(chat)
+    proxy.before = lambda request: DOWN if request.path.endswith("/messages") else None
+    await slip_in(eve, ann, chat)
+    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: bool(proxy.seen("GET", "/messages")))
+    proxy.before, proxy.after = pass_before, pass_after
+    await daemon.restart()  # what waits is tried again at once
+    await hears(ann, chat, words.JOINED)
+    assert len(model.requests) == asked_before
+
+
+def with_a_gap(chat: str) -> After:
+    """Each sync that brings something of a room says that there was more before it."""
+
+    def change(request: Request, status: int, body: bytes) -> Answer | None:
+        if status != 200 or not request.path.endswith("/sync"):
+            return None
+        answer = json.loads(body)
+        if told := answer.get("rooms", {}).get("join", {}).get(chat, {}).get("timeline"):
+            told["limited"] = True
+        return Answer(status, answer)
+
+    return change
 
 
 @encrypted_or_not

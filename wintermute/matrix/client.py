@@ -57,7 +57,7 @@ from wintermute.matrix.renewal import inherit
 from wintermute.matrix.seeds import Seeds
 from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sessions import Opened, Sessions, bound, take
-from wintermute.matrix.sieve import NO_OLM, GroupSession, RoomBatch, SyncBatch, page, sift
+from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
@@ -98,6 +98,8 @@ class MatrixClient:
         self._poll = Poll()
         self._rules: dict[str, Rules] = {}
         self._views: dict[str, RoomView] = {}
+        self._since: str | None = None
+        self._owners: dict[GroupSession, Device] = {}
         self._sessions = Sessions(nio)
         self._moves = Moves()
         self.account = account
@@ -195,6 +197,13 @@ class MatrixClient:
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
+        return await self.take_keys(await self.hear(since, full_state=full_state, wait_s=wait_s))
+
+    async def hear(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
+        """What happened since a token; who is in the rooms is known when it returns.
+
+        The keys that came along are not: they have to be stored, which may be impossible for long.
+        """
         wanted = SYNC_FILTER | {"account_data": {"types": [EPOCH + self.account.device_id]}}
         query: dict[str, Any] = {"filter": json.dumps(wanted, separators=(",", ":"))}
         if since:
@@ -214,25 +223,47 @@ class MatrixClient:
         batch = sift(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
-        response = SyncResponse.from_dict(batch.for_nio)
-        if not isinstance(response, SyncResponse):
-            raise HomeserverUnavailable("the homeserver's sync cannot be read")
-        with self._keys.store.writing():
-            await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
-        self._keep_rooms(batch)
+        self._know_rooms(batch)
         self._poll.heard()
+        if since != self._since:  # what came until then is stored
+            self._since, self._owners = since, {}
+        return replace(batch, epoch=newest_in(raw, self.account.device_id))
+
+    def _know_rooms(self, batch: SyncBatch) -> None:
+        """Let nio know who is in the rooms, which it would read after the keys, or never."""
+        encrypted: set[str] = set()
+        told = parsed({**batch.for_nio, "to_device": {}})
+        for room_id, news in told.rooms.join.items():
+            self._nio._handle_joined_state(room_id, news, encrypted)
+            room = self._nio.rooms[room_id]
+            if room.encrypted and self._nio.olm is not None:
+                self._nio.olm.update_tracked_users(room)
+        self._nio.encrypted_rooms.update(encrypted)
+        if self._nio.olm is not None:
+            self._nio._handle_olm_events(told)  # whose devices changed
+        self._keep_rooms(batch)
+
+    async def take_keys(self, batch: SyncBatch) -> SyncBatch:
+        """Let nio take the rest of a sync; with whose sessions came. Raises: KeyStoreBlocked."""
+        response = parsed({**batch.for_nio, "rooms": {}, "device_lists": {}})
+        with self._keys.store.writing():
+            if self._nio.olm is not None:
+                self._nio.store.save_encrypted_rooms(
+                    [room.room_id for room in batch.joined if room.encryption]
+                )
+            await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
         self._keys.left(batch.keys_left)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
         for word in batch.withheld:
             if word.code == NO_OLM:
                 self._keys.begin_anew(word.sender, word.sender_key)
-        epoch = newest_in(raw, self.account.device_id)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
-        owners = await self._owners(keys)
+        # The first word stays, and counts until it is stored: nio takes each key only once.
+        self._owners = {**dict(await self._owners_of(keys)), **self._owners}
         malformed = batch.malformed + self._keys.take_dropped()
-        return replace(batch, malformed=malformed, owners=owners, epoch=epoch)
+        return replace(batch, malformed=malformed, owners=tuple(self._owners.items()))
 
-    async def _owners(
+    async def _owners_of(
         self, keys: Sequence[RoomKeyEvent]
     ) -> tuple[tuple[GroupSession, Device], ...]:
         """Whose the sessions are whose keys came; who has a new device is asked for it first.
@@ -262,7 +293,7 @@ class MatrixClient:
             self._nio.rooms.pop(room_id, None)
             self._rules.pop(room_id, None)
             self._keys.end_session(room_id)
-        changed = [room for room in batch.joined if self._tells_readers(batch, room)]
+        changed = [room for room in batch.joined if batch.tells_readers(room)]
         for room in changed:
             rules = self._rules.get(room.room_id, Rules())
             self._rules[room.room_id] = Rules(
@@ -274,11 +305,6 @@ class MatrixClient:
                 self._keys.end_session(room.room_id)
         for room_id in (*batch.left, *(room.room_id for room in changed)):
             self._views.pop(room_id, None)
-
-    def _tells_readers(self, batch: SyncBatch, room: RoomBatch) -> bool:
-        """Whether a sync says anything new of who may be in a room: a large one is not read for less."""
-        told = batch.for_nio["rooms"]["join"][room.room_id]["state"]["events"]
-        return bool(told) or (room.join_rule, room.history) != (None, None)
 
     @property
     def round(self) -> int:
@@ -519,6 +545,14 @@ async def open_client(
         await nio.close()
         if nio.store is not None:
             nio.store.database.close()
+
+
+def parsed(sync: Json) -> SyncResponse:
+    """A sync as nio takes it."""
+    response = SyncResponse.from_dict(sync)
+    if not isinstance(response, SyncResponse):
+        raise HomeserverUnavailable("the homeserver's sync cannot be read")
+    return response
 
 
 def _restore(nio: AsyncClient, session: Session, file: Path) -> None:

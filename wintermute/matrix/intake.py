@@ -19,6 +19,7 @@ from wintermute.matrix.inbox import (
     RoomView,
     inviter,
     mapping,
+    may_read,
     read_event,
     scope_of,
     string,
@@ -119,6 +120,25 @@ class Intake:
         self._settings = settings
         self.trust = trust
         self._clock = clock
+
+    async def narrow(self, batch: SyncBatch) -> set[str]:
+        """Nothing more is made for people who are no longer alone (F-004); their conversations.
+
+        Where somebody left instead, that is told with what was said until then.
+        """
+        rooms = [self._client.room(r.room_id) for r in batch.joined if batch.tells_readers(r)]
+        if not rooms:
+            return set()
+        async with self._database.transaction() as tx:
+            found = [await self._narrowed(tx, view) for view in rooms]
+        return {conversation for conversation in found if conversation}
+
+    async def _narrowed(self, tx: Transaction, view: RoomView) -> str | None:
+        held = await self._conversations.of_room(tx, view.room_id)
+        account = self._client.account
+        if held is None or may_read(view, held.scope, account, self._policy):
+            return None
+        return await self._rescope(tx, view)
 
     async def store(
         self, batch: SyncBatch, rooms: Sequence[RoomEvents], settle: Settle | None = None

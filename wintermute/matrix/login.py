@@ -20,6 +20,7 @@ from wintermute.errors import (
 from wintermute.health.report import Fact
 from wintermute.matrix.cross_signing import foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
+from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
 from wintermute.matrix.seeds import load_seeds, open_to_others
 from wintermute.matrix.session import (
@@ -330,6 +331,8 @@ def _probe_store(folder: Path, kept: Session | None) -> Fact:
             f"{file} is missing -> restore it from a backup; else the next start makes a new device",
         )
     problem = store_problem(file, mode="ro")
+    if problem is not None and (held := blocked(file, problem)):
+        return Fact("encryption store", "fail", str(held))  # nothing of it is lost
     if problem is not None:
         return Fact(
             "encryption store",

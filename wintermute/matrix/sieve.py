@@ -130,6 +130,11 @@ class SyncBatch:
     owners: tuple[tuple[GroupSession, Device], ...] = ()
     epoch: str = ""
 
+    def tells_readers(self, room: RoomBatch) -> bool:
+        """Whether it says anything new of who may be in a room: a large one is not read for less."""
+        told = self.for_nio["rooms"]["join"][room.room_id]["state"]["events"]
+        return bool(told) or (room.join_rule, room.history) != (None, None)
+
 
 def sift(raw: Json) -> SyncBatch | None:
     """The usable part of a sync response; None when it has no token."""
@@ -289,10 +294,10 @@ def _successor(events: Iterable[Json]) -> str | None:
 
 def _predecessor(events: Iterable[Json]) -> str | None:
     """The room that a room was made to follow: only its first event can say so."""
-    found = [e["content"] for e in events if e["type"] == CREATION and e.get("state_key") == ""]
+    found = [e for e in events if e.get("type") == CREATION and e.get("state_key") == ""]
     if not found:
         return None
-    named = _dict(found[0].get("predecessor")).get("room_id")
+    named = _dict(_dict(found[0].get("content")).get("predecessor")).get("room_id")
     return named if isinstance(named, str) and _is_name(named) else ""
 
 

@@ -137,7 +137,11 @@ class Sync:
 
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
-        batch = await self._client.sync(token, full_state=first, wait_s=wait_s)
+        batch = await self._client.hear(token, full_state=first, wait_s=wait_s)
+        # Before all that may fail for long, a look at a person's devices or a gap to be filled.
+        if narrowed := await self._intake.narrow(batch):
+            self._wake_all(narrowed)
+        batch = await self._client.take_keys(batch)
         invited = {invitation.room_id for invitation in await self._known.invitations()}
         rooms = [
             await self._room(room, token, room.room_id in invited, first) for room in batch.joined
