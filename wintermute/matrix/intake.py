@@ -131,13 +131,13 @@ class Intake:
             return set()
         async with self._database.transaction() as tx:
             found = [await self._narrowed(tx, view) for view in rooms]
-        return {conversation for conversation in found if conversation}
+        return set().union(*found)
 
-    async def _narrowed(self, tx: Transaction, view: RoomView) -> str | None:
+    async def _narrowed(self, tx: Transaction, view: RoomView) -> set[str]:
         held = await self._conversations.of_room(tx, view.room_id)
         account = self._client.account
         if held is None or may_read(view, held.scope, account, self._policy):
-            return None
+            return set()
         return await self._rescope(tx, view)
 
     async def store(
