@@ -95,7 +95,8 @@ class Torture:
         self._watch = watch
         self._without = without
         self._places: list[Place] = []
-        self.wanted: list[str] = []
+        self.wanted: dict[str, str] = {}
+        """All that is to be said, each with the room of its message, or "" for what was due."""
         self.counts: Counter[str] = Counter()
         self.ways: Counter[str] = Counter()
 
@@ -129,7 +130,7 @@ class Torture:
         scope = self._watch.scope(place.room, place.readers)
         word = self._watch.word(scope, f"person:{who.user_id}", room=place.room)
         text = self._next("message", word)
-        self.wanted.append(f"echo: {text}")
+        self.wanted[f"echo: {text}"] = place.room
         await who.send(place.room, text, **{"m.mentions": {"user_ids": [self._bot.user_id]}})
 
     async def promise(self) -> None:
@@ -140,11 +141,11 @@ class Torture:
         count = self._chance.randint(1, 3)
         names = [self._next("reminder", self._watch.word(scope)) for _ in range(count)]
         asked = {name: once(at) for name in names}
-        self.wanted += [f"{REMINDER}{name}" for name in names]
+        self.wanted |= {f"{REMINDER}{name}": "" for name in names}
         if self._chance.random() < 0.25:
             name = self._next("run", self._watch.word(scope))
             asked[name] = run(at, name)
-            self.wanted.append(f"result of {name}")
+            self.wanted[f"result of {name}"] = ""
         await self._keep(place.room, scope, asked)
 
     async def _keep(self, room: str, scope: str, asked: dict[str, Asked]) -> None:
@@ -275,22 +276,22 @@ class Torture:
             await self._go(place)
         await self._bot.start()
         await self._all_said()
-        wanted: Counter[object] = Counter(self.wanted)
-        lost = doubled = told = 0
+        wanted: Counter[object] = Counter([*self.wanted])
         found: Counter[object] = Counter()
+        told: Counter[str] = Counter()
         for place in self._places:
             host = place.people[0]
             history = [m for m in await host.history(place.room) if m.sender == self._bot.user_id]
             found += Counter(promised(m.body) for m in history)
-            told += sum(m.body in (words.JOINED, words.LEFT) for m in history)
+            told[place.room] = sum(m.body in (words.JOINED, words.LEFT) for m in history)
             reminders = [m.event_id for m in history if m.body.startswith(REMINDER)]
             wanted += Counter((event, key) for event in reminders for key in SIGNS)
             found += _signs(host, place.room)
         missing = wanted - found
-        excused = sum(n for what, n in missing.items() if str(what).startswith("echo: "))
-        lost = missing.total() - min(excused, told)  # who was told so says it again
+        unsaid = Counter(self.wanted.get(str(what), "") for what in missing.elements())
+        lost = (unsaid - told).total()  # who was told so says it again
         doubled = sum(max(0, n - wanted[what]) for what, n in found.items() if what in wanted)
-        self._tell("lost", missing)
+        self._tell("not there", missing)
         self._tell("doubled", Counter({w: n - wanted[w] for w, n in found.items() if w in wanted}))
         leaks = self._watch.leaks([*self._people, self._guest])
         print("\n".join(leaks), flush=True)  # noqa: T201
@@ -310,7 +311,7 @@ class Torture:
                 told += sum(text in (words.JOINED, words.LEFT) for text in texts)
                 signs_due += len(SIGNS) * sum(text.startswith(REMINDER) for text in texts)
                 signed += _signs(place.people[0], place.room).total()
-            missing = Counter[object](self.wanted) - found
+            missing = Counter[object]([*self.wanted]) - found
             return missing.total() <= told and signed >= signs_due
 
         deadline = time.monotonic() + 120
