@@ -9,7 +9,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.delegating import call, done, objective
-from tests.world.house import PROMPTS, ROOM, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
 from tests.world.promised import MORNING, after, do, now, occurrences, promise, talk
 from wintermute.config.schema import Budget, SubSessions
@@ -303,18 +303,18 @@ async def test_the_room_knows_what_its_tasks_have_told(
 async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
-    """T-013, M-010: it is kept, and that it is kept is said."""
+    """T-013, M-010, F-002: it is kept for whom it was made."""
     model.script(done("a private thing"))
     async with opened(tmp_path, model, clock) as house:
-        task = await promise(house, "Price check", check())
+        await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
         await talk(house, ROOM, f"room:{ROOM}")
         clock.advance(1)
         async with house.working():
-            [said] = await house.said(1)
-        assert "private" not in said
-        assert task.id in said
+            await house.said(1)
+        [said] = await house.rows("SELECT body, meant_for FROM outbox")
+        assert (said["body"], said["meant_for"]) == ("a private thing", f"person:{ANN}")
         assert (await house.one("SELECT result FROM occurrences"))["result"] == "a private thing"
         clock.advance(5)
         async with house.working():

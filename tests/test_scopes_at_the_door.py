@@ -206,7 +206,8 @@ async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
     model.keyed(acting(remember=REMEMBER))
     await ask(ann, chat, daemon, "remember it")
     await come_in(ben, ann, chat)
-    await ask(ann, chat, daemon, "what do we all know?")
+    await ask(ann, chat, daemon, "what do we all know?")  # first it says who can read now
+    await ann.wait_for(chat, lambda m: m.body.startswith("echo:") and "we all know?" in m.body)
     assert (FACT in asked(model), "remember it" in asked(model)) == (False, False)
     assert await ask(ben, chat, daemon, "/memory") == "I remember nothing here yet."
     await ben.leave(chat)

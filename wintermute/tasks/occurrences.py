@@ -237,7 +237,7 @@ class Occurrences:
             f"SELECT * FROM (SELECT *, {TOLD_AT} AS told_at FROM occurrences"
             f" WHERE conversation_id = ? AND {TOLD_AT} > ? AND EXISTS (SELECT 1 FROM outbox o"
             "   JOIN conversations c ON c.id = o.conversation_id WHERE o.id = outbox_id"
-            "   AND o.conversation_id = occurrences.conversation_id AND o.state = 'sent'"
+            "   AND o.conversation_id = occurrences.conversation_id AND o.state <> 'stuck'"
             "   AND o.meant_for IN ('', c.scope))"
             f" ORDER BY {TOLD_AT} DESC LIMIT ?) ORDER BY told_at, seq",
             (conversation_id, stamp(since), limit),
