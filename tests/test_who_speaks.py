@@ -55,7 +55,7 @@ async def test_what_we_say_names_in_clear_what_it_is_for_to_us_alone(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """F-006: an answer of several parts, and a reminder; the key outlives the device."""
-    model.keyed(planning(1))
+    model.keyed(planning(5))
     ann = await person("ann")
     daemon = await bot(ann)
     for encrypted in (True, False):
