@@ -21,6 +21,7 @@ CASES = {
     for case in (
         *(("devices", "after", step) for step in ("ready", "accept", "key", "mac")),
         *(("room", "before", step) for step in ("ready", "mac")),
+        ("command", "before", "request"),
         *(("command", "after", step) for step in ("request", "start")),
     )
 }

@@ -311,6 +311,8 @@ class Verifications:
 
     async def _follow(self, exchange: Exchange) -> None:
         try:
+            if exchange.kept and not await self._is_stored(exchange):
+                return
             if exchange.command:
                 await self._request(exchange)
             if exchange.out:
@@ -323,6 +325,12 @@ class Verifications:
             await self._keep(exchange, replace(exchange.now, phase="cancelled", code=code))
         finally:
             self._open.discard(exchange)
+
+    async def _is_stored(self, exchange: Exchange) -> bool:
+        """Whether its row is there, once the transaction that began it is over: rows first, then effects."""
+        user, transaction_id = exchange.now.their_user, exchange.now.transaction_id
+        async with self._stores.database.transaction() as tx:
+            return await self._rows.knows(tx, user, transaction_id)
 
     async def _request(self, exchange: Exchange) -> None:
         """Ask in the room; from then on the event's id is the transaction's."""
