@@ -155,6 +155,21 @@ async def test_no_fallback_key_is_given_to_who_knows_none(wire: Wire, tmp_path: 
     assert uploads(wire) == []
 
 
+@pytest.mark.parametrize(("lacks", "given"), [(None, 0), (False, 2)])
+async def test_keys_that_are_an_earlier_copy_bring_a_new_fallback_key_where_one_is_known(
+    wire: Wire, tmp_path: Path, lacks: bool | None, given: int
+) -> None:
+    """F-009, F-010: replaced at once; but only at a homeserver that says it knows such keys."""
+    wire.answers |= {"keys/claim": {"one_time_keys": {}}}
+    async with keys_of(tmp_path, wire, FakeClock()) as (keys, _):
+        if lacks is not None:
+            await heard(keys, lacks=True)
+        await heard(keys, lacks=lacks)
+        keys.renewal.begin()
+        await heard(keys, lacks=lacks)
+    assert len(uploads(wire)) == given
+
+
 async def test_a_fallback_key_without_an_answer_is_uploaded_again_the_very_same(
     wire: Wire, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ async def test_only_invitations_of_allowed_people_are_accepted(
     for host, chat in zip((ann, bob), while_down, strict=True):
         await host.wait_joined(chat, daemon.user_id)
     await left(eve, unwelcome[1], daemon.user_id)
-    assert not daemon.rows("SELECT * FROM invitations WHERE state = 'pending'")
+    await daemon.until(lambda: not daemon.rows("SELECT * FROM invitations WHERE state = 'pending'"))
 
     await ann.kick(while_down[0], daemon.user_id)  # and asked back
     await ann.until(lambda: daemon.user_id not in ann.members(while_down[0]))

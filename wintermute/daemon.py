@@ -196,6 +196,8 @@ async def _served(config: Config, orders: Orders, outside: Outside) -> Exception
     while isinstance(problem, DeviceSpent) and not orders.leaving.is_set():
         try:
             await successor(config.matrix, config.data_dir / "matrix")
+        except HomeserverUnavailable as error:  # which is waited for as at any start
+            log.warning("another device waits reason=%s", error)
         except WintermuteError as error:
             return error
         problem = await _worked(config, orders, outside)

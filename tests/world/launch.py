@@ -76,7 +76,7 @@ def set_clocks(file: Path) -> None:
         return steady(self) + ahead("steady")
 
     SystemClock.now = now  # type: ignore[method-assign]  # nothing in the program may know of it
-    SystemClock.monotonic = monotonic  # type: ignore[method-assign]
+    SystemClock.monotonic = monotonic  # type: ignore[method-assign]  # likewise
 
 
 def begin(trigger: dict[str, Any] | None, *, lifeline: bool) -> None:

@@ -23,14 +23,13 @@ from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
-from wintermute.mailbox.outbox import ANYBODY, Outbox
+from wintermute.mailbox.outbox import ANYBODY, EVER, Outbox
 from wintermute.messages import PERSON
 from wintermute.prompt.events import event, text_of
 from wintermute.prompt.limits import Component
 from wintermute.prompt.oversize import Oversize
 
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
-ALWAYS = timedelta(days=3650)
 ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
 WAITS = {"model_unavailable", "budget"}  # for what passes by itself
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn
@@ -277,5 +276,5 @@ class Casting:
 
     async def _tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         await self._outbox.notice_once(
-            tx, f"{key} {row.room_id}", ALWAYS, row.conversation_id, row.room_id, text
+            tx, f"{key} {row.room_id}", EVER, row.conversation_id, row.room_id, text
         )

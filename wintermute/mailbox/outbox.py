@@ -21,6 +21,8 @@ Purpose = Literal["answer", "occurrence", "notice", "other"]
 TERMINAL = "terminal"
 """The room of `wintermute chat`; those of Matrix begin with `!`."""
 UNTRIED = (0, None, None)
+EVER = timedelta(days=3650)
+"""For a notice that is said once."""
 NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (

@@ -8,10 +8,11 @@ from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Locked
+from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
-from wintermute.matrix.trust import EVER, harmless_id, replaced_notice
+from wintermute.matrix.trust import harmless_id, replaced_notice
 from wintermute.matrix.withheld import WithheldKeys
 
 log = logging.getLogger(__name__)

@@ -37,6 +37,11 @@ class FallbackKey:
         """Take in what a sync says; None: this homeserver knows no fallback keys."""
         self._lacks = lacks
 
+    def outdate(self) -> None:
+        """The one that is there is not known here: another is wanted, where they are known at all."""
+        if self._lacks is not None:
+            self._lacks = True
+
     async def offer(self) -> None:
         """Upload one if it is wanted. Trouble is kept to be told, and stops nothing else."""
         account = self._nio.olm.account

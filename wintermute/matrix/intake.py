@@ -10,6 +10,7 @@ from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Locked, State
+from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.complaints import Complaints
 from wintermute.matrix.followups import FollowUps
@@ -340,7 +341,7 @@ class Intake:
         notice = not_private(came.view, came.account.user_id, sender, self._policy, was=bool(was))
         if notice and not self._has_moved(room_id):
             key = f"not private {await self._conversations.current_branch(tx, conversation)}"
-            await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
+            await self._outbox.notice_once(tx, key, EVER, conversation, room_id, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""
@@ -419,7 +420,7 @@ class Intake:
             device = harmless_id(came.device_id, "?")
             notice = UNSIGNED.format(person=sender, device=device)
             key = f"unsigned {sender} {came.device_id} {room_id}"
-            await self._outbox.notice_once(tx, key, 3650 * DAY, conversation, room_id, notice)
+            await self._outbox.notice_once(tx, key, EVER, conversation, room_id, notice)
         return conversation
 
     async def _takes(
@@ -518,7 +519,7 @@ class Intake:
                 await self._outbox.notice_once(
                     tx,
                     f"keys lost {device} {room_id}",
-                    3650 * DAY,
+                    EVER,
                     conversation,
                     room_id,
                     notice,

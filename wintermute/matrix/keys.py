@@ -147,9 +147,8 @@ class Keys:
             return
         self.store.probe()
         self._mark_uploaded()
-        if self.renewal.is_due:
-            await self.renewal.run()
-            self.fallback.note(lacks=True)
+        if await self.renewal.run():
+            self.fallback.outdate()
         await self.fallback.offer()  # first: the answer to an upload counts for all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()

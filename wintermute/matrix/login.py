@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,7 +108,8 @@ async def successor(matrix: Matrix, folder: Path) -> None:
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
     async with _anonymous(matrix.homeserver, kept.access_token) as nio:
-        await call(nio, "POST", path("logout"), {})
+        with suppress(HomeserverUnavailable, SendRefused, LoginRefused):  # the new one is kept
+            await call(nio, "POST", path("logout"), {})
 
 
 def _is_of(session: Session, matrix: Matrix) -> bool:

@@ -7,19 +7,18 @@ What waits to be said follows by its sender, who alone knows what is on its way.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 from wintermute.changes.records import Reason
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.mailbox.moves import Link, Move, Moves, moves_of, wanted
+from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, RoomView, is_heard, scope_of
 from wintermute.matrix.sieve import RoomBatch, SyncBatch
 
 log = logging.getLogger(__name__)
 
-EVER = timedelta(days=3650)
 IN_CLEAR = (
     "This room follows an encrypted one and is not encrypted itself, so nothing from there goes on "
     "here. Please turn on encryption in this room's settings; then it does."

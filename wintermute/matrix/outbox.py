@@ -16,7 +16,7 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
-from wintermute.mailbox.outbox import Outgoing, OutKind, Part
+from wintermute.mailbox.outbox import EVER, Outgoing, OutKind, Part
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
@@ -32,7 +32,6 @@ REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (no
 SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
 SHORTEST_WAIT = 0.5
 LONGEST_WAIT = 5.0
-EVER = timedelta(days=3650)
 KEPT_BACK = (
     "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
     "for reads it in another chat with me alone, or here when this one is that again."

@@ -16,6 +16,7 @@ from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.mailbox.elsewhere import Elsewhere, OpenRow
 from wintermute.mailbox.inbox import RESULT
+from wintermute.mailbox.outbox import ANYBODY
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copy, CopyStore
 from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping
@@ -274,7 +275,7 @@ class Restored:
             view.room_id,
             notice(time, asked, self._stores.tasks.zone, encrypted=encrypted),
             kind="notice",
-            meant_for=f"{PERSON}{person}" if direct else "",
+            meant_for=f"{PERSON}{person}" if direct else ANYBODY,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.outbox import ANYBODY
+from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import Account, Policy, RoomView, is_direct, scope_of
@@ -57,7 +57,6 @@ IDENTITY = (
     "show red shields at my messages, or leave them out."
 )
 DAY = timedelta(days=1)
-EVER = 3650 * DAY
 IDENTITY_KEY = "identity "
 """How the keys of notices about our own identity begin."""
 

@@ -9,7 +9,7 @@ from wintermute.clock import Clock, spoken
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import SubSessions
 from wintermute.conversation.cast import Loop, Outcome
-from wintermute.conversation.casting import AGAIN, ALWAYS, WAITS
+from wintermute.conversation.casting import AGAIN, WAITS
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.stop import Stop
@@ -23,7 +23,7 @@ from wintermute.delegation.means import ROLE
 from wintermute.delegation.reports import last_step
 from wintermute.delegation.telling import Told, Words
 from wintermute.loom.records import Cast
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.schedule.homes import Homes
 from wintermute.schedule.words import failed, put_off
@@ -285,7 +285,7 @@ class Runs:
         key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
         text = put_off(run.task, outcome.text, until, zone)
         await self._outbox.notice_once(
-            tx, key, ALWAYS, home.id, home.room_id, text, meant_for=run.scope
+            tx, key, EVER, home.id, home.room_id, text, meant_for=run.scope
         )
 
     async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
