@@ -1,5 +1,6 @@
 """The value by which a copy is noticed: at the homeserver, in the database and beside the keys (F-009)."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -208,20 +209,31 @@ def serve(homeserver: Homeserver, daemon: Bot, content: Json) -> None:
 
 
 @pytest.mark.slow
-async def test_of_two_daemons_on_copies_of_one_folder_at_most_one_stays(
-    person: NewPerson, bot: NewBot, room: NewRoom, python: Interpreter
+@pytest.mark.parametrize("at_once", [False, True], ids=["one-after-the-other", "at-once"])
+async def test_of_two_daemons_on_copies_of_one_folder_the_one_that_stays_hears_everybody(
+    person: NewPerson, bot: NewBot, room: NewRoom, python: Interpreter, *, at_once: bool
 ) -> None:
-    """F-009: the other ends with a line that helps."""
+    """F-009: the other ends with a line that helps, before anybody has a session with it."""
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
     await talk(ann, chat, "one")
+    if at_once:
+        assert await daemon.stop() == 0
     twin = daemon.config.parent.with_name("twin")
     shutil.copytree(daemon.config.parent, twin)
-    async with Bot(twin / "config.yaml", python) as other:
+    other = Bot(twin / "config.yaml", python)
+    try:
+        starts = (daemon.start(), other.start()) if at_once else (other.start(),)
+        await asyncio.gather(*starts)
         ended = daemon if await first_to_end(daemon, other) else other
         assert await ended.ended() == 2
         assert "stop one of them" in ended.log[-1]
+        for text in ("two", "three"):
+            await talk(ann, chat, text)
+    finally:
+        if other.running:
+            await other.stop()
 
 
 async def first_to_end(daemon: Bot, other: Bot) -> bool:

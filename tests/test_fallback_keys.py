@@ -18,6 +18,7 @@ from tests.world.proxy import Answer, Cut, Proxy, Request
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.matrix.keys import Keys
+from wintermute.matrix.renewal import SETTLED_SECONDS
 from wintermute.matrix.sieve import KeysLeft, sift
 
 Json = dict[str, Any]
@@ -161,11 +162,13 @@ async def test_keys_that_are_an_earlier_copy_bring_a_new_fallback_key_where_one_
 ) -> None:
     """F-009, F-010: replaced at once; but only at a homeserver that says it knows such keys."""
     wire.answers |= {"keys/claim": {"one_time_keys": {}}}
-    async with keys_of(tmp_path, wire, FakeClock()) as (keys, _):
+    clock = FakeClock()
+    async with keys_of(tmp_path, wire, clock) as (keys, _):
         if lacks is not None:
             await heard(keys, lacks=True)
         await heard(keys, lacks=lacks)
         keys.renewal.begin()
+        clock.advance(SETTLED_SECONDS)
         await heard(keys, lacks=lacks)
     assert len(uploads(wire)) == given
 

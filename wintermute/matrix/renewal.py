@@ -13,7 +13,8 @@ from typing import Any
 from nio import AsyncClient
 from nio.crypto import OlmDevice
 
-from wintermute.errors import DeviceSpent
+from wintermute.clock import Clock
+from wintermute.errors import DeviceSpent, HomeserverUnavailable
 from wintermute.matrix.devices import usable_one_time_keys
 from wintermute.matrix.epochs import KeyNotes
 from wintermute.matrix.http import call, path
@@ -28,15 +29,21 @@ STALE = "stale"
 INHERITED = "inherited"
 DUE = "renewal"
 """No session has this name."""
+SETTLED_SECONDS = 3.0
+"""Another copy may be at work beside us, which ends: its sessions must not be the newest there are."""
 
 
 class Renewal:
     """Takes the device back into use. Until that is done nothing is encrypted."""
 
-    def __init__(self, nio: AsyncClient, upload: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, nio: AsyncClient, clock: Clock, upload: Callable[[], Awaitable[bool]]
+    ) -> None:
         """`upload`: offers new one-time keys until they are accepted; whether they were."""
         self._nio = nio
+        self._clock = clock
         self._upload = upload
+        self._settled_at = 0.0
         self._read: frozenset[str] | None = None
 
     @property
@@ -60,6 +67,7 @@ class Renewal:
         self._notes.add_olm_sessions(STALE, DUE)
         self._read = None
         self._nio.olm.outbound_group_sessions.clear()
+        self._settled_at = self._clock.monotonic() + SETTLED_SECONDS
 
     def session(self, curve25519: str) -> Any | None:
         """The Olm session to seal something with for a device; None when a new one is wanted."""
@@ -69,10 +77,12 @@ class Renewal:
     async def run(self) -> bool:
         """Use up our keys at the homeserver, give it new ones, and have all sessions begun anew.
 
-        Whether that was due. Raises: DeviceSpent.
+        Whether that was due. Raises: DeviceSpent, HomeserverUnavailable when it is too early.
         """
         if not self.is_due:
             return False
+        if (left := self._settled_at - self._clock.monotonic()) > 0:
+            raise HomeserverUnavailable("our keys are an earlier copy and are replaced now", left)
         claimed = await self._use_up()
         self._nio.olm.uploaded_key_count = 0
         if not await self._upload():
