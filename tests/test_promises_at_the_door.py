@@ -111,6 +111,26 @@ async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(
         assert not [text for text in said(ann, chat, daemon) if other in text]
 
 
+async def test_a_reminder_of_a_group_is_answered_by_whoever_is_left_there(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-001, T-063: the chat is hers alone by now; the task is the group's, and was told there."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await room(ann, daemon, ben)
+    model.keyed(planning(3))
+    for what in ("borscht", "pelmeni"):
+        await say(ann, club, daemon, f"plan {what}")
+    await ben.leave(club)
+    reminders = {
+        what: await told(ann, club, daemon, f"{REMINDER}{what}") for what in ("borscht", "pelmeni")
+    }
+    await ann.react(club, reminders["borscht"].event_id, "\N{WHITE HEAVY CHECK MARK}")
+    await heard(ann, club, daemon, "Done: borscht")
+    await ann.send(club, "/tasks snooze")
+    await heard(ann, club, daemon, "Again at ")
+
+
 async def test_a_command_promises_without_a_model_and_only_once(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

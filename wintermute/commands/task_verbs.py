@@ -69,10 +69,11 @@ class TaskVerbs:
             words += [last] if last else []
         if verb is None or len(words) != 2:
             return VERBS
-        by_owner = row.origin == "owner"
+        by_owner, task_id = row.origin == "owner", words[1].strip(AROUND).lower()
+        scope = await self._occurrences.told_of_room(tx, row.conversation_id, task_id) or scope
         why = Reason("command", scope, evidence=(row.event_id,))
         try:
-            return await verb(Wish(tx, why, words[1].strip(AROUND).lower(), scope, by_owner))
+            return await verb(Wish(tx, why, task_id, scope, by_owner))
         except ToolFailed as problem:
             return str(problem)
 

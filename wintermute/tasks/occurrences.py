@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
+from wintermute.messages import ROOM
 from wintermute.tasks.claiming import Claim, Due
 from wintermute.tasks.records import SIGNS, Sign, State
 from wintermute.tasks.rows import COLUMNS, task_of
@@ -207,6 +208,19 @@ class Occurrences:
             (conversation_id,),
         )
         return row["task_id"] if row else None
+
+    async def told_of_room(self, tx: Transaction, conversation_id: str, task_id: str) -> str | None:
+        """The scope of a room's own task that a conversation has heard of; None: it has not.
+
+        All who can read there may read it, also when there is one person left, whose own is another.
+        """
+        row = await tx.row(
+            "SELECT scope FROM tasks WHERE id = ? AND scope LIKE ? || '%' AND EXISTS (SELECT 1"
+            " FROM occurrences o WHERE o.task_id = tasks.id AND o.conversation_id = ?"
+            " AND o.outbox_id IS NOT NULL)",
+            (task_id, ROOM, conversation_id),
+        )
+        return row["scope"] if row else None
 
     async def last(self, task_ids: Sequence[str]) -> dict[str, Occurrence]:
         """The newest occurrence of each of these tasks that has one which was fired."""
