@@ -186,13 +186,15 @@ async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
 async def test_status_names_details_to_the_owner_alone(
     person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
-    """L-081, X-003: by whom the message is signed, in whatever room."""
+    """L-081, X-003, F-002: by whom the message is signed, where nobody else reads the answer."""
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club, bens = await room(ann, daemon, ben), await room(ben, daemon)
-    told = [await ask(who, club, daemon, "/status") for who in (ann, ben)]
-    told.append(await ask(ben, bens, daemon, "/status"))
-    assert ["to be sent" in each for each in told] == [True, False, False]
+    mine, club, bens = [
+        await room(each, daemon, *other) for each, *other in ((ann,), (ann, ben), (ben,))
+    ]
+    asks = ((ann, mine), (ann, club), (ben, club), (ben, bens))
+    told = [await ask(who, chat, daemon, "/status") for who, chat in asks]
+    assert ["to be sent" in each for each in told] == [True, False, False, False]
     assert all("outbox" in each for each in told)
 
 

@@ -17,6 +17,7 @@ from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.person import Person
 from tests.world.proxy import After, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.commands.chat import NO_DETAILS
 from wintermute.conversation import words
 from wintermute.mailbox.outbox import NOT_ALONE
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
@@ -238,6 +239,23 @@ async def test_an_invitation_that_was_declined_erases_nothing(
     await until(lambda: scope(daemon, chat) == f"person:{ann.user_id}")
     await ask(ann, chat, daemon, "and my cat?")
     assert ("Rex" in asked(model), "who am I" in asked(model)) == (True, False)
+
+
+async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-014: Ben never was alone there; details of the owner are not for him either (F-002)."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await room(ann, daemon)
+    await ask(ann, chat, daemon, "hello")
+    await slip_in(ben, ann, chat)
+    await ask(ben, chat, daemon, "good evening")
+    assert not [body for body in bodies(ben, chat) if "the two of us" in body]
+    await ask(ann, chat, daemon, "/status")
+    status = await ann.wait_for(chat, lambda message: "**outbox**" in message.body)
+    assert ("to be sent" in status.body, NO_DETAILS in status.body) == (False, True)
+    await ann.wait_for(chat, lambda message: "the two of us" in message.body)
 
 
 async def test_who_came_while_we_were_down_is_seen_at_the_start(

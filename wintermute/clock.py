@@ -196,7 +196,7 @@ class CheckedClock:
             log.info(text, "unknown")
         else:
             ahead = seen.wall - self._last.at(seen.steady)
-            log.warning(text, f"{ahead.total_seconds():.0f}")
+            log.warning(text, round(ahead.total_seconds()))
 
 
 def boot_id() -> str:

@@ -41,13 +41,15 @@ def configure_logging(
 ) -> None:
     """Our own lines from `level` on, other libraries' from warnings on.
 
-    Libraries log what they send and receive at lower levels: messages, keys, SQL.
+    Libraries log what they send and receive at lower levels: messages, keys, SQL. What nio warns
+    of, keys that are missing, is told by ourselves, and once.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(Lines(redact, journal="JOURNAL_STREAM" in environment))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    logging.getLogger("nio").setLevel(logging.ERROR)
     logging.getLogger("wintermute").setLevel(level.upper())
     sys.excepthook = _crashed
 

@@ -33,6 +33,8 @@ NAMES = {
     "/help": "this list",
 }
 
+NO_DETAILS = "The details are for you alone: ask me in a chat with nobody else in it."
+
 
 class Verifier(Protocol):
     """What can prove to a person whom they talk to."""
@@ -162,8 +164,10 @@ class ChatCommands:
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
         facts = await gather(self._stores.database, self._clock, self._timezone, self._ceilings)
-        if row.origin != "owner":  # details may name other people's rooms
-            return "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
+        if row.origin != "owner" or await self._scope(row) != self._stores.owner_scope:
+            # Details may name other people's rooms, and are nobody else's business.
+            brief = "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
+            return f"{brief}\n\n{NO_DETAILS}" if row.origin == "owner" else brief
         return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)
 
     async def _help(self, _tx: Transaction, _row: Waiting) -> str:

@@ -12,7 +12,7 @@ TOO_LARGE = "This does not fit into the model's window, even shortened. `/new` s
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 JOINED = (
     "Others can read here since you asked, and the answer was meant for you alone."
-    " Ask again if everybody here may read it."
+    " Mention me and ask again if everybody here may read it."
 )
 LEFT = "Somebody left before I could answer what was said here; nothing of it was done."
 RESULT = "Work that was handed out here before this room changed has ended:\n\n{result}"

@@ -72,16 +72,16 @@ class Conversations:
         return await self.in_room(tx, room_id, scope)
 
     async def was_private(self, tx: Transaction, conversation_id: str) -> str | None:
-        """The current branch, if it began when a chat with one person ceased to be that."""
+        """The scope that the chat of one person had, if its current branch began as that ended."""
         row = await tx.row(
-            "SELECT b.id FROM branches b WHERE b.conversation_id = :id AND b.reason = 'scope'"
+            "SELECT o.scope FROM branches b JOIN branches o ON o.seq = (SELECT max(seq) FROM branches"
+            "  WHERE conversation_id = :id AND seq < b.seq)"
+            " WHERE b.conversation_id = :id AND b.reason = 'scope'"
             " AND b.seq = (SELECT max(seq) FROM branches WHERE conversation_id = :id)"
-            " AND b.scope NOT LIKE 'person:%' AND (SELECT o.scope FROM branches o"
-            "  WHERE o.conversation_id = :id AND o.seq < b.seq ORDER BY o.seq DESC LIMIT 1)"
-            " LIKE 'person:%'",
+            " AND b.scope NOT LIKE 'person:%' AND o.scope LIKE 'person:%'",
             {"id": conversation_id},
         )
-        return row["id"] if row else None
+        return row["scope"] if row else None
 
     async def move(self, tx: Transaction, old: str, new: str) -> None:
         """What was held in a room goes on in another (F-013).

@@ -22,8 +22,8 @@ DAY = timedelta(days=1)
 KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
 
 LOCKED = (
-    "I could not decrypt a message here. Sending it again usually helps; I read the old one as soon "
-    "as its key reaches me."
+    "I could not decrypt a message of {sender}. Sending it again usually helps; I read the old one "
+    "as soon as its key reaches me."
 )
 BRIDGED = (
     "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
@@ -118,4 +118,4 @@ class Complaints:
         code = await self._withheld.code(sender, row.room_id, *session_of(row.raw))
         if code in WITHHELD:
             return Cause(f"{key} {code}", WITHHELD[code].format(sender=sender))
-        return Cause(key, LOCKED, grace=KEYS_GRACE)
+        return Cause(key, LOCKED.format(sender=sender), grace=KEYS_GRACE)

@@ -48,7 +48,7 @@ from wintermute.matrix.trust import (
     worth,
 )
 from wintermute.matrix.verifications import Verifications
-from wintermute.messages import Incoming, Json
+from wintermute.messages import PERSON, Incoming, Json
 
 log = logging.getLogger(__name__)
 
@@ -337,8 +337,8 @@ class Intake:
     async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
         """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
-        was = await self._conversations.was_private(tx, conversation)
-        notice = not_private(came.view, came.account.user_id, sender, self._policy, was=bool(was))
+        was = await self._conversations.was_private(tx, conversation) == f"{PERSON}{sender}"
+        notice = not_private(came.view, came.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
             key = f"not private {await self._conversations.current_branch(tx, conversation)}"
             await self._outbox.notice_once(tx, key, EVER, conversation, room_id, notice)

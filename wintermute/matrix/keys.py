@@ -349,7 +349,7 @@ class Keys:
                 await self._upload_once()
             except SendRefused as error:
                 self._trouble = str(error)
-                log.warning("keys refused reason=%s", error)
+                log.warning("keys refused reason=%s", error.code)
             else:
                 self._trouble = ""
                 return True

@@ -36,7 +36,7 @@ KEPT_BACK = (
     "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
     "for reads it in another chat with me alone, or here when this one is that again."
 )
-ELSEWHERE = "This belongs to another chat of ours, where others can read by now:\n\n"
+ELSEWHERE = "This belongs to another chat of ours, where I cannot say it to you alone now:\n\n"
 MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
     "reply": "m.text",
     "notice": "m.notice",

@@ -68,7 +68,7 @@ class Sync:
     async def run(self) -> None:
         """Sync until cancelled. Raises: LoginRefused when our token is gone."""
         token = await self._inbox.token(self._client.account.user_id)
-        wait = 0.0
+        wait, trouble = 0.0, ""
         while True:
             try:
                 await self._copies.arrive()
@@ -80,11 +80,15 @@ class Sync:
                 await self._clock.sleep(wait)
             except (HomeserverUnavailable, SendRefused) as error:
                 wait = next_wait(wait, error, LONGEST_WAIT)
-                log.warning("sync failed seconds=%s reason=%s", wait, error)
+                if trouble != str(error):  # once for each, not for each attempt
+                    log.warning("sync failed reason=%s", error)
+                trouble = str(error)
                 await self._health.note("homeserver", "fail", str(error))
                 await self._clock.sleep(wait)
             else:
-                wait = 0.0
+                if trouble:
+                    log.info("in sync again")
+                wait, trouble = 0.0, ""
                 await self._health.note("homeserver", "ok", "in sync")
                 await self._keep_keys()
 
