@@ -134,6 +134,9 @@ async def test_a_daemon_ends_while_its_database_is_locked(
     async with locked(daemon.data / "wintermute.db"):
         await ann.send(chat, "more")
         await daemon.logged("database locked by another program")
+        for command in ("status", "check"):
+            code, told = await daemon.command(command)
+            assert (code, "let the program that holds it end" in told) == (1, True)
         began = time.monotonic()
         assert await daemon.stop() == 0
         assert time.monotonic() - began < 20

@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, SystemClock
-from wintermute.db import open_database
+from wintermute.db import open_database, prove_free
 from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.health.report import Fact
 from wintermute.health.store import Health
@@ -57,11 +57,12 @@ def disk(folder: Path) -> Fact:
 
 
 async def database(path: Path) -> Fact:
-    """Whole, and not from a newer version."""
+    """Whole, not from a newer version, and not locked by another program (F-008)."""
     if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return Fact("database", "ok", "will be made at first start")
     try:
         async with open_database(path, read_only=True):
+            await prove_free(path)
             return Fact("database", "ok", str(path))
     except WintermuteError as error:
         return Fact("database", "fail", str(error))

@@ -28,8 +28,15 @@ def command(ctx: click.Context, as_json: bool) -> None:
     Example: wintermute status --json
     """
     config = open_config(ctx)
-    here = [_daemon(config.data_dir), probes.disk(config.data_dir)]  # which nobody could store
-    show(ctx, [*here, *asyncio.run(_stored(config))], as_json=as_json)
+    show(ctx, asyncio.run(_facts(config)), as_json=as_json)
+
+
+async def _facts(config: Config) -> list[Fact]:
+    """What nobody could store, then what the daemon did."""
+    stored = await _stored(config)
+    database = await probes.database(config.data_dir / "wintermute.db")
+    here = [_daemon(config.data_dir), probes.disk(config.data_dir)]
+    return [*here, *([database] if database.state == "fail" else []), *stored]
 
 
 def _daemon(data_dir: Path) -> Fact:

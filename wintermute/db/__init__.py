@@ -1,6 +1,6 @@
 """The one SQLite database: connections, transactions and numbered migrations."""
 
-from wintermute.db.database import Database, Patience, Row, Transaction, open_database
+from wintermute.db.database import Database, Patience, Row, Transaction, open_database, prove_free
 from wintermute.db.driver import Error, IntegrityError, OperationalError
 from wintermute.db.migrate import Copy
 
@@ -14,4 +14,5 @@ __all__ = [
     "Row",
     "Transaction",
     "open_database",
+    "prove_free",
 ]

@@ -210,6 +210,23 @@ async def open_database(
         yield Database(path, writer, reader, patience)
 
 
+async def prove_free(path: Path) -> None:
+    """See that a file that is there could be written now. Raises: DatabaseLocked, DatabaseUnusable."""
+    try:
+        await asyncio.to_thread(_begin, path)
+    except driver.Error as error:
+        raise _unusable(path, error) from error
+
+
+def _begin(path: Path) -> None:
+    connection = driver.connect(path, read_only=False, patience=DAEMON_PATIENCE)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
 def shipped_migrations() -> list[Migration]:
     """The numbered SQL files beside this module, in order."""
     folder = resources.files("wintermute.db") / "migrations"
