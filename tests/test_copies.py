@@ -164,6 +164,7 @@ async def test_an_old_value_or_garbage_is_replaced_and_nobody_is_told(
     assert noticed(daemon) == 0
 
 
+@pytest.mark.slow
 async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on(
     person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver
 ) -> None:

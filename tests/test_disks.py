@@ -195,6 +195,7 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
     await ann.wait_for(new, lambda m: m.body == "echo: still")
 
 
+@pytest.mark.slow
 async def test_who_came_in_is_known_although_no_key_can_be_stored(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
 ) -> None:

@@ -22,6 +22,7 @@ from tests.world.scene import NewAnybody, NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import Message
 
 
+@pytest.mark.slow
 async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:

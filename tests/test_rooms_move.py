@@ -238,6 +238,7 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
     assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]
 
 
+@pytest.mark.slow
 async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

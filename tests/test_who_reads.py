@@ -11,6 +11,7 @@ import pytest
 
 from tests.test_promises_at_the_door import NOTIFY, planning
 from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
+from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.delegating import done
 from tests.world.model import Fail, ModelServer, Slow, Text
@@ -25,7 +26,9 @@ from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 SECRET = "you earn 4711 a month"
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
 DOWN = Answer(502, b"<html>")
-encrypted_or_not = pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+encrypted_or_not = pytest.mark.parametrize(
+    "encrypted", tiered({"plain": False, "encrypted": True}, ["encrypted"])
+)
 
 
 def bodies(person: Person, chat: str) -> list[str]:
@@ -258,6 +261,7 @@ async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
     await ann.wait_for(chat, lambda message: "the two of us" in message.body)
 
 
+@pytest.mark.slow
 async def test_who_came_while_we_were_down_is_seen_at_the_start(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -277,25 +281,31 @@ async def test_who_came_while_we_were_down_is_seen_at_the_start(
     assert "Rex" in asked(model)
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "why"),
-    [
-        ("m.room.join_rules", {"join_rule": "public"}, "Anybody may join"),
-        ("m.room.join_rules", {"join_rule": "knock_restricted", "allow": []}, "Anybody may join"),
-        ("m.room.history_visibility", {"history_visibility": "world_readable"}, "Anybody may read"),
-    ],
-    ids=["public", "restricted", "world-readable"],
-)
+OPENED = {
+    "public": ("m.room.join_rules", {"join_rule": "public"}, "Anybody may join"),
+    "restricted": (
+        "m.room.join_rules",
+        {"join_rule": "knock_restricted", "allow": []},
+        "Anybody may join",
+    ),
+    "world-readable": (
+        "m.room.history_visibility",
+        {"history_visibility": "world_readable"},
+        "Anybody may read",
+    ),
+}
+
+
+@pytest.mark.parametrize("opened", tiered(OPENED, ["public"]))
 async def test_a_room_that_others_may_read_is_never_private(
     person: NewPerson,
     bot: NewBot,
     room: NewRoom,
     model: ModelServer,
-    kind: str,
-    content: dict[str, object],
-    why: str,
+    opened: tuple[str, dict[str, object], str],
 ) -> None:
     """F-003: it says so once; what was said in private goes on when it is private again."""
+    kind, content, why = opened
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)

@@ -254,6 +254,8 @@ class Torture:
         """Copy the data, live on until all is answered, and put the copy back."""
         if RESTORES in self._without:
             return
+        for place in self._places:  # what is held while somebody is there would be waited for
+            await self._go(place)
         await self._bot.start()
         await self._all_said()
         await self._bot.stop()
