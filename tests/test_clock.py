@@ -112,6 +112,7 @@ def test_a_start_that_nothing_vouches_for_waits_for_the_homeserver() -> None:
         (HOUR, -HOUR, -HOUR),
         (-9000 * DAY, -HOUR, timedelta(0)),
         (9000 * DAY, -HOUR, -HOUR),
+        (3000 * 365 * DAY, -HOUR, -HOUR),
     ],
 )
 def test_what_was_sent_is_no_older_because_the_homeserver_is_behind(

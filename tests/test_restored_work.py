@@ -3,21 +3,24 @@
 import os
 import signal
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.world.bot import Json
 from tests.world.copied import RESTORED, copied, echoed, heard, make_due, noticed, put_back, talk
 from tests.world.delegating import behave, done, spawn
-from tests.world.duties import in_, promise, run
+from tests.world.duties import Back, in_, promise, run
 from tests.world.model import Hang, ModelServer, Seen, Step
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.upgrades import upgrade
 from wintermute.mailbox.elsewhere import OpenRow
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks
 from wintermute.matrix.restored import Tags, answered, quoted, said_in
+from wintermute.schedule.words import REMINDER
+from wintermute.tasks.asked import Asked
 
 
 @dataclass
@@ -98,6 +101,68 @@ async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
     assert noticed(daemon) == 1
     assert not [r for r in proxy.requests if waiting["txn_id"] in r.path]
     assert set((await heard(ann, chat, daemon)).values()) == {1}
+
+
+@pytest.mark.slow
+async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-009, F-016: what was said in the lost time is over here too, and the next comes."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    await talk(ann, chat, "before")
+    assert await daemon.stop() == 0
+    daily = {"drink water": Asked(schedule_type="daily", at="09:00")}
+    await promise(daemon, ann.user_id, chat, daily, Back(timedelta(days=3)))
+    make_due(daemon)
+    proxy.before = refuse_messages
+    await daemon.start(ready=False)
+    await daemon.logged("send delayed")
+    assert await daemon.stop() == 0
+    copy = copied(daemon)
+    proxy.before = pass_before
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: "drink water" in m.body)
+    await daemon.said_all()
+    assert await daemon.stop() == 0
+
+    put_back(daemon, copy)
+    await daemon.start()
+    await talk(ann, chat, "after")
+    assert not daemon.rows("SELECT 1 FROM occurrences WHERE state = 'claimed'")
+    assert await daemon.stop() == 0
+    make_due(daemon)
+    await daemon.start()
+    await ann.wait_for_count(chat, daemon.user_id, 5)  # two answers, two reminders, one notice
+    said = await heard(ann, chat, daemon)
+    assert sum(n for text, n in said.items() if text.startswith(REMINDER)) == 2
+
+
+@pytest.mark.slow
+async def test_a_room_that_moved_is_told_once_of_the_lost_time(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-009, F-013: the notices of both rooms would be said in the new one."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await talk(ann, chat, "before")
+    new = await upgrade(ann, chat, invite=[daemon.user_id])
+    await ann.wait_joined(new, daemon.user_id)
+    await talk(ann, new, "moved")
+    assert await daemon.stop() == 0
+    copy = copied(daemon)
+    await daemon.start()
+    await talk(ann, new, "since")
+    assert await daemon.stop() == 0
+    put_back(daemon, copy)
+    await daemon.start()
+    await talk(ann, new, "after")
+    await daemon.said_all()
+    told = [m.body for each in (chat, new) for m in ann.messages(each) if RESTORED in m.body]
+    assert len(told) == 1
+    assert "since" in told[0]
 
 
 def refuse_messages(request: Request) -> Action:

@@ -137,7 +137,7 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
             )
         await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
         async with house.database.transaction() as tx:
-            await house.outbox.relabel(tx, outbox_id, Late(NOON, " (was due 08:00, 2 missed)"))
+            await house.outbox.relabel(tx, outbox_id, Late(NOON, " (was due 08:00, 2 missed)"), "")
             await house.outbox.release(tx, ROOM)
         house.clock.advance(1)  # type: ignore[attr-defined]  # a clock of tests
         assert await house.deliver() == ["tea (was due 08:00, 2 missed)"]

@@ -173,7 +173,7 @@ class CheckedClock:
         now = ClockReading(self.now(), self.monotonic())
         if self._server is None or vouches(self._server, now):
             return sent_at
-        behind = now.wall - self._server.at(now.steady)
+        behind = max(timedelta(), now.wall - self._server.at(now.steady))
         return max(sent_at, min(sent_at + behind, now.wall))
 
     def _seen(self) -> ClockReading:

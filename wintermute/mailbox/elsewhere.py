@@ -1,11 +1,11 @@
-"""What was answered and said by a run whose database is gone: ours is an earlier copy (F-009)."""
+"""What was answered by a run whose database is gone: ours is an earlier copy (F-009)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from wintermute.clock import Clock, moment, stamp
+from wintermute.clock import moment
 from wintermute.db import Database, Row, Transaction
 
 
@@ -27,11 +27,10 @@ class OpenRow:
 
 
 class Elsewhere:
-    """Brings inbox and outbox up to what the rooms say of that time."""
+    """Brings the inbox up to what the rooms say of that time."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     async def last_sync(self, account: str) -> datetime | None:
         """When these data were last in use; None: never, with this account."""
@@ -56,40 +55,6 @@ class Elsewhere:
             " WHERE seq IN (SELECT value FROM json_each(?))",
             (json.dumps([row.seq for row in rows]),),
         )
-
-    async def promised(self, tx: Transaction, outbox_ids: Sequence[str]) -> set[str]:
-        """Which of these messages we know of."""
-        rows = await tx.rows(
-            "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))",
-            (json.dumps([*outbox_ids]),),
-        )
-        return {row["id"] for row in rows}
-
-    async def said(
-        self, tx: Transaction, outbox_id: str, parts: Mapping[int, tuple[str, str]], of: int
-    ) -> None:
-        """Parts of a message that waits here are in its room: each with its transaction and event.
-
-        With the last of its parts the whole is said, also if it was never split here.
-        """
-        for n, (txn_id, event_id) in parts.items():
-            await tx.execute(
-                "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE txn_id = ?",
-                (event_id, txn_id),
-            )
-            if len(parts) == of:
-                await tx.execute(
-                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, event_id,"
-                    " attempts) SELECT id, ?, ?, '{}', 'sent', ?, 1 FROM outbox WHERE id = ?"
-                    " AND state = 'waiting' ON CONFLICT DO NOTHING",
-                    (n, txn_id, event_id, outbox_id),
-                )
-        if len(parts) == of:
-            await tx.execute(
-                "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL"
-                " WHERE id = ? AND state = 'waiting'",
-                (stamp(self._clock.now()), outbox_id),
-            )
 
 
 def _open_row(row: Row) -> OpenRow:

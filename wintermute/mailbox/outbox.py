@@ -1,7 +1,7 @@
 """What we say. A row holds Markdown; its parts hold the events it becomes, each sent once."""
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -324,15 +324,58 @@ class Outbox:
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),
             )
-            row = await tx.row(
-                "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ? AND NOT"
-                " EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id AND state = 'waiting')"
-                " RETURNING conversation_id, room_id",
-                (stamp(self._clock.now()), part.outbox_id),
+            await self._end(tx, part.outbox_id, event_id)
+
+    async def found(
+        self,
+        tx: Transaction,
+        outbox_id: str,
+        room_id: str,
+        parts: Mapping[int, tuple[str, str]],
+        of: int,
+    ) -> None:
+        """Parts of a message were said by a run of which nothing is known here (F-009).
+
+        `parts`: of each its transaction and event. With the last of them the whole is said, in that
+        room, also if it was never split here.
+        """
+        for n, (txn_id, event_id) in parts.items():
+            await tx.execute(
+                "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE txn_id = ?",
+                (event_id, txn_id),
             )
-            signs = await self._said(tx, part.outbox_id) if row else ()
-            if row and event_id and signs:
-                await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
+            if len(parts) == of:
+                await tx.execute(
+                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, event_id,"
+                    " attempts) SELECT id, ?, ?, '{}', 'sent', ?, 1 FROM outbox WHERE id = ?"
+                    " AND state <> 'sent' ON CONFLICT DO NOTHING",
+                    (n, txn_id, event_id, outbox_id),
+                )
+        if len(parts) == of:
+            query = "UPDATE outbox SET room_id = ? WHERE id = ? AND state <> 'sent'"
+            await tx.execute(query, (room_id, outbox_id))
+            await self._end(tx, outbox_id, parts[max(parts)][1])
+
+    async def _end(self, tx: Transaction, outbox_id: str, event_id: str | None) -> None:
+        """A message is said with its last part, and so is what it was said for."""
+        row = await tx.row(
+            "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ?"
+            " AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM outbox_parts"
+            "  WHERE outbox_id = outbox.id AND state = 'waiting')"
+            " RETURNING conversation_id, room_id",
+            (stamp(self._clock.now()), outbox_id),
+        )
+        signs = await self._said(tx, outbox_id) if row else ()
+        if row and event_id and signs:
+            await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
+
+    async def promised(self, tx: Transaction, outbox_ids: Sequence[str]) -> set[str]:
+        """Which of these messages we know of."""
+        rows = await tx.rows(
+            "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps([*outbox_ids]),),
+        )
+        return {row["id"] for row in rows}
 
     async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
         """A part is in its room, although nobody told the sender yet: people may answer it."""
@@ -350,11 +393,16 @@ class Outbox:
         )
         return Spoken(row["id"], row["cast_id"]) if row else None
 
-    async def relabel(self, tx: Transaction, outbox_id: str, late: Late) -> None:
-        """What waits to be said is late by now, and ends with something else (T-043)."""
+    async def relabel(self, tx: Transaction, outbox_id: str, late: Late, cause: str) -> None:
+        """What waits to be said is late by now, and ends with something else (T-043).
+
+        It is said for the due moment `cause` as well, the one that a copy would look for (F-009).
+        """
         await tx.execute(
-            "UPDATE outbox SET late_after = ?, late_mark = ? WHERE id = ? AND state <> 'sent'",
-            (stamp(late.after), late.mark, outbox_id),
+            "UPDATE outbox SET late_after = ?, late_mark = ?, cause = iif(EXISTS (SELECT 1 FROM"
+            " outbox_parts WHERE outbox_id = outbox.id AND attempts > 0), cause, ?)"
+            " WHERE id = ? AND state <> 'sent'",
+            (stamp(late.after), late.mark, cause, outbox_id),
         )
 
     async def refused(

@@ -102,7 +102,7 @@ class Copies:
         self._replaced_at: float | None = None
         self._foreign: dict[str, float] = {}  # when each foreign value was met
         self._store = CopyStore(database, clock)
-        self._elsewhere = Elsewhere(database, clock)
+        self._elsewhere = Elsewhere(database)
 
     async def arrive(self) -> None:
         """At the start, before anything is heard: whose is the value, and put one of ours there.

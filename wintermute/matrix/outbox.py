@@ -32,6 +32,8 @@ REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (no
 SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
 SHORTEST_WAIT = 0.5
 LONGEST_WAIT = 5.0
+IS_THERE = "M_DUPLICATE_ANNOTATION"
+"""The sign is on its event already."""
 KEPT_BACK = (
     "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
     "for reads it in another chat with me alone, or here when this one is that again."
@@ -292,7 +294,10 @@ class Sender:
         try:
             await self._once(row, part)
         except SendRefused as error:
-            log.warning("send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code)
+            if error.code != IS_THERE:
+                log.warning(
+                    "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
+                )
             if row.reacts_to is None:
                 if not await self._outbox.stuck(row.id, str(error), lambda: self._is_home(row)):
                     raise AudienceChanged(row.room_id) from error  # its room moved meanwhile

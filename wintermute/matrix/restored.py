@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, spoken
 from wintermute.commands.listing import plain
 from wintermute.commands.stores import Stores
+from wintermute.conversation.rooms import guarded
 from wintermute.db import Transaction
 from wintermute.mailbox.elsewhere import Elsewhere, OpenRow
 from wintermute.mailbox.inbox import RESULT
@@ -23,14 +24,15 @@ from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping
 from wintermute.matrix.marks import Mark, Marks, Owed, settled
 from wintermute.matrix.trust import room_conversation
 from wintermute.messages import PERSON, Incoming, Json
-from wintermute.tasks.claiming import cause, claim
+from wintermute.tasks.claiming import Claim, Due, cause, claim
 from wintermute.tasks.occurrences import complete
 from wintermute.text import counted
 
 log = logging.getLogger(__name__)
 
 TRANSACTION = "wm-"
-MOST_TASKS = 500
+MOST_TASKS = 10_000
+"""Overdue at once; more would be said again."""
 MOST_QUOTED = 20
 MOST_CHARACTERS = 120
 TIME = "what was said between {since} and {until}"
@@ -143,13 +145,13 @@ class Restored:
         self._policy = policy
         self._clock = clock
         self._copies = CopyStore(stores.database, clock)
-        self._elsewhere = Elsewhere(stores.database, clock)
+        self._elsewhere = Elsewhere(stores.database)
 
     async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
         """Know what was said meanwhile, if these data are a copy, or if that shows now."""
         marks = self._client.marks
         said = [each for room, events in rooms.items() for each in said_in(marks, room, events)]
-        promised = await self._elsewhere.promised(tx, [each.outbox_id for each in said])
+        promised = await self._stores.outbox.promised(tx, [each.outbox_id for each in said])
         copy = await self._copies.unsettled(tx)
         if copy is None:
             unknown = [each for each in said if each.outbox_id not in promised]
@@ -184,7 +186,8 @@ class Restored:
         for outbox_id in {each.outbox_id for each in said}:
             parts = [each for each in said if each.outbox_id == outbox_id]
             numbered = {each.mark.n: (each.mark.txn_id, each.event_id) for each in parts}
-            await self._elsewhere.said(tx, outbox_id, numbered, parts[0].mark.of)
+            last = parts[0]
+            await self._stores.outbox.found(tx, outbox_id, last.room_id, numbered, last.mark.of)
 
     async def _occurrences(self, tx: Transaction, tags: Tags) -> None:
         """What tasks said at their times, and what their runs told, is done."""
@@ -196,10 +199,8 @@ class Restored:
                         await stores.casts.end(tx, run.cast_id, "truncated", "restored", "")
                     await stores.runs.done(tx, run, "", None)
         await stores.occurrences.let_go(tx)  # what was held here may have been said there
-        claims = [
-            claim(due, now, now, stores.tasks.zone)
-            for due in await stores.occurrences.due(tx, MOST_TASKS)
-        ]
+        found = await stores.occurrences.due(tx, MOST_TASKS)
+        claims = [each for due in found if (each := await guarded(self._claimed(due), due.task.id))]
         said = [each for each in claims if tags.has_occurrence(each.due.task.id, each.due_at)]
         known = await stores.occurrences.taken(tx, said)
         for each in said:
@@ -208,6 +209,10 @@ class Restored:
                 await stores.occurrences.take(tx, [(each, "done", home, None)])
         await stores.occurrences.advance(tx, said)
         await complete(tx, [each.due.task.id for each in said], now)
+
+    async def _claimed(self, due: Due) -> Claim:
+        now = self._clock.now()
+        return claim(due, now, now, self._stores.tasks.zone)
 
     async def _home(self, tx: Transaction, made_in: str | None) -> str | None:
         """A conversation for the record of what was said somewhere."""
@@ -255,10 +260,12 @@ class Restored:
         named = f"; {counted(lost, 'message')} of it cannot be decrypted any more" if lost else ""
         text = f"from an earlier copy: {time} is unknown{named}"
         await self._stores.health.note_in(tx, "restored", "warn" if lost else "ok", text)
-        for room_id in sorted(self._client.rooms):
+        home = self._client.moves.home  # what is said in a room that is over is said there
+        for room_id in sorted({home(room_id) for room_id in self._client.rooms}):
             view = self._client.room(room_id)
             if not self._policy.allowed.isdisjoint(view.members):
-                await self._tell_room(tx, view, time, [r for r in rows if r.room_id == room_id])
+                there = [row for row in rows if home(row.room_id) == room_id]
+                await self._tell_room(tx, view, time, there)
 
     async def _tell_room(
         self, tx: Transaction, view: RoomView, time: str, rows: Sequence[OpenRow]

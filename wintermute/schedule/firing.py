@@ -185,7 +185,9 @@ class Firing:
         await self._occurrences.stands_for(tx, open_.seq, more)
         if open_.outbox_id is not None:
             text = mark(each.due_at, max(open_.missed, 1) + more, self._tasks.zone)
-            await self._outbox.relabel(tx, open_.outbox_id, Late(open_.due_at, text))
+            late = Late(open_.due_at, text)
+            named = cause(each.due.task.id, each.due_at)
+            await self._outbox.relabel(tx, open_.outbox_id, late, named)
         return Taken(each, "missed", open_.conversation_id, None)
 
 
