@@ -15,7 +15,7 @@ from tests.world.clock import FakeClock
 from tests.world.copied import RESTORED, heard, noticed, talk
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
-from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
@@ -235,6 +235,26 @@ async def test_of_two_daemons_on_copies_of_one_folder_the_one_that_stays_hears_e
     finally:
         if other.running:
             await other.stop()
+
+
+@pytest.mark.slow
+async def test_another_copy_shows_in_the_rooms_where_no_value_can_be_kept(
+    person: NewPerson, bot: NewBot, room: NewRoom, python: Interpreter, proxy: Proxy
+) -> None:
+    """F-009: by an event with our mark that we never promised."""
+    ann = await person("ann")
+    proxy.before = lambda r: Answer(403, {"errcode": "M_FORBIDDEN"}) if PART in r.path else None
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    await talk(ann, chat, "one")
+    twin = daemon.config.parent.with_name("twin")
+    shutil.copytree(daemon.config.parent, twin)
+    async with Bot(twin / "config.yaml", python):
+        await talk(ann, chat, "two")
+        await daemon.logged("copy noticed")
+    await talk(ann, chat, "three")
+    assert noticed(daemon) == 1
+    assert "see that only one runs" in (await daemon.command("status"))[1]
 
 
 async def first_to_end(daemon: Bot, other: Bot) -> bool:

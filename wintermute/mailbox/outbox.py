@@ -369,9 +369,9 @@ class Outbox:
         if row and event_id and signs:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 
-    async def promised(self, tx: Transaction, outbox_ids: Sequence[str]) -> set[str]:
+    async def promised(self, source: Transaction | Database, outbox_ids: Sequence[str]) -> set[str]:
         """Which of these messages we know of."""
-        rows = await tx.rows(
+        rows = await source.rows(
             "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps([*outbox_ids]),),
         )

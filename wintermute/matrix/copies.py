@@ -101,6 +101,7 @@ class Copies:
         self._pending = ""
         self._replaced_at: float | None = None
         self._foreign: dict[str, float] = {}  # when each foreign value was met
+        self._overheard_at = -AT_ONCE_SECONDS
         self._store = CopyStore(database, clock)
         self._elsewhere = Elsewhere(database)
 
@@ -118,7 +119,7 @@ class Copies:
             return
         if await self._is_foreign(served):
             since = await self._elsewhere.last_sync(self._client.account.user_id)
-            await self._notice(served, since)
+            await self._meet(served, since)
         elif await self._health.part("copies") is not None:
             await self._health.note("copies", "ok", "no other copy of these data is at work")
         await self.replace()
@@ -126,9 +127,21 @@ class Copies:
     async def heard(self, value: str) -> None:
         """A sync brought a value: whose is it? Raises: AnotherCopyRuns."""
         if value and await self._is_foreign(value):
-            await self._notice(value, None)
+            await self._meet(value, None)
             await self._health.note("copies", "warn", MET)
             await self.replace()
+
+    async def overheard(self, event_id: str) -> None:
+        """Somebody else speaks with our mark: told once an hour, for values tell more of it."""
+        now = self._clock.monotonic()
+        if event_id and not self._lately(now):
+            self._overheard_at = now
+            await self._notice(event_id, None)
+            await self._health.note("copies", "warn", MET)
+
+    def _lately(self, now: float) -> bool:
+        met = [*self._foreign.values(), self._overheard_at]
+        return any(now - at < AT_ONCE_SECONDS for at in met)
 
     async def before_sending(self) -> None:
         """Put a new value there if the last one has stood for long."""
@@ -157,12 +170,15 @@ class Copies:
         known = await self._store.values(self._client.account.device_id)
         return standing(served, known, self._client.epochs.beside_keys) == "foreign"
 
-    async def _notice(self, value: str, since: datetime | None) -> None:
+    async def _notice(self, sign: str, since: datetime | None) -> None:
         """That keys are renewed is kept first: to do that without need does no harm."""
         self._client.renew_keys()
         async with self._database.transaction() as tx:
-            await self._store.notice(tx, value, since, settled=since is None)
+            await self._store.notice(tx, sign, since, settled=since is None)
         log.warning("copy noticed since=%s", since.isoformat() if since else "another runs")
+
+    async def _meet(self, value: str, since: datetime | None) -> None:
+        await self._notice(value, since)
         now = self._clock.monotonic()
         lately = {met: at for met, at in self._foreign.items() if now - at < AT_ONCE_SECONDS}
         self._foreign = {**lately, value: now}

@@ -172,6 +172,16 @@ class Restored:
             await self._tell(tx, copy, copy.since, rows)
         await self._copies.settle(tx)
 
+    async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
+        """An event of ours that was never promised here: another run said it; "" where there is none."""
+        marks = self._client.marks
+        said = [each for room, events in rooms.items() for each in said_in(marks, room, events)]
+        if not said:
+            return ""
+        ids = [each.outbox_id for each in said]
+        known = await self._stores.outbox.promised(self._stores.database, ids)
+        return next((each.event_id for each in said if each.outbox_id not in known), "")
+
     async def _shown(self, tx: Transaction, said: Said) -> Copy | None:
         """Somebody with our keys said what we never promised: these data are a copy."""
         since = await self._elsewhere.last_sync(self._client.account.user_id)

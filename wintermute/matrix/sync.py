@@ -156,6 +156,8 @@ class Sync:
         self.caught_up.set()
         if not first:  # what it brings then may be older than what we have just put there
             await self._copies.heard(batch.epoch)
+            said = {r.room_id: r.events for r in batch.joined if r.room_id not in invited}
+            await self._copies.overheard(await self._restored.unknown(said))
         return batch.next_batch
 
     async def _room(
