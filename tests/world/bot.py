@@ -7,6 +7,7 @@ import signal
 import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,7 @@ from tests.world.warm import Interpreter, Process
 from wintermute.templates import shipped_prompts
 
 Json = dict[str, Any]
+LOOK_SECONDS = 0.1
 
 
 def write_settings(
@@ -149,12 +151,14 @@ class Bot:
             self._line.notify_all()
 
     async def until(self, true: Callable[[], bool], within: float = WITHIN) -> None:
-        """Wait until the log, or the end of the process, makes something true."""
+        """Wait until the log, the database, or the end of the process makes something true."""
         async with asyncio.timeout(within), self._line:
             while not true():
                 if self._reader is not None and self._reader.done():
                     raise AssertionError("the daemon ended:\n" + "\n".join(self.log[-40:]))
-                await self._line.wait()
+                with suppress(TimeoutError):  # a row that changes writes no line
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._line.wait()
 
     async def logged(self, text: str, within: float = WITHIN) -> None:
         """Wait for a log line with this text."""
