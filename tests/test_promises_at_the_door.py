@@ -125,10 +125,15 @@ async def test_a_reminder_of_a_group_is_answered_by_whoever_is_left_there(
     reminders = {
         what: await told(ann, club, daemon, f"{REMINDER}{what}") for what in ("borscht", "pelmeni")
     }
-    await ann.react(club, reminders["borscht"].event_id, "\N{WHITE HEAVY CHECK MARK}")
-    await heard(ann, club, daemon, "Done: borscht")
+    await ann.react(club, reminders["borscht"].event_id, "\N{CROSS MARK}")
+    await heard(ann, club, daemon, "Cancelled: borscht")
+    await ann.send(club, "/undo")
+    await heard(ann, club, daemon, "- task back: borscht")
     await ann.send(club, "/tasks snooze")
     await heard(ann, club, daemon, "Again at ")
+    await ann.send(club, "/tasks")
+    listed = await told(ann, club, daemon, "- ")
+    assert "pelmeni" in listed.body or "borscht" in listed.body
 
 
 async def test_a_command_promises_without_a_model_and_only_once(

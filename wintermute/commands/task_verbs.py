@@ -1,6 +1,6 @@
 """`/tasks`: the list, and lines that act on one task, as reactions on reminders do (T-011, T-063)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -61,8 +61,9 @@ class TaskVerbs:
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """The list of a scope, or what became of one task of it."""
         words = row.body.split()[1:]
+        told = await self._occurrences.told_of_rooms(tx, row.conversation_id)
         if not words:
-            return await self._listed(scope)
+            return await self._listed({scope, *told.values()})
         verb = self._verbs.get(words[0].lower())
         if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
             last = await self._occurrences.last_told(tx, row.conversation_id)
@@ -70,15 +71,20 @@ class TaskVerbs:
         if verb is None or len(words) != 2:
             return VERBS
         by_owner, task_id = row.origin == "owner", words[1].strip(AROUND).lower()
-        scope = await self._occurrences.told_of_room(tx, row.conversation_id, task_id) or scope
-        why = Reason("command", scope, evidence=(row.event_id,))
+        why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
         try:
-            return await verb(Wish(tx, why, task_id, scope, by_owner))
+            return await verb(Wish(tx, why, task_id, told.get(task_id, scope), by_owner))
         except ToolFailed as problem:
             return str(problem)
 
-    async def _listed(self, scope: str) -> str:
-        tasks = await self._tasks.active(scope) + await self._tasks.listed(scope, "paused")
+    async def _listed(self, scopes: Collection[str]) -> str:
+        found = [
+            task
+            for scope in sorted(scopes)
+            for status in ("active", "paused")
+            for task in await self._tasks.listed(scope, status)
+        ]
+        tasks = list({task.id: task for task in found}.values())  # those of all rooms come twice
         last = await self._occurrences.last([task.id for task in tasks])
         listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
         return listed or "There is nothing to be done here."

@@ -209,18 +209,18 @@ class Occurrences:
         )
         return row["task_id"] if row else None
 
-    async def told_of_room(self, tx: Transaction, conversation_id: str, task_id: str) -> str | None:
-        """The scope of a room's own task that a conversation has heard of; None: it has not.
+    async def told_of_rooms(self, tx: Transaction, conversation_id: str) -> dict[str, str]:
+        """Rooms' own tasks that a conversation has heard of, each with its scope.
 
-        All who can read there may read it, also when there is one person left, whose own is another.
+        All who can read there may read them, also when there is one person left, whose own scope
+        is another.
         """
-        row = await tx.row(
-            "SELECT scope FROM tasks WHERE id = ? AND scope LIKE ? || '%' AND EXISTS (SELECT 1"
-            " FROM occurrences o WHERE o.task_id = tasks.id AND o.conversation_id = ?"
-            " AND o.outbox_id IS NOT NULL)",
-            (task_id, ROOM, conversation_id),
+        rows = await tx.rows(
+            "SELECT id, scope FROM tasks WHERE scope LIKE ? || '%' AND id IN (SELECT task_id"
+            " FROM occurrences WHERE conversation_id = ? AND outbox_id IS NOT NULL)",
+            (ROOM, conversation_id),
         )
-        return row["scope"] if row else None
+        return {row["id"]: row["scope"] for row in rows}
 
     async def last(self, task_ids: Sequence[str]) -> dict[str, Occurrence]:
         """The newest occurrence of each of these tasks that has one which was fired."""
