@@ -4,11 +4,13 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from peewee import SqliteDatabase
 
 from tests.world.bot import Bot, Json
 from tests.world.clock import FakeClock
@@ -20,7 +22,7 @@ from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
 from wintermute.db import open_database
-from wintermute.errors import HomeserverUnavailable
+from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import ACTIVE_SECONDS, Copies, CopyStore
@@ -328,12 +330,12 @@ async def test_the_value_changes_at_the_start_and_before_the_first_message_of_te
     await watch.copies.arrive()
     assert watch.asked() == ["GET", "PUT"]
     for _ in range(3):
-        await watch.copies.before_sending()
+        await watch.copies.before_sending(encrypted=True)
     assert watch.asked() == ["GET", "PUT"]
     watch.clock.advance(ACTIVE_SECONDS)
     assert watch.asked() == ["GET", "PUT"]
     for _ in range(3):
-        await watch.copies.before_sending()
+        await watch.copies.before_sending(encrypted=True)
     assert watch.asked() == ["GET", "PUT", "PUT"]
     assert len(await watch.store.values(watch.client.account.device_id)) == 2
     assert watch.client.epochs.beside_keys == await watch.store.values(
@@ -350,9 +352,9 @@ async def test_an_outage_makes_no_new_values_and_the_last_thousand_are_known(wat
     watch.clock.advance(ACTIVE_SECONDS)
     for _ in range(3):
         with pytest.raises(HomeserverUnavailable):
-            await watch.copies.before_sending()
+            await watch.copies.before_sending(encrypted=True)
     await watch.proxy.up()
-    await watch.copies.before_sending()
+    await watch.copies.before_sending(encrypted=True)
     assert len(await watch.store.values(device)) == 2
     for _ in range(MOST_EPOCHS - 2):
         value = new_id("epoch")
@@ -363,3 +365,66 @@ async def test_an_outage_makes_no_new_values_and_the_last_thousand_are_known(wat
     known = await watch.store.values(device)
     assert (len(known), first in known) == (MOST_EPOCHS, False)
     assert watch.client.epochs.beside_keys == known
+
+
+@contextmanager
+def read_by_others(client: MatrixClient) -> Iterator[None]:
+    """Another program reads the key store, as a backup job does: nobody can commit."""
+    client._nio.store.database.timeout = 0.01
+    backup = SqliteDatabase(client._nio.store.database_path)
+    backup.begin()
+    backup.execute_sql("SELECT count(*) FROM sqlite_schema").fetchall()
+    try:
+        yield
+    finally:
+        backup.rollback()
+        backup.close()
+
+
+async def test_only_what_is_encrypted_waits_for_a_key_store_that_is_blocked(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-007, F-009: also ten minutes later; the value changes before the next encrypted message."""
+    for expected in (["GET"], ["GET", "PUT"]):
+        with read_by_others(watch.client):
+            for _ in range(2):
+                await watch.copies.arrive()
+                await watch.copies.before_sending(encrypted=False)
+                with pytest.raises(KeyStoreBlocked, match="let the program that has locked it end"):
+                    await watch.copies.before_sending(encrypted=True)
+            assert watch.asked() == expected
+            assert "database is locked" in watch.client.store_trouble
+        await watch.copies.before_sending(encrypted=True)
+        assert watch.asked() == [*expected, "PUT"]
+        assert watch.client.store_trouble == ""
+        watch.clock.advance(ACTIVE_SECONDS)
+    assert len([r for r in caplog.records if "key store blocked" in r.getMessage()]) == 2
+
+
+async def test_what_a_start_could_not_keep_is_made_up_for(watch: Watch) -> None:
+    """F-009: by the next round, not only when something is said."""
+    with read_by_others(watch.client):
+        await watch.copies.arrive()
+    await watch.client.upkeep()
+    await watch.copies.arrive()
+    assert watch.asked() == ["GET", "GET", "PUT"]
+
+
+async def test_nothing_is_sealed_or_heard_by_a_copy_whose_key_store_is_blocked(
+    watch: Watch,
+) -> None:
+    """F-007, F-009: it is noticed first, however long that takes."""
+    await watch.copies.arrive()
+    epochs, renewal = watch.client.epochs, watch.client._keys.renewal
+    await epochs.serve(OTHER)
+    again = Copies(watch.client, watch.copies._database, watch.clock, new_id)
+    with read_by_others(watch.client):
+        for _ in range(2):
+            with pytest.raises(KeyStoreBlocked):
+                await again.arrive()
+            assert renewal.is_due
+            with pytest.raises(KeyStoreBlocked):
+                await watch.client.upkeep()
+    await again.arrive()
+    assert renewal.is_due
+    assert await epochs.served() not in ("", OTHER)

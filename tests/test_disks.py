@@ -14,6 +14,7 @@ import pytest
 from tests.test_newcomer import settings
 from tests.test_soft_logout import expire
 from tests.world.bot import Bot, said
+from tests.world.copied import talk
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -25,6 +26,7 @@ HOLD = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
 connection.execute(f"BEGIN {sys.argv[2]}")
+connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -36,7 +38,10 @@ pytestmark = pytest.mark.skipif(
 
 @asynccontextmanager
 async def locked(file: Path, how: str = "IMMEDIATE") -> AsyncIterator[None]:
-    """Another process writes to a database, as a backup job may, until the block is left."""
+    """Another process has a database, as a backup job may, until the block is left.
+
+    `how`: IMMEDIATE writes, EXCLUSIVE lets nobody read, DEFERRED only reads.
+    """
     words = (sys.executable, "-c", HOLD, str(file), how)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
@@ -220,6 +225,41 @@ async def test_who_came_in_is_known_although_no_key_can_be_stored(
         assert keys_of(daemon, "fail")
     await ann.wait_for(new, lambda m: "4711" in m.body)
     assert not any("4711" in message.body for message in eve.messages(chat))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["DEFERRED", "IMMEDIATE"])
+async def test_plain_rooms_are_answered_although_no_epoch_can_be_kept(
+    person: NewPerson, bot: NewBot, room: NewRoom, how: str
+) -> None:
+    """F-007, F-009: a backup job has the key store at a start; what is encrypted waits for it."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    plain, sealed = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    for chat in (plain, sealed):
+        await talk(ann, chat, "one")
+    assert await daemon.stop() == 0
+    async with locked(key_store(daemon), how):
+        await daemon.start()
+        pid, began = daemon.pid, len(daemon.log)
+        await ann.send(sealed, "sealed")
+        for text in ("two", "three"):
+            await talk(ann, plain, text)
+        await daemon.until(
+            lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"))
+        )
+        await daemon.until(lambda: bool(keys_of(daemon, "fail")))
+        told = (await daemon.command("status"))[1].splitlines()
+        [line] = [line for line in told if line.startswith("fail")]
+        assert line.startswith("fail  keys")
+        assert "let the program that has locked it end" in line
+        assert await said(ann, sealed, daemon.user_id) == ["echo: one"]
+    await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
+    assert await said(ann, sealed, daemon.user_id) == ["echo: one", "echo: sealed"]
+    assert await said(ann, plain, daemon.user_id) == [f"echo: {n}" for n in ("one", "two", "three")]
+    assert has_kept_calm(daemon, pid)
+    [warning] = [line for line in daemon.log[began - 5 :] if " WARNING " in line]
+    assert "key store blocked" in warning
 
 
 def keys_of(daemon: Bot, state: str) -> list[dict[str, object]]:

@@ -17,6 +17,7 @@ from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Answer, Cut, Proxy, Request
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
+from wintermute.errors import DeviceSpent
 from wintermute.matrix.keys import Keys
 from wintermute.matrix.renewal import SETTLED_SECONDS
 from wintermute.matrix.sieve import KeysLeft, sift
@@ -171,6 +172,29 @@ async def test_keys_that_are_an_earlier_copy_bring_a_new_fallback_key_where_one_
         clock.advance(SETTLED_SECONDS)
         await heard(keys, lacks=lacks)
     assert len(uploads(wire)) == given
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_who_cannot_use_up_keys_that_are_an_earlier_copy_is_given_new_ones(
+    wire: Wire, tmp_path: Path, accepts: bool
+) -> None:
+    """F-009: a homeserver that refuses the claim; only one that takes no new keys ends the device."""
+    refusal = Answer(403, {"errcode": "M_FORBIDDEN", "error": "not your own"})
+    wire.answers["keys/claim"] = refusal
+    clock = FakeClock()
+    async with keys_of(tmp_path, wire, clock) as (keys, _):
+        await heard(keys, lacks=None)
+        before = len(wire.bodies("/keys/upload"))
+        keys.renewal.begin()
+        clock.advance(SETTLED_SECONDS)
+        if not accepts:
+            wire.answers["keys/upload"] = refusal
+            with pytest.raises(DeviceSpent):
+                await heard(keys, lacks=None)
+            return
+        await heard(keys, lacks=None)
+        assert not keys.renewal.is_due
+        assert len(wire.bodies("/keys/upload")) == before + 1
 
 
 async def test_a_fallback_key_without_an_answer_is_uploaded_again_the_very_same(

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,37 @@ async def test_whose_a_session_is_is_not_forgotten_before_it_is_stored(
             assert (session.room_id, device.user_id, device.device_id) == ("!room", ANN, "GOOD")
         wire.answers["sync"] = {"next_batch": "s2"}
         assert not (await client.sync("s1", full_state=False, wait_s=0)).owners
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "how", "rooms"),
+    [
+        (SESSION.device_id, "EXCLUSIVE", ["!room"]),
+        ("NEXT", "IMMEDIATE", ["!room"]),
+        ("NEXT", "IMMEDIATE", []),
+    ],
+)
+async def test_room_keys_are_taken_over_once_the_store_is_not_blocked(
+    wire: Wire, tmp_path: Path, device: str, how: str, rooms: list[str]
+) -> None:
+    """F-007, F-009: whichever of the two files it is; also where there is only that to be kept."""
+    ours = replace(SESSION, device_id="NEXT", predecessor=SESSION.device_id)
+    matrix = Matrix(homeserver=wire.url, user_id=BOT, owner=ANN)
+    async with machine(tmp_path) as before:
+        for room_id in rooms:
+            before.olm.create_outbound_group_session(room_id)
+    async with open_client(
+        matrix, replace(ours, predecessor=""), tmp_path, named, FakeClock(), People()
+    ):
+        pass
+    file = store_file(tmp_path, replace(ours, device_id=device))
+    backup = SqliteDatabase(file)
+    backup.begin(how)
+    with pytest.raises(KeyStoreBlocked, match=f"{file.name} .* locked it end"):
+        async with open_client(matrix, ours, tmp_path, named, FakeClock(), People()):
+            pass
+    backup.rollback()
+    backup.close()
+    async with open_client(matrix, ours, tmp_path, named, FakeClock(), People()) as client:
+        assert [session.room_id for session in client._nio.olm.inbound_group_store] == rooms

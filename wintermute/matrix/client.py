@@ -43,7 +43,7 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.mailbox.moves import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
-from wintermute.matrix.epochs import EPOCH, Epochs, newest_in
+from wintermute.matrix.epochs import EPOCH, Epochs, KeyNotes, newest_in
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
@@ -104,7 +104,7 @@ class MatrixClient:
         self._moves = Moves()
         self.account = account
         self.marks = marks
-        self.epochs = Epochs(nio)
+        self.epochs = Epochs(nio, keys.store)
         self.people = keys.people
 
     def by_our_clock(self, sent_at: datetime) -> datetime:
@@ -247,10 +247,11 @@ class MatrixClient:
         """Let nio take the rest of a sync; with whose sessions came. Raises: KeyStoreBlocked."""
         response = parsed({**batch.for_nio, "rooms": {}, "device_lists": {}})
         with self._keys.store.writing():
-            if self._nio.olm is not None:
-                self._nio.store.save_encrypted_rooms(
-                    [room.room_id for room in batch.joined if room.encryption]
-                )
+            rooms = {room.room_id for room in batch.joined if room.encryption}
+            if self._nio.olm is not None and rooms:
+                # At a start they all come, and what is stored already needs no store to write to.
+                new = rooms - self._nio.store.load_encrypted_rooms()
+                self._nio.store.save_encrypted_rooms(sorted(new))
             await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
         self._keys.left(batch.keys_left)
         self._keys.changed(batch.for_nio["device_lists"]["changed"])
@@ -560,19 +561,21 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
 
     Raises: ConfigurationError; KeyStoreBlocked.
     """
-    problem = store_problem(file, mode="rw") if file.exists() else None
+    problem: str | Exception | None = store_problem(file, mode="rw") if file.exists() else None
     if problem is None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)
+            KeyNotes(nio.store.database).create()
             inherit(nio, session)
             nio.store.database.close()  # of this thread; others have connections of their own
         except (PeeweeException, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = error
     if problem is not None:
         if told := blocked(file, problem):
             raise told
+        kind = "" if isinstance(problem, str) else f"{type(problem).__name__}: "
         raise ConfigurationError(
-            f"the encryption keys in {file} cannot be read ({problem}): restore the Matrix folder "
+            f"the encryption keys in {file} cannot be read ({kind}{problem}): restore the Matrix folder "
             "from a backup, or run `wintermute matrix reset-crypto`, which moves them aside for a "
             "new device"
         )

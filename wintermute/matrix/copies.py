@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.errors import AnotherCopyRuns, SendRefused
+from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
 from wintermute.health.store import Health
 from wintermute.ids import NewId
 from wintermute.mailbox.elsewhere import Elsewhere
@@ -99,6 +100,7 @@ class Copies:
         self._new_id = new_id
         self._replacing = asyncio.Lock()
         self._pending = ""
+        self._looked = False
         self._replaced_at: float | None = None
         self._foreign: dict[str, float] = {}  # when each foreign value was met
         self._overheard_at = -AT_ONCE_SECONDS
@@ -108,9 +110,12 @@ class Copies:
     async def arrive(self) -> None:
         """At the start, before anything is heard: whose is the value, and put one of ours there.
 
-        Raises: AnotherCopyRuns.
+        A value of ours can be put there later, while the key store is blocked: nothing is encrypted
+        before that, and what is said in clear shows in the rooms.
+
+        Raises: AnotherCopyRuns; KeyStoreBlocked while nobody can know or keep whose it is.
         """
-        if self._replaced_at is not None:
+        if self._replaced_at is not None or (self._looked and self._client.store_trouble):
             return
         try:
             served = await self._client.epochs.served()
@@ -122,7 +127,9 @@ class Copies:
             await self._meet(served, since)
         elif await self._health.part("copies") is not None:
             await self._health.note("copies", "ok", "no other copy of these data is at work")
-        await self.replace()
+        self._looked = True
+        with suppress(KeyStoreBlocked):
+            await self.replace()
 
     async def heard(self, value: str) -> None:
         """A sync brought a value: whose is it? Raises: AnotherCopyRuns."""
@@ -143,13 +150,23 @@ class Copies:
         met = [*self._foreign.values(), self._overheard_at]
         return any(now - at < AT_ONCE_SECONDS for at in met)
 
-    async def before_sending(self) -> None:
-        """Put a new value there if the last one has stood for long."""
+    async def before_sending(self, *, encrypted: bool) -> None:
+        """Put a new value there if the last one has stood for long.
+
+        What goes out in clear does not wait for a key store that is blocked. Raises: KeyStoreBlocked.
+        """
         since = self._replaced_at
-        if since is None or self._clock.monotonic() - since >= ACTIVE_SECONDS:
-            async with self._replacing:
-                if self._replaced_at == since:
+        if since is not None and self._clock.monotonic() - since < ACTIVE_SECONDS:
+            return
+        if self._client.store_trouble and not encrypted:
+            return
+        async with self._replacing:
+            if self._replaced_at == since:
+                try:
                     await self.replace()
+                except KeyStoreBlocked:
+                    if encrypted:
+                        raise
 
     async def replace(self) -> None:
         """Put a new value at the homeserver; first it is kept here, in both places."""

@@ -9,11 +9,12 @@ import re
 from typing import Any, Literal
 
 from nio import AsyncClient
-from peewee import PeeweeException, SqliteDatabase
+from peewee import SqliteDatabase
 
-from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.errors import SendRefused
 from wintermute.matrix.http import call, path
 from wintermute.matrix.inbox import mapping
+from wintermute.matrix.key_store import KeyStore
 from wintermute.messages import Json
 
 EPOCH = "dev.wintermute.epoch."
@@ -51,10 +52,16 @@ def newest_in(sync: Json, device_id: str) -> str:
 
 
 class KeyNotes:
-    """What we keep in the file of nio's key store, so that it is copied and restored with the keys."""
+    """What we keep in the file of nio's key store, so that it is copied and restored with the keys.
+
+    It is as blocked as that one: all of this happens in `KeyStore.writing()`, or as it is opened.
+    """
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
+
+    def create(self) -> None:
+        """Make the table, once for each store that is opened."""
         self._execute(
             "CREATE TABLE IF NOT EXISTS wintermute_notes (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
             " kind TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (kind, value))"
@@ -69,15 +76,14 @@ class KeyNotes:
 
     def add(self, kind: str, value: str) -> None:
         """Keep one more; the oldest beyond `MOST_EPOCHS` go."""
-        with self._database.atomic():
-            self._execute(
-                "INSERT OR IGNORE INTO wintermute_notes (kind, value) VALUES (?, ?)", kind, value
-            )
-            self._execute(
-                "DELETE FROM wintermute_notes WHERE kind = ? AND seq <= (SELECT seq FROM"
-                " wintermute_notes WHERE kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-                *(kind, kind, MOST_EPOCHS),
-            )
+        self._execute(
+            "INSERT OR IGNORE INTO wintermute_notes (kind, value) VALUES (?, ?)", kind, value
+        )
+        self._execute(
+            "DELETE FROM wintermute_notes WHERE kind = ? AND seq <= (SELECT seq FROM"
+            " wintermute_notes WHERE kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+            *(kind, kind, MOST_EPOCHS),
+        )
 
     def remove(self, kind: str, value: str) -> None:
         """Keep one no longer."""
@@ -92,27 +98,32 @@ class KeyNotes:
         )
 
     def _execute(self, sql: str, *values: object) -> Any:
-        try:
-            return self._database.execute_sql(sql, values)
-        except PeeweeException as error:
-            raise HomeserverUnavailable(f"the key store: {error}") from error
+        return self._database.execute_sql(sql, values)
 
 
 class Epochs:
     """The values of one device: at the homeserver, and beside its keys."""
 
-    def __init__(self, nio: AsyncClient) -> None:
+    def __init__(self, nio: AsyncClient, store: KeyStore) -> None:
         self._nio = nio
+        self._store = store
 
     @property
     def beside_keys(self) -> frozenset[str] | None:
-        """Those in the key store's file; None where there is no encryption."""
-        return KeyNotes(self._nio.store.database).values("epoch") if self._nio.olm else None
+        """Those in the key store's file; None where there is no encryption.
+
+        Raises: KeyStoreBlocked.
+        """
+        if not self._nio.olm:
+            return None
+        with self._store.writing():
+            return KeyNotes(self._nio.store.database).values("epoch")
 
     def keep(self, value: str) -> None:
-        """Keep a value beside the keys, before the homeserver has it."""
+        """Keep a value beside the keys, before the homeserver has it. Raises: KeyStoreBlocked."""
         if self._nio.olm:
-            KeyNotes(self._nio.store.database).add("epoch", value)
+            with self._store.writing():
+                KeyNotes(self._nio.store.database).add("epoch", value)
 
     async def served(self) -> str:
         """What the homeserver has; "" for nothing that we could have written."""

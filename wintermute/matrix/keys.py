@@ -97,7 +97,7 @@ class Keys:
         self.replaced = ReplacedDevices(nio, people, identity)
         self.people = people
         self.identity = identity
-        self.renewal = Renewal(nio, clock, lambda: self._upload(MOST_COLLISIONS))
+        self.renewal = Renewal(nio, self.store, clock, lambda: self._upload(MOST_COLLISIONS))
 
     @property
     def trouble(self) -> str:

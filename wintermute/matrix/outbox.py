@@ -313,8 +313,9 @@ class Sender:
             look = must_look(part, self._client.account.device_id, now)
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
-                await self._copies.before_sending()
                 encrypted = row.room_id in await self._known.encrypted()
+                sealed = encrypted or self._client.room(row.room_id).encrypted
+                await self._copies.before_sending(encrypted=sealed)
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
                 if not self._may_read(row, view) or not self._is_home(row):

@@ -12,12 +12,14 @@ from typing import Any
 
 from nio import AsyncClient
 from nio.crypto import OlmDevice
+from peewee import PeeweeException
 
 from wintermute.clock import Clock
-from wintermute.errors import DeviceSpent, HomeserverUnavailable
+from wintermute.errors import DeviceSpent, HomeserverUnavailable, SendRefused
 from wintermute.matrix.devices import usable_one_time_keys
 from wintermute.matrix.epochs import KeyNotes
 from wintermute.matrix.http import call, path
+from wintermute.matrix.key_store import KeyStore, blocked
 from wintermute.matrix.session import Session, store_file
 
 log = logging.getLogger(__name__)
@@ -37,14 +39,20 @@ class Renewal:
     """Takes the device back into use. Until that is done nothing is encrypted."""
 
     def __init__(
-        self, nio: AsyncClient, clock: Clock, upload: Callable[[], Awaitable[bool]]
+        self,
+        nio: AsyncClient,
+        store: KeyStore,
+        clock: Clock,
+        upload: Callable[[], Awaitable[bool]],
     ) -> None:
         """`upload`: offers new one-time keys until they are accepted; whether they were."""
         self._nio = nio
+        self._store = store
         self._clock = clock
         self._upload = upload
         self._settled_at = 0.0
         self._read: frozenset[str] | None = None
+        self._is_wanted = False
 
     @property
     def _notes(self) -> KeyNotes:
@@ -54,18 +62,25 @@ class Renewal:
     def _stale(self) -> frozenset[str]:
         """Which Olm sessions seal nothing any more; DUE among them while this is not over."""
         if self._read is None:
-            self._read = self._notes.values(STALE)
+            with self._store.writing():
+                self._read = self._notes.values(STALE)
         return self._read
 
     @property
     def is_due(self) -> bool:
         """Whether it was begun and is not over, in this run or in an earlier one."""
-        return DUE in self._stale
+        return self._is_wanted or DUE in self._stale
 
     def begin(self) -> None:
-        """From now on nothing is sealed with what there is."""
-        self._notes.add_olm_sessions(STALE, DUE)
-        self._read = None
+        """From now on nothing is sealed with what there is, even if that cannot be kept yet.
+
+        Raises: KeyStoreBlocked.
+        """
+        self._is_wanted = True
+        with self._store.writing():
+            self._notes.add_olm_sessions(STALE, DUE)
+            stale = self._notes.values(STALE)
+        self._read, self._is_wanted = stale, False
         self._nio.olm.outbound_group_sessions.clear()
         self._settled_at = self._clock.monotonic() + SETTLED_SECONDS
 
@@ -81,6 +96,8 @@ class Renewal:
         """
         if not self.is_due:
             return False
+        if self._is_wanted:
+            self.begin()
         if (left := self._settled_at - self._clock.monotonic()) > 0:
             raise HomeserverUnavailable("our keys are an earlier copy and are replaced now", left)
         claimed = await self._use_up()
@@ -93,8 +110,9 @@ class Renewal:
             for device in self._correspondents()
             if device not in self._nio.olm.wedged_devices
         )
-        self._notes.remove(STALE, DUE)
-        self._read = None
+        with self._store.writing():
+            self._notes.remove(STALE, DUE)
+        self._read = self._stale - {DUE}
         log.info("encryption keys renewed claimed=%s", claimed)
         return True
 
@@ -103,7 +121,11 @@ class Renewal:
         us, device = self._nio.user_id, self._nio.device_id
         body = {"one_time_keys": {us: {device: "signed_curve25519"}}}
         for count in range(MOST_CLAIMS):
-            answer = await call(self._nio, "POST", path("keys", "claim"), body)
+            try:
+                answer = await call(self._nio, "POST", path("keys", "claim"), body)
+            except SendRefused as error:  # then who takes one of them says what we cannot read
+                log.warning("our own keys are not given out reason=%s", error.code)
+                return count
             usable, _ = usable_one_time_keys(answer, {us: [device]})
             if not usable or any(
                 "fallback" in key for _, _, each in usable for key in each.values()
@@ -124,7 +146,10 @@ class Renewal:
 
 
 def inherit(nio: AsyncClient, session: Session) -> None:
-    """Take over the room keys of the device before, once: what was said to it stays readable."""
+    """Take over the room keys of the device before, once: what was said to it stays readable.
+
+    Raises: KeyStoreBlocked for the file of that device.
+    """
     notes = KeyNotes(nio.store.database)
     if not session.predecessor or session.predecessor in notes.values(INHERITED):
         return
@@ -132,13 +157,18 @@ def inherit(nio: AsyncClient, session: Session) -> None:
     file = store_file(folder, replace(session, device_id=session.predecessor))
     if not file.exists():
         return
-    before = type(nio.store)(
-        session.user_id, session.predecessor, str(folder), session.pickle_key, file.name
-    )
+    device = (session.user_id, session.predecessor)
     try:
-        for each in before.load_inbound_group_sessions():
-            if nio.olm.inbound_group_store.add(each):
-                nio.store.save_inbound_group_session(each)
-    finally:
-        before.database.close()
+        before = type(nio.store)(*device, str(folder), session.pickle_key, file.name)
+        try:
+            inherited = list(before.load_inbound_group_sessions())
+        finally:
+            before.database.close()
+    except PeeweeException as error:
+        if told := blocked(file, error):
+            raise told from error
+        raise
+    for each in inherited:
+        if nio.olm.inbound_group_store.add(each):
+            nio.store.save_inbound_group_session(each)
     notes.add(INHERITED, session.predecessor)
