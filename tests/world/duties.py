@@ -86,6 +86,19 @@ def kept(bot: Bot) -> bool:
     )
 
 
+def open_rows(bot: Bot) -> list[str]:
+    """What has been taken in or claimed and is not answered, done or said."""
+    rows = bot.rows(
+        "SELECT 'inbox' AS place, state, event_id AS id, kind AS about FROM inbox"
+        " WHERE state IN ('waiting', 'casting')"
+        " UNION ALL SELECT 'outbox', state, id, kind FROM outbox WHERE state = 'waiting'"
+        " UNION ALL SELECT 'occurrence', o.state, o.content, coalesce(b.state, 'no message')"
+        " FROM occurrences AS o LEFT JOIN outbox AS b ON b.id = o.outbox_id"
+        " WHERE o.state = 'claimed'"
+    )
+    return [" ".join(map(str, row.values())) for row in rows]
+
+
 def signs(person: Person, room: str) -> dict[str, Counter[str]]:
     """How often each sign is on each event."""
     found: dict[str, Counter[str]] = {}
