@@ -17,19 +17,18 @@ import logging
 import os
 import random
 import re
-import shutil
 import signal
-import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import AsyncExitStack, closing, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.world.bot import Bot, Json, meet, write_settings
+from tests.world.copied import copied_at_work, put_back
 from tests.world.delegating import done, objective
 from tests.world.duties import SYSTEM, in_, in_time, once, open_rows, run, sends, signs
 from tests.world.homeserver import Homeserver
@@ -325,15 +324,14 @@ class Torture:
         at_rest = self._chance.random() < 0.4
         await (self._rest() if at_rest else self._work())
         kept, said = {*self._owed.wanted}, await self._reminders()
-        copy = await self._copied()
+        copy = await copied_at_work(self._bot)
         if at_rest:
             await self._bot.start()
         await self._live_on(until_said=self._chance.random() < 0.5)
         await self._bot.kill()
         for each in self._ways:
             each.before, each.after = pass_before, pass_after
-        shutil.rmtree(self._bot.data)
-        copy.rename(self._bot.data)
+        put_back(self._bot, copy)
         await asyncio.sleep(0.5)  # what was on its way when it died
         await self._forget(kept, said)
         self.counts[f"{'rest' if at_rest else 'work'} copy restore"] += 1
@@ -359,16 +357,6 @@ class Torture:
             await self.promise(latest=12)
         await self._come_or_go()
         await asyncio.sleep(self._chance.uniform(0, 6))
-
-    async def _copied(self) -> Path:
-        """A copy, made with `cp` beside whatever runs; as often as it takes to get a sound one."""
-        copy = self._bot.data.with_name("copy")
-        while True:
-            done = await asyncio.create_subprocess_exec("cp", "-a", self._bot.data, copy)
-            if await done.wait() == 0 and _is_sound(copy):
-                return copy
-            shutil.rmtree(copy)
-            self.counts["torn try"] += 1
 
     async def _live_on(self, *, until_said: bool) -> None:
         """The time that will be lost."""
@@ -481,23 +469,6 @@ class Torture:
     def _tell(self, name: str, wrong: Counter[object]) -> None:
         for what, times in (+wrong).items():
             print(f"{name} {times}: {what}", flush=True)  # noqa: T201
-
-
-def _is_sound(folder: Path) -> bool:
-    """Whether `check` would find the databases of a copy whole; they are looked at in another copy."""
-    with tempfile.TemporaryDirectory() as place:
-        files = [f for f in folder.rglob("*.db*") if f.suffix in (".db", ".db-wal", ".db-journal")]
-        for file in files:
-            shutil.copy(file, place)
-        try:
-            return all(map(_is_whole, Path(place).glob("*.db")))
-        except sqlite3.DatabaseError:
-            return False
-
-
-def _is_whole(file: Path) -> bool:
-    with closing(sqlite3.connect(file)) as connection:
-        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def _signs(person: MatrixUser, room: str) -> Counter[tuple[str, str]]:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from tests.world.bot import Bot
 from tests.world.person import Person
@@ -86,17 +87,28 @@ def kept(bot: Bot) -> bool:
     )
 
 
-def open_rows(bot: Bot) -> list[str]:
+class Open(NamedTuple):
+    """A row that is still to be answered, done or said; `later`: when it is tried again."""
+
+    table: str
+    state: str
+    room: str
+    later: str | None
+    about: str
+
+
+def open_rows(bot: Bot) -> list[Open]:
     """What has been taken in or claimed and is not answered, done or said."""
     rows = bot.rows(
-        "SELECT 'inbox' AS place, state, event_id AS id, kind AS about FROM inbox"
+        "SELECT 'inbox' AS place, state, room_id, not_before, kind || ' ' || event_id FROM inbox"
         " WHERE state IN ('waiting', 'casting')"
-        " UNION ALL SELECT 'outbox', state, id, kind FROM outbox WHERE state = 'waiting'"
-        " UNION ALL SELECT 'occurrence', o.state, o.content, coalesce(b.state, 'no message')"
-        " FROM occurrences AS o LEFT JOIN outbox AS b ON b.id = o.outbox_id"
-        " WHERE o.state = 'claimed'"
+        " UNION ALL SELECT 'outbox', state, room_id, NULL, kind || ' ' || id FROM outbox"
+        " WHERE state = 'waiting'"
+        " UNION ALL SELECT 'occurrence', coalesce(b.state, 'unsaid'), c.room_id, o.not_before,"
+        " o.content FROM occurrences AS o JOIN conversations AS c ON c.id = o.conversation_id"
+        " LEFT JOIN outbox AS b ON b.id = o.outbox_id WHERE o.state = 'claimed'"
     )
-    return [" ".join(map(str, row.values())) for row in rows]
+    return [Open(*row.values()) for row in rows]
 
 
 def signs(person: Person, room: str) -> dict[str, Counter[str]]:
