@@ -71,6 +71,8 @@ class Sent:
     room: str
     txn: str
     heard: Readers
+    given: Readers
+    """As the answers have it that the daemon may have taken in since."""
     lineage: frozenset[str]
     """The scopes of the room, as far as this daemon had been told which rooms it follows."""
     body: str | None
@@ -84,6 +86,7 @@ class Asked:
     words: frozenset[str]
     room: str
     heard: Readers
+    given: Readers
     lineage: frozenset[str]
     since: float
     """How long the daemon had known that, in seconds."""
@@ -97,6 +100,7 @@ class Watch:
         self._allowed = allowed
         self._answers: dict[str, Json] = {}
         self._heard: dict[str, Readers] = {}
+        self._given: dict[str, Readers] = {}
         self._at: dict[str, float] = {}
         self._ever: set[tuple[str, str]] = set()
         """Who has ever read in a room: alone, they may be told what they could read there."""
@@ -128,7 +132,8 @@ class Watch:
         room = self._home(asked)  # it goes on there, with all that is known there
         since = time.monotonic() - self._at.get(room, 0.0)
         heard = self._heard.get(room, Readers())
-        self.asked.append(Asked(frozenset(found), room, heard, self._lineage(room), since))
+        given, lineage = self._given.get(room, Readers()), self._lineage(room)
+        self.asked.append(Asked(frozenset(found), room, heard, given, lineage, since))
         return list(dict.fromkeys(found))
 
     def _before(self, request: Request) -> Action:
@@ -139,7 +144,8 @@ class Watch:
             room, kind, txn = said.groups()
             body = str(request.json) if kind != "m.room.encrypted" else None
             heard = self._heard.get(room, Readers())
-            self.sent.append(Sent(room, txn, heard, self._lineage(room), body))
+            given, lineage = self._given.get(room, Readers()), self._lineage(room)
+            self.sent.append(Sent(room, txn, heard, given, lineage, body))
         return self.before(request)
 
     def _after(self, request: Request, status: int, body: bytes) -> Action:
@@ -147,6 +153,7 @@ class Watch:
             answer = json.loads(body)
             if request.path.endswith("/sync"):
                 self._answers[answer["next_batch"]] = answer.get("rooms", {})
+                self._give(answer.get("rooms", {}))
                 self._follow(answer.get("rooms", {}).get("join", {}))
             elif said := SEND.search(request.path):
                 for sent in self._attempts(said[3]):  # the homeserver took one of them
@@ -155,6 +162,13 @@ class Watch:
 
     def _attempts(self, txn: str) -> list[Sent]:
         return [sent for sent in self.sent if sent.txn == txn]
+
+    def _give(self, rooms: Json) -> None:
+        for room, news in rooms.get("join", {}).items():
+            for event in _events(news):
+                self._given[room] = self._given.get(room, Readers()).told(event)
+        for room in rooms.get("leave", {}):
+            self._given[room] = Readers()
 
     def _follow(self, rooms: Json) -> None:
         """Which room follows which; a daemon goes there before it asks for what is after."""
@@ -206,12 +220,19 @@ class Watch:
         return found + [problem for asked in self.asked for problem in self._mixed(asked)]
 
     def _wrong(self, text: str, where: Sent | Asked) -> list[str]:
-        """The words in a text that not all of who reads it may read."""
-        whose = self.scope(where.room, where.heard)
+        """The words in a text that not all may read who read it, as was heard and as was given.
+
+        A daemon takes an answer in a moment before it asks for the next: who just left is gone.
+        """
+        found = self._unfit(text, where, where.heard)
+        return found if found and self._unfit(text, where, where.given) else []
+
+    def _unfit(self, text: str, where: Sent | Asked, readers: Readers) -> list[str]:
+        whose = self.scope(where.room, readers)
         theirs = {scope for person, scope in self._ever if person == whose}
         here = where.lineage | theirs | {whose}
         return [
-            f"{word} of {set(self._words[word].scopes)} by {where.heard}"
+            f"{word} of {set(self._words[word].scopes)} by {readers}"
             for word in dict.fromkeys(WORD.findall(text))
             if not here & self._words[word].scopes
         ]
