@@ -1,8 +1,9 @@
-"""Lets rooms live at random, again and again, and tells who read what was not made for them.
+"""Lets rooms live at random, again and again: who read what was not made for them, and what hangs.
 
     python -m tests.lives --lives 20 [--steps 150] [--seed N]
 
-The same lives as in tests/test_lives_of_rooms.py, longer. Exit 1 when anything was read by others.
+The same lives as in tests/test_lives_of_rooms.py, longer. Exit 1 when anything was read
+by others or is still open in the end.
 """
 
 import argparse
@@ -39,7 +40,7 @@ async def live(
         await life.run(steps)
         print(life.summary(), flush=True)  # noqa: T201
         daemon.log.clear()
-        return life.leaks()
+        return life.problems()
 
 
 async def lives(count: int, steps: int, seed: int) -> int:
@@ -50,10 +51,10 @@ async def lives(count: int, steps: int, seed: int) -> int:
         with Homeserver(Path(folder) / "synapse") as homeserver:
             for n in range(seed, seed + count):
                 name: NewName = lambda name: f"{name}-{next(numbers)}"  # noqa: E731
-                leaks = await live(homeserver, python, name, n, steps)
-                print("\n".join(leaks), flush=True)  # noqa: T201
-                wrong += bool(leaks)
-    print(f"{count} lives of {steps} steps from seed {seed}: {wrong} read by others")  # noqa: T201
+                problems = await live(homeserver, python, name, n, steps)
+                print("\n".join(problems), flush=True)  # noqa: T201
+                wrong += bool(problems)
+    print(f"{count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
     return 1 if wrong else 0
 
 

@@ -6,8 +6,9 @@ Chats of two people with the bot and a room of all three, in clear and encrypted
 are answered, reminders fall due and tasks run by themselves. The kills come at a random statement
 of our database or of nio's key store, at a random request to the homeserver or the model, or at a
 random moment; now and then the homeserver is killed as well. Meanwhile somebody whom nobody asked
-comes and goes, clocks are set wrong, and an earlier copy of the data is put back. Exit 1 when an
-answer, a reminder, one of its signs or the result of a run is lost, doubled or read by others.
+comes and goes, clocks are set wrong, and an earlier copy of the data, made at rest or beside the
+daemon at work, is put back. Exit 1 when an answer, a reminder, one of its signs or the result of a
+run is lost, doubled or read by others, or when in the end something is still open.
 """
 
 import argparse
@@ -16,23 +17,23 @@ import logging
 import os
 import random
 import re
-import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.world.bot import Bot, Json, meet, write_settings
+from tests.world.copied import copied_at_work, put_back
 from tests.world.delegating import done, objective
-from tests.world.duties import SYSTEM, in_, in_time, kept, once, run, signs
+from tests.world.duties import SYSTEM, in_, in_time, once, open_rows, run, sends, signs
 from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
-from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import Readers, Watch
 from wintermute.changes.records import Reason
@@ -47,7 +48,11 @@ from wintermute.tasks.records import SIGNS
 
 SURVIVAL_SECONDS = 6.0
 HOMESERVER_DIES_EVERY = 20
-RESTORED_EVERY = 25
+RESTORED_EVERY = 10
+DOWN = Answer(503, b"<html>")
+SAID_SECONDS = 120.0
+ANEW_SECONDS = 30.0
+SETTLED_SECONDS = 30.0
 GUESTS, CLOCKS, RESTORES = EVENTS = ("guests", "clocks", "restores")
 WRONG_BY = (-3 * 86_400.0, -7_200.0, 7_200.0, 3 * 86_400.0)
 FAILED = re.compile(r"The run of `\w+` \((run \d+ \w+)\) failed: ")
@@ -61,6 +66,51 @@ class Place:
     room: str
     people: tuple[MatrixUser, ...]
     readers: Readers
+
+
+@dataclass(slots=True)
+class Owed:
+    """What is to be said, once each: `wanted`, with the room of its message, or "" for what was due.
+
+    `maybe`: asked for by the shell in a time that was lost with the folder; said then or never.
+    `unsigned`: reminders said in such a time; who puts their signs died, and knows of them no more.
+    """
+
+    wanted: dict[str, str] = field(default_factory=dict)
+    maybe: set[str] = field(default_factory=set)
+    unsigned: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Keys:
+    """Which messages may stay locked for a bot whose data were put back.
+
+    Their key came in the lost time, or was sealed for it in a session that is lost: until the bot
+    has begun a new one with the sender (`begun`: how often it had when the copy was put back).
+    """
+
+    asked: dict[str, str] = field(default_factory=dict)
+    """Each message by its event: what is wanted for it."""
+    early: set[str] = field(default_factory=set)
+    begun: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How much went wrong."""
+
+    lost: int
+    doubled: int
+    read: int
+    open: int
+
+    def __str__(self) -> str:
+        return f"lost {self.lost}, doubled {self.doubled}, read by others {self.read}, open {self.open}"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing did."""
+        return not (self.lost or self.doubled or self.read or self.open)
 
 
 def promised(body: str) -> str:
@@ -95,8 +145,8 @@ class Torture:
         self._watch = watch
         self._without = without
         self._places: list[Place] = []
-        self.wanted: dict[str, str] = {}
-        """All that is to be said, each with the room of its message, or "" for what was due."""
+        self._owed = Owed()
+        self._keys = Keys()
         self.counts: Counter[str] = Counter()
         self.ways: Counter[str] = Counter()
 
@@ -130,22 +180,35 @@ class Torture:
         scope = self._watch.scope(place.room, place.readers)
         word = self._watch.word(scope, f"person:{who.user_id}", room=place.room)
         text = self._next("message", word)
-        self.wanted[f"echo: {text}"] = place.room
-        await who.send(place.room, text, **{"m.mentions": {"user_ids": [self._bot.user_id]}})
+        self._owed.wanted[f"echo: {text}"] = place.room
+        is_early = not self._is_anew(who)
+        mention = {"m.mentions": {"user_ids": [self._bot.user_id]}}
+        event_id = await who.send(place.room, text, **mention)
+        self._keys.asked[event_id] = f"echo: {text}"
+        if is_early:
+            self._keys.early.add(event_id)
 
-    async def promise(self) -> None:
+    def _is_anew(self, who: MatrixUser) -> bool:
+        """Whether a restored bot has begun anew with somebody, who then gives it a new room key."""
+        before = self._keys.begun.get(who.user_id)
+        if before is not None and who.begun_by(self._bot.user_id) > before:
+            del self._keys.begun[who.user_id]
+            who.begin_sessions()
+        return who.user_id not in self._keys.begun
+
+    async def promise(self, latest: float = 5) -> None:
         """Reminders, and now and then a run, due soon; some at one moment."""
         place = self._chance.choice([place for place in self._places if len(place.people) == 1])
         owner = place.people[0].user_id
-        scope, at = f"person:{owner}", in_(self._chance.uniform(2, 5))
+        scope, at = f"person:{owner}", in_(self._chance.uniform(2, latest))
         count = self._chance.randint(1, 3)
         names = [self._next("reminder", self._watch.word(scope)) for _ in range(count)]
         asked = {name: once(at) for name in names}
-        self.wanted |= {f"{REMINDER}{name}": "" for name in names}
+        self._owed.wanted |= {f"{REMINDER}{name}": "" for name in names}
         if self._chance.random() < 0.25:
             name = self._next("run", self._watch.word(scope))
             asked[name] = run(at, name)
-            self.wanted[f"result of {name}"] = ""
+            self._owed.wanted[f"result of {name}"] = ""
         await self._keep(place.room, scope, asked)
 
     async def _keep(self, room: str, scope: str, asked: dict[str, Asked]) -> None:
@@ -251,34 +314,107 @@ class Torture:
         await self._bot.kill()
 
     async def restore(self) -> None:
-        """Copy the data, live on until all is answered, and put the copy back."""
+        """Copy the data, live on for a while, and put the copy back.
+
+        What was promised before the copy is said once in all, and so is what was asked in the lost
+        time, then or afterwards; only what the shell asked for then is lost with the folder.
+        """
         if RESTORES in self._without:
             return
-        for place in self._places:  # what is held while somebody is there would be waited for
-            await self._go(place)
+        at_rest = self._chance.random() < 0.4
+        await (self._rest() if at_rest else self._work())
+        kept, said = {*self._owed.wanted}, await self._reminders()
+        copy = await copied_at_work(self._bot)
+        if at_rest:
+            await self._bot.start()
+        await self._live_on(until_said=self._chance.random() < 0.5)
+        await self._bot.kill()
+        for each in self._ways:
+            each.before, each.after = pass_before, pass_after
+        put_back(self._bot, copy)
+        await asyncio.sleep(0.5)  # what was on its way when it died
+        await self._forget(kept, said)
+        self.counts[f"{'rest' if at_rest else 'work'} copy restore"] += 1
+
+    async def _rest(self) -> None:
+        """All is said, nobody else is there, and the daemon is stopped."""
+        await self._all_go()  # what is held while somebody is there would be waited for
         await self._bot.start()
         await self._all_said()
         await self._bot.stop()
-        copy = self._bot.data.with_name("copy")
-        shutil.copytree(self._bot.data, copy)
+
+    async def _work(self) -> None:
+        """The daemon runs, and much is due, being answered, or waiting for the homeserver."""
+        await self._come_or_go()
         await self._bot.start()
-        for place in self._places:
+        if self._chance.random() < 0.6:
+            until = time.monotonic() + self._chance.uniform(1, 8)
+            self._watch.before = lambda request: (
+                DOWN if sends(request) and time.monotonic() < until else None
+            )
+        for _ in range(self._chance.randint(1, 3)):
+            await self.say()
+            await self.promise(latest=12)
+        await self._come_or_go()
+        await asyncio.sleep(self._chance.uniform(0, 6))
+
+    async def _live_on(self, *, until_said: bool) -> None:
+        """The time that will be lost."""
+        for place in self._chance.sample(self._places, self._chance.randint(0, len(self._places))):
             await self.say(place)
-        await self._all_said()
-        await self._bot.kill()
-        shutil.rmtree(self._bot.data)
-        copy.rename(self._bot.data)
-        self.counts["restore"] += 1
+        await self.promise()
+        await self._come_or_go()
+        if until_said:
+            await self._all_go()
+            await self._all_said()
+        else:
+            await asyncio.sleep(self._chance.uniform(0, 8))
+
+    async def _forget(self, kept: set[str], said: set[str]) -> None:
+        """What nobody can know any more once a copy was put back."""
+        lost = {what for what, room in self._owed.wanted.items() if not room} - kept
+        self._owed.maybe |= lost
+        for what in lost:
+            del self._owed.wanted[what]
+        self._owed.unsigned |= await self._reminders() - said
+        self._keys.early |= {*self._keys.asked}
+        for person in self._people:
+            self._keys.begun[person.user_id] = person.begun_by(self._bot.user_id)
+
+    async def _reminders(self) -> set[str]:
+        """The events of all reminders that were said."""
+        rooms = [await place.people[0].history(place.room) for place in self._places]
+        return {m.event_id for room in rooms for m in room if m.body.startswith(REMINDER)}
+
+    async def _all_go(self) -> None:
+        for place in self._places:
+            await self._go(place)
 
     # The verdict ---------------------------------------------------------------------------
 
-    async def verdict(self) -> tuple[int, int, int]:
-        """What is lost, what is too much and what others read, after a last run in peace."""
-        for place in self._places:
-            await self._go(place)
+    async def verdict(self) -> Verdict:
+        """What went wrong, after a last run in peace in which everybody is answered."""
+        await self._all_go()
         await self._bot.start()
+        await self._wait(lambda: all(map(self._is_anew, self._people)), ANEW_SECONDS)
         await self._all_said()
-        wanted: Counter[object] = Counter([*self.wanted])
+        self._keys.begun.clear()
+        for place in self._places:
+            await self.say(place)
+        await self._all_said()
+        lost, doubled = await self._counted()
+        leaks = self._watch.leaks([*self._people, self._guest])
+        await self._wait(lambda: not open_rows(self._bot), SETTLED_SECONDS)
+        left = open_rows(self._bot)
+        print("\n".join([*leaks, *(f"open: {each}" for each in left)]), flush=True)  # noqa: T201
+        await self._bot.stop()
+        return Verdict(lost, doubled, len(leaks), len(left))
+
+    async def _counted(self) -> tuple[int, int]:
+        """What is lost and what is too much, in the rooms' history."""
+        locked = self._locked()
+        wanted: Counter[object] = Counter({*self._owed.wanted} - locked)
+        maybe: set[object] = {*self._owed.maybe, *locked}
         found: Counter[object] = Counter()
         told: Counter[str] = Counter()
         for place in self._places:
@@ -287,19 +423,23 @@ class Torture:
             found += Counter(promised(m.body) for m in history)
             told[place.room] = sum(m.body in (words.JOINED, words.LEFT) for m in history)
             reminders = [m.event_id for m in history if m.body.startswith(REMINDER)]
-            wanted += Counter((event, key) for event in reminders for key in SIGNS)
+            signed = {(event, key): event for event in reminders for key in SIGNS}
+            maybe |= {sign for sign, event in signed.items() if event in self._owed.unsigned}
+            wanted += Counter({*signed} - maybe)
             found += _signs(host, place.room)
         missing = wanted - found
-        unsaid = Counter(self.wanted.get(str(what), "") for what in missing.elements())
-        lost = (unsaid - told).total()  # who was told so says it again
-        doubled = sum(max(0, n - wanted[what]) for what, n in found.items() if what in wanted)
+        unsaid = Counter(self._owed.wanted.get(str(what), "") for what in missing.elements())
+        doubled = Counter({w: n - 1 for w, n in found.items() if w in wanted or w in maybe})
         self._tell("not there", missing)
-        self._tell("doubled", Counter({w: n - wanted[w] for w, n in found.items() if w in wanted}))
-        leaks = self._watch.leaks([*self._people, self._guest])
-        print("\n".join(leaks), flush=True)  # noqa: T201
-        await self._bot.until(lambda: kept(self._bot))
-        await self._bot.stop()
-        return lost, doubled, len(leaks)
+        self._tell("doubled", doubled)
+        self.counts["locked message"] = len(locked)
+        return (unsaid - told).total(), (+doubled).total()  # who was told so says it again
+
+    def _locked(self) -> set[str]:
+        """What is owed to messages whose keys a restored bot cannot have; its status names them."""
+        rows = self._bot.rows("SELECT event_id FROM inbox WHERE state = 'locked'")
+        locked = {str(row["event_id"]) for row in rows} & self._keys.early
+        return {self._keys.asked[event_id] for event_id in locked}
 
     async def _all_said(self) -> None:
         """Wait until everybody has everything, as long as that can be expected to come."""
@@ -308,16 +448,22 @@ class Torture:
             found: Counter[object] = Counter()
             signs_due = told = signed = 0
             for place in self._places:
-                texts = [promised(m.body) for m in place.people[0].messages(place.room)]
-                found += Counter(texts)
-                told += sum(text in (words.JOINED, words.LEFT) for text in texts)
-                signs_due += len(SIGNS) * sum(text.startswith(REMINDER) for text in texts)
-                signed += _signs(place.people[0], place.room).total()
-            missing = Counter[object]([*self.wanted]) - found
+                person, unsigned = place.people[0], self._owed.unsigned
+                messages = person.messages(place.room)
+                found += Counter(promised(m.body) for m in messages)
+                told += sum(m.body in (words.JOINED, words.LEFT) for m in messages)
+                reminders = {m.event_id for m in messages if m.body.startswith(REMINDER)}
+                signs_due += len(SIGNS) * len(reminders - unsigned)
+                signed += sum(sign[0] not in unsigned for sign in _signs(person, place.room))
+            missing = Counter[object]({*self._owed.wanted} - self._locked()) - found
             return missing.total() <= told and signed >= signs_due
 
-        deadline = time.monotonic() + 120
-        while not is_said() and time.monotonic() < deadline:  # noqa: ASYNC110  of several clients
+        await self._wait(is_said, SAID_SECONDS)
+
+    async def _wait(self, true: Callable[[], bool], seconds: float) -> None:
+        """Until something is so, or cannot be expected any more."""
+        deadline = time.monotonic() + seconds
+        while not true() and time.monotonic() < deadline:  # noqa: ASYNC110  of several clients
             await asyncio.sleep(0.5)
 
     def _tell(self, name: str, wrong: Counter[object]) -> None:
@@ -325,7 +471,7 @@ class Torture:
             print(f"{name} {times}: {what}", flush=True)  # noqa: T201
 
 
-def _signs(person: MatrixUser, room: str) -> Counter[object]:
+def _signs(person: MatrixUser, room: str) -> Counter[tuple[str, str]]:
     return Counter(
         {(event, key): n for event, keys in signs(person, room).items() for key, n in keys.items()}
     )
@@ -344,14 +490,14 @@ async def torture(kills: int, seed: int, without: Collection[str]) -> int:
                 print(f"{n} kills, {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
             if n % RESTORED_EVERY == 0:
                 await trial.restore()
-        lost, doubled, read = await trial.verdict()
+        verdict = await trial.verdict()
     counts = ", ".join(f"{n} {kind}s" for kind, n in trial.counts.items())
     print(  # noqa: T201
         f"seed {seed}: {kills} kills ({', '.join(f'{n} {way}' for way, n in trial.ways.items())}), "
-        f"{counts}, without {' '.join(without) or 'nothing'}: lost {lost}, doubled {doubled}, "
-        f"read by others {read}, {time.monotonic() - began:.0f} s"
+        f"{counts}, without {' '.join(without) or 'nothing'}: {verdict}, "
+        f"{time.monotonic() - began:.0f} s"
     )
-    return 1 if lost or doubled or read else 0
+    return 0 if verdict.is_good else 1
 
 
 async def _prepared(

@@ -1,7 +1,11 @@
 """An earlier copy of a daemon's data folder, put back as the README says."""
 
+import asyncio
 import shutil
+import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
+import tempfile
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from tests.world.bot import Bot, said
@@ -15,6 +19,33 @@ def copied(daemon: Bot, name: str = "copy") -> Path:
     copy = daemon.data.with_name(name)
     shutil.copytree(daemon.data, copy)
     return copy
+
+
+async def copied_at_work(daemon: Bot, name: str = "copy") -> Path:
+    """A copy, made with `cp` beside whatever runs; as often as it takes to get a sound one."""
+    copy = daemon.data.with_name(name)
+    while True:
+        shutil.rmtree(copy, ignore_errors=True)
+        done = await asyncio.create_subprocess_exec("cp", "-a", daemon.data, copy)
+        if await done.wait() == 0 and _is_sound(copy):
+            return copy
+
+
+def _is_sound(folder: Path) -> bool:
+    """Whether `check` would find the databases of a copy whole; they are looked at in another copy."""
+    with tempfile.TemporaryDirectory() as place:
+        files = [f for f in folder.rglob("*.db*") if f.suffix in (".db", ".db-wal", ".db-journal")]
+        for file in files:
+            shutil.copy(file, place)
+        try:
+            return all(map(_is_whole, Path(place).glob("*.db")))
+        except sqlite3.DatabaseError:
+            return False
+
+
+def _is_whole(file: Path) -> bool:
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def put_back(daemon: Bot, copy: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from tests.world.bot import Bot
 from tests.world.person import Person
@@ -84,6 +85,30 @@ def kept(bot: Bot) -> bool:
         "SELECT 1 FROM occurrences WHERE state = 'claimed'"
         " UNION ALL SELECT 1 FROM outbox WHERE state = 'waiting'"
     )
+
+
+class Open(NamedTuple):
+    """A row that is still to be answered, done or said; `later`: when it is tried again."""
+
+    table: str
+    state: str
+    room: str
+    later: str | None
+    about: str
+
+
+def open_rows(bot: Bot) -> list[Open]:
+    """What has been taken in or claimed and is not answered, done or said."""
+    rows = bot.rows(
+        "SELECT 'inbox' AS place, state, room_id, not_before, kind || ' ' || event_id FROM inbox"
+        " WHERE state IN ('waiting', 'casting')"
+        " UNION ALL SELECT 'outbox', state, room_id, NULL, kind || ' ' || id FROM outbox"
+        " WHERE state = 'waiting'"
+        " UNION ALL SELECT 'occurrence', coalesce(b.state, 'unsaid'), c.room_id, o.not_before,"
+        " o.content FROM occurrences AS o JOIN conversations AS c ON c.id = o.conversation_id"
+        " LEFT JOIN outbox AS b ON b.id = o.outbox_id WHERE o.state = 'claimed'"
+    )
+    return [Open(*row.values()) for row in rows]
 
 
 def signs(person: Person, room: str) -> dict[str, Counter[str]]:

@@ -6,21 +6,26 @@ What is done is one list of steps from one seed; who may read what is judged by 
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.world.bot import Bot, meet
+from tests.world.copied import copied_at_work, put_back
 from tests.world.delegating import call, objective, spawn
-from tests.world.duties import SYSTEM, in_, once
+from tests.world.duties import SYSTEM, Open, in_, once, open_rows
 from tests.world.model import Calls, Drip, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
+from tests.world.upgrades import room_path
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.records import Reason
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.ids import new_id
+from wintermute.mailbox.moves import moves_of
 
 DOWN = Answer(502, b"<html>")
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
@@ -37,12 +42,17 @@ STEPS = {
     "knock": 2,
     "rule": 6,
     "history": 4,
+    "upgrade": 5,
     "redact": 2,
     "lose": 3,
     "outage": 6,
     "kill": 8,
+    "copy": 4,
+    "restore": 4,
 }
 """What may happen, each with how often it does among all of them."""
+ASKED = 0.85
+"""How likely somebody is asked into the room that follows."""
 NAPS = (0.0, 0.1, 0.3, 1.0)
 REBORN = 0.4
 """How likely a dead daemon is started after a step."""
@@ -51,13 +61,14 @@ QUIET_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Chat:
-    """A room as the homeserver has it: nobody but this life changes it."""
+    """A room as the homeserver has it: nobody but this life changes it. `over`: another follows it."""
 
     id: str
     host: MatrixUser
     people: dict[str, MatrixUser]
     readers: Readers
     said: list[tuple[MatrixUser, str]] = field(default_factory=list)
+    over: bool = False
 
     def where(self, how: str) -> list[MatrixUser]:
         """Who is joined, invited and so on."""
@@ -95,8 +106,12 @@ class Life:
         self._people = {person.user_id: person for person in people}
         self._daemon = daemon
         self._chats: list[Chat] = []
-        allowed = frozenset({self._ann.user_id, self._ben.user_id})
-        self.watch = Watch(proxy, daemon.user_id, allowed)
+        self._copy: Path | None = None
+        self._begun: Counter[str] = Counter()
+        self._is_calm = False
+        self._open: list[Open] = []
+        self._allowed = frozenset({self._ann.user_id, self._ben.user_id})
+        self.watch = Watch(proxy, daemon.user_id, self._allowed)
         self.steps: list[str] = [f"seed {seed}"]
         self._acts: dict[str, Callable[[Chat], Awaitable[str]]] = {
             "write": self._write,
@@ -109,10 +124,13 @@ class Life:
             "knock": self._knock,
             "rule": self._rule,
             "history": self._history,
+            "upgrade": self._upgrade,
             "redact": self._redact,
             "lose": self._lose,
             "outage": self._outage,
             "kill": self._kill,
+            "copy": self._take_copy,
+            "restore": self._restore,
         }
         model.keyed(self._answer)
 
@@ -150,9 +168,10 @@ class Life:
             await self._daemon.start()
         await self._quiet()
 
-    def leaks(self) -> list[str]:
-        """What should not have been read, with the life it happened in."""
+    def problems(self) -> list[str]:
+        """What should not have been read, and what hangs, with the life it happened in."""
         found = self.watch.leaks(self._people.values())
+        found += [f"still open: {each}" for each in self._open]
         return [*found, *self.steps, self.summary()] if found else []
 
     def summary(self) -> str:
@@ -166,12 +185,41 @@ class Life:
         return self.watch.worth(self._people.values())
 
     async def _quiet(self) -> None:
-        """Wait until all is said that can be, and who may read it has decrypted it."""
-        waits = "SELECT 1 FROM outbox WHERE state = 'waiting'"
+        """Guests go and rooms close; then all is said, and who may read it has decrypted it."""
+        self._is_calm = True
+        for chat in self._chats:
+            await self._close(chat)
         deadline = time.monotonic() + QUIET_SECONDS
-        while self._daemon.rows(waits) and time.monotonic() < deadline:  # noqa: ASYNC110  its rows
+        while (left := self._hanging()) and time.monotonic() < deadline:  # noqa: ASYNC110  its rows
             await asyncio.sleep(0.2)
+        self._open = left
         await asyncio.sleep(1)  # the people's clients have long polls of their own
+
+    async def _close(self, chat: Chat) -> None:
+        """Nobody but its host is in a room or can come in."""
+        host = chat.host
+        if host not in chat.where("join"):
+            return
+        for person in self._people.values():
+            if person is not host and person in chat.where("invite") + chat.where("join"):
+                await self._member(chat, person, "leave")
+        await self._state(chat, "m.room.join_rules", {"join_rule": "invite"})
+        await self._state(chat, "m.room.history_visibility", {"history_visibility": "shared"})
+
+    def _hanging(self) -> list[Open]:
+        """What nothing holds: in rooms where the bot is and hears somebody, and not put off."""
+        us, now = self._daemon.user_id, SYSTEM.now().isoformat()
+        alive = {
+            chat.id
+            for chat in self._chats
+            for person in chat.where("join")
+            if person.user_id in self._allowed and us in person.members(chat.id)
+        }
+        return [
+            row
+            for row in open_rows(self._daemon)
+            if row.room in alive and row.state != "stuck" and not (row.later or "") > now
+        ]
 
     # The model -----------------------------------------------------------------------------
 
@@ -181,7 +229,7 @@ class Life:
         if objective(seen):
             return Calls((Use("done", {"answer": f"did {known}"}),))
         text, chance = f"I know {known}", self._model_chance.random()
-        if seen.messages[-1]["role"] == "tool" or chance < 0.4:
+        if seen.messages[-1]["role"] == "tool" or chance < 0.4 or self._is_calm:
             return Text(text)
         if chance < 0.7:
             return Drip(text, interval=0.1)
@@ -200,6 +248,9 @@ class Life:
         who = self._one(chat.where("join"))
         if who is None or not await _is_ready(who, chat):
             return ""
+        if who.begun_by(self._daemon.user_id) > self._begun[who.user_id]:
+            self._begun[who.user_id] = who.begun_by(self._daemon.user_id)
+            who.begin_sessions()
         scope, own = self.watch.scope(chat.id, chat.readers), f"person:{who.user_id}"
         word = self.watch.word(scope, own, room=chat.id)
         mention = {"m.mentions": {"user_ids": [self._daemon.user_id]}}
@@ -222,8 +273,9 @@ class Life:
             held = await stores.conversations.of_room(tx, chat.id)
             if held is None:
                 return ""
-            why, home = Reason("command", scope), held.id
-            await stores.tasks.add(tx, why, word, scope=scope, asked=asked, conversation_id=home)
+            whose = moves_of(await stores.known.links()).named(scope)
+            why, home = Reason("command", whose), held.id
+            await stores.tasks.add(tx, why, word, scope=whose, asked=asked, conversation_id=home)
         return f"{scope} {word}"
 
     async def _invite(self, chat: Chat) -> str:
@@ -292,6 +344,27 @@ class Life:
         chat.readers = chat.readers.told({"type": kind, "state_key": "", "content": content})
         return str(content)
 
+    async def _upgrade(self, chat: Chat) -> str:
+        """A new room follows, into which most are asked, as clients do it; the old one stays."""
+        host = self._one(chat.where("join"))
+        if host is None or chat.over:
+            return ""
+        at = room_path(chat.id, "upgrade")
+        status, answer = await host.api("POST", at, {"new_version": "11"})
+        if status != 200:
+            return ""
+        chat.over, inside = True, chat.readers.members
+        banned = {user: how for user, how in inside.items() if how == "ban"}
+        members = {**banned, host.user_id: "join"}
+        readers = Readers(members, chat.readers.join_rule, chat.readers.history)
+        new = Chat(str(answer["replacement_room"]), host, self._people, readers)
+        self._chats.append(new)
+        asked = [user for user in inside if user not in members and self._chance.random() < ASKED]
+        for user in asked:
+            if inside[user] in ("join", "invite"):
+                await self._member(new, host, "invite", user)
+        return f"{host.user_id} {new.id[:5]} {asked}"
+
     async def _redact(self, chat: Chat) -> str:
         if not chat.said:
             return ""
@@ -324,6 +397,19 @@ class Life:
             return ""
         await self._daemon.kill()
         return "killed"
+
+    async def _take_copy(self, _chat: Chat) -> str:
+        """Of the folder of a daemon at work, or of one that was killed."""
+        self._copy = await copied_at_work(self._daemon)
+        return "at work" if self._daemon.running else "at rest"
+
+    async def _restore(self, _chat: Chat) -> str:
+        """An earlier copy is put back."""
+        if self._copy is None:
+            return ""
+        await self._daemon.kill()
+        put_back(self._daemon, self._copy)
+        return "put back"
 
     @asynccontextmanager
     async def _stores(self) -> AsyncIterator[Stores]:

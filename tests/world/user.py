@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from nio import (
     AsyncClient,
     AsyncClientConfig,
+    DummyEvent,
     ErrorResponse,
     MegolmEvent,
     ReceiptEvent,
@@ -65,6 +67,8 @@ class MatrixUser:
         self._locked: dict[str, dict[str, MegolmEvent]] = {}
         self._typing: dict[str, list[frozenset[str]]] = {}
         self._receipts: dict[str, dict[str, str]] = {}
+        self._begun: Counter[str] = Counter()
+        self._client.add_to_device_callback(self._note_begun, DummyEvent)
         self._news = asyncio.Condition()
         self._tasks = asyncio.TaskGroup()
         self._syncing: asyncio.Task[None] | None = None
@@ -137,6 +141,10 @@ class MatrixUser:
     def invitations(self) -> frozenset[str]:
         """Rooms this person is invited to."""
         return frozenset(self._client.invited_rooms)
+
+    def begun_by(self, user: str) -> int:
+        """How often a user's devices began an Olm session anew with this one (`m.dummy`)."""
+        return self._begun[user]
 
     # Waiting -----------------------------------------------------------------------------
 
@@ -231,6 +239,14 @@ class MatrixUser:
         event_id: str = sent.event_id
         return event_id
 
+    def begin_sessions(self) -> None:
+        """The next message in each room has a new room key, which everybody there gets.
+
+        nio gives a key once. Current clients (matrix-js-sdk) give it again to a device that began a
+        new Olm session, such as one whose data were put back; this is the nearest nio comes to that.
+        """
+        self._client.olm.outbound_group_sessions.clear()
+
     async def edit(self, room: str, event_id: str, text: str) -> str:
         """Replace the text of an earlier message."""
         return await self.send(
@@ -319,6 +335,9 @@ class MatrixUser:
         self._events.setdefault(room, {}).setdefault(message.event_id, message)
         if isinstance(event, MegolmEvent):
             self._locked.setdefault(room, {})[message.event_id] = event
+
+    def _note_begun(self, event: DummyEvent) -> None:
+        self._begun[event.sender] += 1
 
     def _note_ephemeral(self, room: str, event: Any) -> None:
         if isinstance(event, TypingNoticeEvent):

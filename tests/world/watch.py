@@ -71,6 +71,10 @@ class Sent:
     room: str
     txn: str
     heard: Readers
+    given: Readers
+    """As the answers have it that the daemon may have taken in since."""
+    lineage: frozenset[str]
+    """The scopes of the room, as far as this daemon had been told which rooms it follows."""
     body: str | None
     event_id: str = ""
 
@@ -82,6 +86,8 @@ class Asked:
     words: frozenset[str]
     room: str
     heard: Readers
+    given: Readers
+    lineage: frozenset[str]
     since: float
     """How long the daemon had known that, in seconds."""
 
@@ -94,10 +100,13 @@ class Watch:
         self._allowed = allowed
         self._answers: dict[str, Json] = {}
         self._heard: dict[str, Readers] = {}
+        self._given: dict[str, Readers] = {}
         self._at: dict[str, float] = {}
         self._ever: set[tuple[str, str]] = set()
         """Who has ever read in a room: alone, they may be told what they could read there."""
         self._words: dict[str, Word] = {}
+        self._successors: dict[str, str] = {}
+        self._predecessors: dict[str, str] = {}
         self.sent: list[Sent] = []
         self.asked: list[Asked] = []
         self.before: Before = pass_before
@@ -119,10 +128,12 @@ class Watch:
         """A request came to the model: the words in it, those of its question last."""
         found = WORD.findall(str(seen.body))
         last = WORD.findall(seen.last_user)
-        room = self._words[last[-1]].room if last and "<event" not in seen.last_user else ""
+        asked = self._words[last[-1]].room if last and "<event" not in seen.last_user else ""
+        room = self._home(asked)  # it goes on there, with all that is known there
         since = time.monotonic() - self._at.get(room, 0.0)
         heard = self._heard.get(room, Readers())
-        self.asked.append(Asked(frozenset(found), room, heard, since))
+        given, lineage = self._given.get(room, Readers()), self._lineage(room)
+        self.asked.append(Asked(frozenset(found), room, heard, given, lineage, since))
         return list(dict.fromkeys(found))
 
     def _before(self, request: Request) -> Action:
@@ -132,7 +143,9 @@ class Watch:
         elif said := SEND.search(request.path):
             room, kind, txn = said.groups()
             body = str(request.json) if kind != "m.room.encrypted" else None
-            self.sent.append(Sent(room, txn, self._heard.get(room, Readers()), body))
+            heard = self._heard.get(room, Readers())
+            given, lineage = self._given.get(room, Readers()), self._lineage(room)
+            self.sent.append(Sent(room, txn, heard, given, lineage, body))
         return self.before(request)
 
     def _after(self, request: Request, status: int, body: bytes) -> Action:
@@ -140,6 +153,8 @@ class Watch:
             answer = json.loads(body)
             if request.path.endswith("/sync"):
                 self._answers[answer["next_batch"]] = answer.get("rooms", {})
+                self._give(answer.get("rooms", {}))
+                self._follow(answer.get("rooms", {}).get("join", {}))
             elif said := SEND.search(request.path):
                 for sent in self._attempts(said[3]):  # the homeserver took one of them
                     sent.event_id = answer["event_id"]
@@ -148,10 +163,38 @@ class Watch:
     def _attempts(self, txn: str) -> list[Sent]:
         return [sent for sent in self.sent if sent.txn == txn]
 
+    def _give(self, rooms: Json) -> None:
+        for room, news in rooms.get("join", {}).items():
+            for event in _events(news):
+                self._given[room] = self._given.get(room, Readers()).told(event)
+        for room in rooms.get("leave", {}):
+            self._given[room] = Readers()
+
+    def _follow(self, rooms: Json) -> None:
+        """Which room follows which; a daemon goes there before it asks for what is after."""
+        for room, news in rooms.items():
+            for event in _events(news):
+                content = event["content"]
+                if event["type"] == "m.room.tombstone":
+                    self._successors[room] = str(content.get("replacement_room", ""))
+                elif event["type"] == "m.room.create":
+                    before = content.get("predecessor", {}).get("room_id", "")
+                    self._predecessors[room] = str(before)
+
+    def _home(self, room: str) -> str:
+        """Where what was in a room goes on: both rooms must say so (F-013)."""
+        next_ = self._successors.get(room, "")
+        return self._home(next_) if next_ and self._predecessors.get(next_) == room else room
+
+    def _lineage(self, room: str) -> frozenset[str]:
+        """The scopes of a room and of all that it follows."""
+        before = self._predecessors.get(room, "")
+        earlier = self._lineage(before) if self._successors.get(before) == room else frozenset()
+        return earlier | {f"room:{room}"}
+
     def _hear(self, rooms: Json) -> None:
         for room, news in rooms.get("join", {}).items():
-            timeline = news.get("timeline", {}).get("events", [])
-            for event in [*news.get("state", {}).get("events", []), *timeline]:
+            for event in _events(news):
                 before = self._heard.get(room, Readers())
                 if (now := before.told(event)) != before:
                     self._heard[room], self._at[room] = now, time.monotonic()
@@ -168,7 +211,7 @@ class Watch:
         for sent in self.sent:
             readers = [p for p in people if _opened(p, sent)]
             for body in {sent.body, *(_opened(p, sent) for p in readers)} - {None}:
-                wrong = self._wrong(str(body), sent.room, sent.heard)
+                wrong = self._wrong(str(body), sent)
                 found += [f"{sent.txn} in {sent.room}: {word}" for word in wrong]
             meant = {user for each in self._attempts(sent.txn) for user in each.heard.users}
             strangers = {p.user_id for p in readers} - meant
@@ -176,13 +219,20 @@ class Watch:
                 found.append(f"{sent.txn} in {sent.room} can be read by {strangers}")
         return found + [problem for asked in self.asked for problem in self._mixed(asked)]
 
-    def _wrong(self, text: str, room: str, heard: Readers) -> list[str]:
-        """The words in a text that not all of who reads it may read."""
-        whose = self.scope(room, heard)
+    def _wrong(self, text: str, where: Sent | Asked) -> list[str]:
+        """The words in a text that not all may read who read it, as was heard and as was given.
+
+        A daemon takes an answer in a moment before it asks for the next: who just left is gone.
+        """
+        found = self._unfit(text, where, where.heard)
+        return found if found and self._unfit(text, where, where.given) else []
+
+    def _unfit(self, text: str, where: Sent | Asked, readers: Readers) -> list[str]:
+        whose = self.scope(where.room, readers)
         theirs = {scope for person, scope in self._ever if person == whose}
-        here = {f"room:{room}", whose} | theirs
+        here = where.lineage | theirs | {whose}
         return [
-            f"{word} of {set(self._words[word].scopes)} by {heard}"
+            f"{word} of {set(self._words[word].scopes)} by {readers}"
             for word in dict.fromkeys(WORD.findall(text))
             if not here & self._words[word].scopes
         ]
@@ -194,7 +244,7 @@ class Watch:
         mixed = [scope for scope in sorted(people) if scope.startswith("person:")]
         found = [f"asked with words of {mixed}"] if len(mixed) > 1 else []
         if asked.room and asked.since > BEGUN:
-            wrong = self._wrong(" ".join(sorted(asked.words)), asked.room, asked.heard)
+            wrong = self._wrong(" ".join(sorted(asked.words)), asked)
             found += [f"asked in {asked.room} after {asked.since:.2f} s: {word}" for word in wrong]
         return found
 
@@ -203,6 +253,12 @@ class Watch:
         texts = [sent.body or _opened(p, sent) or "" for sent in self.sent for p in people]
         said = (self._words[word] for text in texts for word in WORD.findall(text))
         return sum(all(scope.startswith("person:") for scope in word.scopes) for word in said)
+
+
+def _events(news: Json) -> list[Json]:
+    """The state of a room and what happened there, in order."""
+    timeline = news.get("timeline", {}).get("events", [])
+    return [*news.get("state", {}).get("events", []), *timeline]
 
 
 def _opened(person: Person, sent: Sent) -> str | None:
