@@ -173,9 +173,8 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
     daemon = await bot(ann)
     pid = daemon.pid
     old = await room(ann, daemon, encrypted=True)
-    await ann.send(old, "old")
-    await ann.wait_for(old, lambda m: m.body == "echo: old")
     new = await room(ann, daemon, encrypted=True)
+    await talk(ann, old, "old")  # by now it is stored that the new room is encrypted
     async with locked(key_store(daemon)):
         await ann.send(old, "no key needed")
         await ann.wait_for(old, lambda m: m.body == "echo: no key needed")
