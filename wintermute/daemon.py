@@ -42,6 +42,7 @@ from wintermute.errors import (
 from wintermute.health.marks import ClockMarks
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
+from wintermute.health.store import Health
 from wintermute.ids import NewId, new_id
 from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
@@ -212,7 +213,8 @@ async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception
         texts = read_texts(config)  # what is wrong with a file is told first
         patience = Patience(waits, orders.leaving)
         async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
-            session = await _session(config, outside, orders.leaving)
+            health = Health(database, outside.clock)
+            session = await _session(config, health, outside, orders.leaving)
             if session is not None:
                 outside.supervisor.status("waits for the first sync")
                 async with open_wintermute(config, database, session, texts, outside) as wintermute:
@@ -227,10 +229,12 @@ def _first(problem: Exception) -> Exception:
     return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
 
 
-async def _session(config: Config, outside: Outside, leaving: asyncio.Event) -> Session | None:
+async def _session(
+    config: Config, health: Health, outside: Outside, leaving: asyncio.Event
+) -> Session | None:
     """The login, however long the homeserver is away; None when asked to leave meanwhile."""
     async with asyncio.TaskGroup() as group:
-        login = group.create_task(_login(config, outside))
+        login = group.create_task(_login(config, health, outside))
         stop = group.create_task(leaving.wait())
         await asyncio.wait({login, stop}, return_when=asyncio.FIRST_COMPLETED)
         login.cancel()
@@ -238,12 +242,16 @@ async def _session(config: Config, outside: Outside, leaving: asyncio.Event) -> 
     return None if login.cancelled() else login.result()
 
 
-async def _login(config: Config, outside: Outside) -> Session:
+async def _login(config: Config, health: Health, outside: Outside) -> Session:
+    trouble = ""
     while True:
         try:
             return await logged_in(config.matrix, config.data_dir / "matrix")
         except HomeserverUnavailable as error:
-            log.warning("login waits reason=%s", error)
+            if trouble != str(error):  # once for each, not for each attempt
+                log.warning("login waits reason=%s", error)
+                await health.note("homeserver", "fail", str(error))
+            trouble = str(error)
             outside.supervisor.status(f"waits for the homeserver: {error}")
         outside.supervisor.pulse()
         await outside.clock.sleep(LOGIN_PAUSE)

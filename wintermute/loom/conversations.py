@@ -176,10 +176,12 @@ class Conversations:
     async def homes(
         self, tx: Transaction, scope: str, made_in: str | None = None
     ) -> list[Conversation]:
-        """Where something of a scope may be said: first where it was made, then the newest."""
+        """Where something of a scope may be said: first where it was made, then where we talked last."""
         rows = await tx.rows(
-            "SELECT id, room_id, scope FROM conversations WHERE scope = :scope"
-            " AND kind IN ('room', 'terminal') ORDER BY id IS :made_in DESC, rowid DESC",
+            "SELECT id, room_id, scope FROM conversations o WHERE scope = :scope"
+            " AND kind IN ('room', 'terminal') ORDER BY id IS :made_in DESC, (SELECT max(c.seq)"
+            "  FROM branches b JOIN casts c ON c.branch_id = b.id WHERE b.conversation_id = o.id)"
+            " DESC, rowid DESC",
             {"scope": scope, "made_in": made_in},
         )
         return [Conversation(row["id"], row["room_id"], row["scope"]) for row in rows]

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -390,10 +390,16 @@ class MatrixClient:
             self._moves = moves
             self._views = {}
 
-    def room_for(self, scope: str, policy: Policy, encrypted: bool = False) -> str | None:
-        """A room in which all who can read may read what is meant for a scope; encrypted if it must."""
+    def room_for(
+        self, scope: str, policy: Policy, encrypted: bool = False, first: Collection[str] = ()
+    ) -> str | None:
+        """A room in which all who can read may read what is meant for a scope; encrypted if it must.
+
+        `first`: those that are looked at before the others.
+        """
         over = self._moves.closed | self._moves.barred
-        rooms = (self.room(room_id) for room_id in self.rooms if room_id not in over)
+        ordered = dict.fromkeys((*(r for r in first if r in self.rooms), *self.rooms))
+        rooms = (self.room(room_id) for room_id in ordered if room_id not in over)
         views = (view for view in rooms if view.encrypted or not encrypted)
         return next((v.room_id for v in views if may_read(v, scope, self.account, policy)), None)
 

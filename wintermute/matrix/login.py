@@ -228,6 +228,8 @@ async def _anonymous(homeserver: str, token: str = "") -> AsyncIterator[AsyncCli
     try:
         yield nio
     except HomeserverUnavailable as error:
+        if error.retry_after is not None:  # it runs, and has named a time
+            raise
         advice = "check matrix.homeserver and that the server runs"
         raise HomeserverUnavailable(f"{error} -> {advice}", error.retry_after) from error
     finally:

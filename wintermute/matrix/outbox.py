@@ -32,6 +32,7 @@ REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (no
 SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
 SHORTEST_WAIT = 0.5
 LONGEST_WAIT = 5.0
+TOLD_SECONDS = 60.0
 IS_THERE = "M_DUPLICATE_ANNOTATION"
 """The sign is on its event already."""
 KEPT_BACK = (
@@ -101,6 +102,7 @@ class Sender:
         self._clock = clock
         self._bell = asyncio.Event()
         self._pace = Pace()
+        self._delayed: dict[str, float] = {}  # when a reason was told
         self._busy: dict[str, asyncio.Event] = {}
         self._closing = False
         self._sending = 0
@@ -161,7 +163,7 @@ class Sender:
         self, row: Outgoing, error: HomeserverUnavailable, wait: float, news: asyncio.Event
     ) -> None:
         """Wait until the next attempt, and until it is known who has come in meanwhile (F-002)."""
-        if not isinstance(error, KeyStoreBlocked):  # which is told once, not each time
+        if not isinstance(error, KeyStoreBlocked) and self._is_news(str(error)):
             log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
         if error.retry_after:
             self._pace.slowed(self._now())
@@ -171,6 +173,14 @@ class Sender:
         else:
             await self._rest(row.room_id, news, wait)
         await self._client.heard_since(failed_in)
+
+    def _is_news(self, reason: str) -> bool:
+        """Whether it was not told for a minute: all rooms have the same trouble at once."""
+        last, now = self._delayed.get(reason), self._now()
+        if last is not None and now - last < TOLD_SECONDS:
+            return False
+        self._delayed = {reason: now}
+        return True
 
     async def _rest(self, room_id: str, news: asyncio.Event, seconds: float) -> None:
         """Wait with the signs of a room, but not with what is to be said there meanwhile.
@@ -267,9 +277,7 @@ class Sender:
         others = there == "none" and row.late is None
         encrypted = row.room_id in await self._known.encrypted()
         async with self._database.transaction() as tx:
-            other = (
-                self._client.room_for(row.meant_for, self._policy, encrypted) if others else None
-            )
+            other = await self._other(tx, row.meant_for, encrypted) if others else None
             if other is None:
                 await self._outbox.keep_back(tx, row.id)
             else:
@@ -277,6 +285,11 @@ class Sender:
                 await self._outbox.move(tx, row.id, home, other, ELSEWHERE)
             await self._tell_kept_back(tx, row.room_id)
         self.wake()
+
+    async def _other(self, tx: Transaction, scope: str, encrypted: bool) -> str | None:
+        """Another room for it, if there is one: best where its person has talked last."""
+        homes = [each.room_id for each in await self._conversations.homes(tx, scope)]
+        return self._client.room_for(scope, self._policy, encrypted, homes)
 
     async def _tell_kept_back(self, tx: Transaction, room_id: str) -> None:
         """Once for each change of who can read there, unless only strangers are left."""
