@@ -230,7 +230,7 @@ async def test_who_came_in_is_known_although_no_key_can_be_stored(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["DEFERRED", "IMMEDIATE"])
 async def test_plain_rooms_are_answered_although_no_epoch_can_be_kept(
-    person: NewPerson, bot: NewBot, room: NewRoom, how: str
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, how: str
 ) -> None:
     """F-007, F-009: a backup job has the key store at a start; what is encrypted waits for it."""
     ann = await person("ann")
@@ -243,11 +243,11 @@ async def test_plain_rooms_are_answered_although_no_epoch_can_be_kept(
         await daemon.start()
         pid, began = daemon.pid, len(daemon.log)
         await ann.send(sealed, "sealed")
+        await model.request_arrived(3)
         for text in ("two", "three"):
             await talk(ann, plain, text)
-        while not daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"):
-            await asyncio.sleep(0.1)
-        await daemon.until(lambda: bool(keys_of(daemon, "fail")))
+        assert daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")
+        assert keys_of(daemon, "fail")
         told = (await daemon.command("status"))[1].splitlines()
         [line] = [line for line in told if line.startswith("fail")]
         assert line.startswith("fail  keys")
