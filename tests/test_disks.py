@@ -172,10 +172,8 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
     ann = await person("ann")
     daemon = await bot(ann)
     pid = daemon.pid
-    old = await room(ann, daemon, encrypted=True)
-    await ann.send(old, "old")
-    await ann.wait_for(old, lambda m: m.body == "echo: old")
-    new = await room(ann, daemon, encrypted=True)
+    old, new = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    await talk(ann, old, "old")  # by then that the new room is encrypted is stored
     async with locked(key_store(daemon)):
         await ann.send(old, "no key needed")
         await ann.wait_for(old, lambda m: m.body == "echo: no key needed")
