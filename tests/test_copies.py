@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from peewee import SqliteDatabase
@@ -423,6 +424,9 @@ async def test_nothing_is_sealed_or_heard_by_a_copy_whose_key_store_is_blocked(
             with pytest.raises(KeyStoreBlocked):
                 await again.arrive()
             assert renewal.is_due
+            session = SimpleNamespace(id="begun before", use_time=0)
+            watch.client._nio.olm.session_store.add("curve", session)
+            assert renewal.session("curve") is None
             with pytest.raises(KeyStoreBlocked):
                 await watch.client.upkeep()
     await again.arrive()

@@ -172,9 +172,8 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
     ann = await person("ann")
     daemon = await bot(ann)
     pid = daemon.pid
-    old = await room(ann, daemon, encrypted=True)
-    new = await room(ann, daemon, encrypted=True)
-    await talk(ann, old, "old")  # by now it is stored that the new room is encrypted
+    old, new = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    await talk(ann, old, "old")  # by then that the new room is encrypted is stored
     async with locked(key_store(daemon)):
         await ann.send(old, "no key needed")
         await ann.wait_for(old, lambda m: m.body == "echo: no key needed")
@@ -229,7 +228,7 @@ async def test_who_came_in_is_known_although_no_key_can_be_stored(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["DEFERRED", "IMMEDIATE"])
 async def test_plain_rooms_are_answered_although_no_epoch_can_be_kept(
-    person: NewPerson, bot: NewBot, room: NewRoom, how: str
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, how: str
 ) -> None:
     """F-007, F-009: a backup job has the key store at a start; what is encrypted waits for it."""
     ann = await person("ann")
@@ -242,6 +241,7 @@ async def test_plain_rooms_are_answered_although_no_epoch_can_be_kept(
         await daemon.start()
         pid, began = daemon.pid, len(daemon.log)
         await ann.send(sealed, "sealed")
+        await model.request_arrived(3)
         for text in ("two", "three"):
             await talk(ann, plain, text)
         await daemon.until(

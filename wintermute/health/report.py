@@ -80,7 +80,9 @@ async def _outbox(database: Database) -> Fact:
     if not stuck:
         return Fact("outbox", "ok", f"{waiting} to be sent")
     named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
-    return Fact("outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be")
+    return Fact(
+        "outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be"
+    )
 
 
 async def _sub_sessions(database: Database) -> Fact:

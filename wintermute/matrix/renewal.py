@@ -86,6 +86,8 @@ class Renewal:
 
     def session(self, curve25519: str) -> Any | None:
         """The Olm session to seal something with for a device; None when a new one is wanted."""
+        if self._is_wanted:
+            return None
         sessions = self._nio.olm.session_store[curve25519]
         return next((each for each in sessions if each.id not in self._stale), None)
 
