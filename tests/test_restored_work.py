@@ -15,10 +15,11 @@ from tests.world.model import Hang, ModelServer, Seen, Step
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
+from wintermute.conversation import words
 from wintermute.mailbox.elsewhere import OpenRow
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks
-from wintermute.matrix.restored import Tags, answered, quoted, said_in
+from wintermute.matrix.restored import PASSED, Tags, answered, quoted, said_in
 from wintermute.schedule.words import REMINDER
 from wintermute.tasks.asked import Asked
 
@@ -141,9 +142,9 @@ async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
 
 @pytest.mark.slow
 async def test_a_room_that_moved_is_told_once_of_the_lost_time(
-    person: NewPerson, bot: NewBot, room: NewRoom
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
-    """F-009, F-013: the notices of both rooms would be said in the new one."""
+    """F-009, F-013: the notices of both rooms would be said in the new one; what is named is true."""
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
@@ -154,6 +155,11 @@ async def test_a_room_that_moved_is_told_once_of_the_lost_time(
     assert await daemon.stop() == 0
     copy = copied(daemon)
     await daemon.start()
+    model.script(Hang())
+    await ann.send(new, "endless")
+    await model.request_arrived(3)
+    await ann.send(new, "/stop")
+    await ann.wait_for(new, lambda m: m.body == words.STOPPED)
     await talk(ann, new, "since")
     assert await daemon.stop() == 0
     put_back(daemon, copy)
@@ -162,7 +168,9 @@ async def test_a_room_that_moved_is_told_once_of_the_lost_time(
     await daemon.said_all()
     told = [m.body for each in (chat, new) for m in ann.messages(each) if RESTORED in m.body]
     assert len(told) == 1
-    assert "since" in told[0]
+    answered_part, passed_part = told[0].split(PASSED)
+    assert ("since" in answered_part, "endless" in answered_part) == (True, False)
+    assert ("since" in passed_part, "endless" in passed_part) == (False, True)
 
 
 def refuse_messages(request: Request) -> Action:

@@ -41,6 +41,10 @@ RESTORED = (
     " for in that time must be said again."
 )
 QUOTED = "These I had answered:"
+PASSED = (
+    "These I had passed over, as they were stopped or I could not read them; say them again if they "
+    "still count:"
+)
 UNREADABLE = "{count} of that time, which I had answered, I cannot decrypt any more."
 NEW_SESSION = (
     "Should I say that I cannot decrypt what you write from now on, let your app begin a new session"
@@ -169,7 +173,8 @@ class Restored:
         )
         await self._answered(tx, rows)
         if copy is not None and copy.since is not None:
-            await self._tell(tx, copy, copy.since, rows)
+            passed = {row.event_id for row in rows if not tags.has_answer(row.event_id)}
+            await self._tell(tx, copy, copy.since, rows, passed)
         await self._copies.settle(tx)
 
     async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
@@ -260,7 +265,12 @@ class Restored:
             await self._stores.casts.end(tx, cast_id, "truncated", "restored", "")
 
     async def _tell(
-        self, tx: Transaction, copy: Copy, since: datetime, rows: Sequence[OpenRow]
+        self,
+        tx: Transaction,
+        copy: Copy,
+        since: datetime,
+        rows: Sequence[OpenRow],
+        passed: Collection[str],
     ) -> None:
         """Tell each room from when to when, and what must be said again; status the rest."""
         zone = self._stores.tasks.zone
@@ -275,10 +285,15 @@ class Restored:
             view = self._client.room(room_id)
             if not self._policy.allowed.isdisjoint(view.members):
                 there = [row for row in rows if home(row.room_id) == room_id]
-                await self._tell_room(tx, view, time, there)
+                await self._tell_room(tx, view, time, there, passed)
 
     async def _tell_room(
-        self, tx: Transaction, view: RoomView, time: str, rows: Sequence[OpenRow]
+        self,
+        tx: Transaction,
+        view: RoomView,
+        time: str,
+        rows: Sequence[OpenRow],
+        passed: Collection[str],
     ) -> None:
         account, conversations = self._client.account, self._stores.conversations
         direct = is_direct(view, account, self._policy)
@@ -290,29 +305,45 @@ class Restored:
             tx,
             await room_conversation(tx, conversations, view, account, self._policy),
             view.room_id,
-            notice(time, asked, self._stores.tasks.zone, encrypted=encrypted),
+            notice(time, asked, passed, self._stores.tasks.zone, encrypted=encrypted),
             kind="notice",
             meant_for=f"{PERSON}{person}" if direct else ANYBODY,
         )
 
 
-def notice(time: str, asked: Sequence[OpenRow], zone: ZoneInfo, *, encrypted: bool) -> str:
-    """What a room is told: the time that is lost, and what had been asked of us in it."""
+def notice(
+    time: str,
+    asked: Sequence[OpenRow],
+    passed: Collection[str],
+    zone: ZoneInfo,
+    *,
+    encrypted: bool,
+) -> str:
+    """What a room is told: the time that is lost, and what had been asked of us in it.
+
+    `passed`: the events among them that got no answer.
+    """
     readable = [row for row in asked if not row.is_locked and row.body]
-    lines = [
-        f"- {row.sent_at.astimezone(zone):%Y-%m-%d %H:%M} {row.sender_name}: {quoted(row.body)}"
-        for row in readable[-MOST_QUOTED:]
-    ]
-    if len(readable) > MOST_QUOTED:
-        lines.insert(0, f"- (and {len(readable) - MOST_QUOTED} before these)")
     locked = sum(row.is_locked for row in asked)
     blocks = [
         RESTORED.format(time=time),
-        "\n".join([QUOTED, "", *lines]) if lines else "",
+        _listed(QUOTED, [row for row in readable if row.event_id not in passed], zone),
+        _listed(PASSED, [row for row in readable if row.event_id in passed], zone),
         UNREADABLE.format(count=counted(locked, "message")) if locked else "",
         NEW_SESSION if encrypted else "",
     ]
     return "\n\n".join(filter(None, blocks))
+
+
+def _listed(title: str, rows: Sequence[OpenRow], zone: ZoneInfo) -> str:
+    """The newest of these rows, under a title; "" where there are none."""
+    lines = [
+        f"- {row.sent_at.astimezone(zone):%Y-%m-%d %H:%M} {row.sender_name}: {quoted(row.body)}"
+        for row in rows[-MOST_QUOTED:]
+    ]
+    if len(rows) > MOST_QUOTED:
+        lines.insert(0, f"- (and {len(rows) - MOST_QUOTED} before these)")
+    return "\n".join([title, "", *lines]) if lines else ""
 
 
 def quoted(body: str) -> str:
