@@ -138,6 +138,8 @@ async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     await proxy.down()
     await daemon.start(ready=False)
     await daemon.logged("login waits")
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM health WHERE state = 'fail'")))
+    assert "fail  homeserver" in (await daemon.command("status"))[1]
     await proxy.up()
     await daemon.logged(" ready ")
 

@@ -218,6 +218,22 @@ async def test_a_reminder_finds_another_chat_with_its_person_alone(
     assert [len(said(ann, chat, daemon)) for chat in (left, shared)] == [1, 1]
 
 
+async def test_a_reminder_from_an_encrypted_chat_passes_by_one_that_is_not(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """T-013, F-002, X-015: its person left, and has spoken in neither of the others."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    left = await room(ann, daemon, encrypted=True)
+    plain, other = await room(ann, daemon), await room(ann, daemon, encrypted=True)
+    model.keyed(planning(3))
+    await ann.send(left, "plan oolong")
+    await heard(ann, left, daemon, "it gave: ")
+    await ann.leave(left)
+    await heard(ann, other, daemon, f"{REMINDER}oolong")
+    assert not said(ann, plain, daemon)
+
+
 async def test_a_run_posts_its_result_where_it_was_asked_for(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -52,7 +52,7 @@ class SilentSpeaker:
     def fits(self, room_id: str, scope: str) -> bool:
         return room_id not in self.unfit | self.elsewhere
 
-    def room_for(self, scope: str) -> str | None:
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         return self.rooms.get(scope)
 
     def attend(self, room_id: str, event_id: str) -> None:

@@ -15,8 +15,11 @@ class Speaker(Protocol):
         """Whether what is meant for this scope may be said in this room now, by who is in there."""
         ...
 
-    def room_for(self, scope: str) -> str | None:
-        """A room in which something of a scope may be said, when no conversation is known."""
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
+        """A room in which something of a scope may be said, when no conversation is known.
+
+        `encrypted`: only such a one will do.
+        """
         ...
 
     def attend(self, room_id: str, event_id: str) -> None:

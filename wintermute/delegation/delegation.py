@@ -9,7 +9,6 @@ Each step is a transaction that looks at the tables, so that a kill between two 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
 from wintermute.clock import LONGEST_NAP, Clock, until_rung
@@ -322,9 +321,7 @@ class Delegation:
         self._at_work -= 1
         self._bell.set()
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await rung.wait()
+            await until_rung(rung, self._clock, seconds)
         finally:
             self._at_work += 1
 

@@ -42,9 +42,9 @@ class MatrixSpeaker:
         view = self._client.room(room_id)
         return room_id != TERMINAL and may_read(view, scope, self._client.account, self._policy)
 
-    def room_for(self, scope: str) -> str | None:
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         """A room in which nobody has spoken yet may do (T-013)."""
-        return self._client.room_for(scope, self._policy)
+        return self._client.room_for(scope, self._policy, encrypted)
 
     def attend(self, room_id: str, event_id: str) -> None:
         """Mark the event as read and write on its room."""

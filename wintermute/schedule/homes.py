@@ -69,8 +69,8 @@ class Homes:
 
     async def _opened(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
         """A conversation that begins with this: its person has not spoken there yet."""
-        room_id = self._speaker.room_for(scope)
-        if room_id is None or room_id in self._gone or (secret and room_id not in self._encrypted):
+        room_id = self._speaker.room_for(scope, encrypted=secret)
+        if room_id is None or room_id in self._gone:
             return None
         if not scope.startswith(PERSON) and (
             held := await self._conversations.of_room(tx, room_id)

@@ -56,7 +56,7 @@ class TerminalSpeaker:
         """Only the owner sits here."""
         return self.serves(room_id)
 
-    def room_for(self, scope: str) -> str | None:
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         """The terminal has its conversation from the first word on."""
         return None
 
