@@ -98,6 +98,10 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     model.keyed(handing_out(release))
     await ask(ann, chat, daemon, "hand out 4711")
     await model.request_arrived(3)
+    sent = await ann.send(chat, "hallo")
+    await ann.wait_for(chat, lambda message: message.body == "echo: hallo")
+    await ann.edit(chat, sent, "hello")  # a branch of its own, from behind what was handed out
+    await ann.wait_for(chat, lambda message: message.body == "echo: hello")
     await slip_in(eve, ann, chat)
     await until(lambda: scope(daemon, chat) == f"room:{chat}")
     release.set()

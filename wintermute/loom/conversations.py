@@ -205,11 +205,14 @@ class Conversations:
         return await self.scope_of(row["branch_id"])
 
     async def is_over(self, tx: Transaction, turn_id: str) -> bool:
-        """Whether somebody began anew after a turn, other than by coming or going."""
+        """Whether those who could read a turn began anew after it, or an edit has cut it out."""
         row = await tx.row(
             "SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id JOIN branches b ON b.id = c.branch_id"
             " JOIN branches n ON n.conversation_id = b.conversation_id AND n.seq > b.seq"
-            " WHERE t.id = ? AND n.reason <> 'scope' LIMIT 1",
+            "  AND n.scope = b.scope"
+            " LEFT JOIN turns f ON f.id = n.forked_from"
+            " WHERE t.id = ? AND (n.reason IN ('new', 'fork') OR n.reason = 'edit'"
+            "  AND coalesce(f.seq, 0) < t.seq) LIMIT 1",
             (turn_id,),
         )
         return row is not None
