@@ -26,7 +26,6 @@ from wintermute.errors import ConfigurationError, HomeserverUnavailable
 from wintermute.matrix.client import open_client
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.devices import MOST_DEVICES, usable_devices, usable_one_time_keys
-from wintermute.matrix.epochs import KeyNotes
 from wintermute.matrix.guard import install
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import _probe_store
@@ -134,7 +133,6 @@ async def machine(folder: Path, url: str = "http://127.0.0.1:1") -> AsyncIterato
     config = AsyncClientConfig(pickle_key=SESSION.pickle_key, store_sync_tokens=False)
     nio = AsyncClient(url, BOT, SESSION.device_id, str(folder), config)
     nio.restore_login(BOT, SESSION.device_id, "token")
-    KeyNotes(nio.store.database).create()
     try:
         yield nio
     finally:

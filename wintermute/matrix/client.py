@@ -43,7 +43,7 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.mailbox.moves import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
-from wintermute.matrix.epochs import EPOCH, Epochs, KeyNotes, newest_in
+from wintermute.matrix.epochs import EPOCH, Epochs, newest_in
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
@@ -571,7 +571,6 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
     if problem is None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)
-            KeyNotes(nio.store.database).create()
             inherit(nio, session)
             nio.store.database.close()  # of this thread; others have connections of their own
         except (PeeweeException, ValueError) as error:

@@ -59,9 +59,7 @@ class KeyNotes:
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
-
-    def create(self) -> None:
-        """Make the table, once for each store that is opened."""
+        # Each time, which writes nothing where it is: the file may be another by now.
         self._execute(
             "CREATE TABLE IF NOT EXISTS wintermute_notes (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
             " kind TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (kind, value))"
