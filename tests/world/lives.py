@@ -74,6 +74,10 @@ class Chat:
         """Who is joined, invited and so on."""
         return [p for user, p in self.people.items() if self.readers.members.get(user) == how]
 
+    def writers(self) -> list[MatrixUser]:
+        """Who may say something: in a room that is over its host alone."""
+        return [p for p in self.where("join") if not self.over or p is self.host]
+
 
 def faults_of(name: str) -> Callable[[Request], Action]:
     """Trouble on the way to the homeserver."""
@@ -245,7 +249,7 @@ class Life:
         return self._chance.choice(people) if people else None
 
     async def _write(self, chat: Chat) -> str:
-        who = self._one(chat.where("join"))
+        who = self._one(chat.writers())
         if who is None or not await _is_ready(who, chat):
             return ""
         if who.begun_by(self._daemon.user_id) > self._begun[who.user_id]:
@@ -259,7 +263,7 @@ class Life:
         return f"{who.user_id} {word}"
 
     async def _listed(self, chat: Chat) -> str:
-        who = self._one(chat.where("join"))
+        who = self._one(chat.writers())
         if who is None or not await _is_ready(who, chat):
             return ""
         await who.send(chat.id, "/memory")
