@@ -25,11 +25,16 @@ def poisoned(seen: Seen) -> Step | None:
     return Fail(500) if POISON in seen.last_user else None
 
 
-async def minutes_pass(clock: HeldClock, minutes: int) -> None:
-    """In steps, for whoever sleeps does so anew."""
-    for _ in range(minutes * 12):
+async def seconds_pass(house: House, clock: HeldClock, seconds: int) -> None:
+    """A few at a time, and each only when what the last ones brought is done."""
+
+    async def nothing_under_way() -> bool:
+        return not await house.rows("SELECT 1 FROM inbox WHERE state = 'casting'")
+
+    for _ in range(0, seconds, 5):
         await clock.move(5)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
+        await house.until(nothing_under_way)
 
 
 async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
@@ -56,10 +61,10 @@ async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) ->
         await house.incoming("hello")
         await house.incoming("and here", room="!other")
         await clock.asleep()
-        await minutes_pass(clock, 3)
+        await seconds_pass(house, clock, 180)
         assert len(await house.said(1)) == len(await house.said(1, "!other")) == 1
         async with ModelServer(port=port):
-            await minutes_pass(clock, 2)
+            await seconds_pass(house, clock, 120)
             assert (await house.said(3))[1:] == [BACK, "echo: hello"]
             assert (await house.said(3, "!other"))[1:] == [BACK, "echo: and here"]
 
@@ -78,7 +83,7 @@ async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path)
             await clock.move(20)
             await house.incoming("and here", room="!other")
             await house.said(1, "!other")
-            await minutes_pass(clock, 1)
+            await seconds_pass(house, clock, 60)
             assert (await house.said(2))[1:] == ["echo: hello"]
             assert await house.spoken("!other") == ["echo: and here"]
 
@@ -95,11 +100,10 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
         await clock.asleep()
         began = clock.monotonic()
         while not (said := await house.spoken()):
-            await clock.move(1)
-            await asyncio.sleep(0.02)
+            await seconds_pass(house, clock, 5)
         assert clock.monotonic() - began <= 60
         assert "though the model answers others" in said[0]
-        await minutes_pass(clock, 3)
+        await seconds_pass(house, clock, 180)
         _, given_up, behind = await house.said(3)
         casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
     assert "I could not answer this" in given_up
@@ -169,7 +173,7 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
         said = await house.said(2)
         assert any("I will remind" in text for text in said)
         assert any("`/new` has its turn once" in text for text in said)
-        await minutes_pass(clock, 2)
+        await seconds_pass(house, clock, 120)
         assert (await house.said(4))[2:] == [
             "echo: go",
             "A fresh start: I no longer look at what was said before.",
