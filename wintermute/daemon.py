@@ -55,6 +55,7 @@ from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import logged_in, successor
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.past import Past
 from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
@@ -307,7 +308,8 @@ async def _built(
     policy = _policy(config)
     copies = Copies(client, stores.database, clock, outside.new_id)
     sender = Sender(client, stores, copies, clock, policy)
-    speaker = MatrixSpeaker(client, sender, policy)
+    past = Past(client, stores, config.matrix, clock)
+    speaker = MatrixSpeaker(client, sender, policy, past)
     verifications = Verifications(client, stores, policy, clock)
     answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
     door = open_door(

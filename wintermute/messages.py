@@ -22,7 +22,7 @@ class Incoming:
     """Something that reached a door and concerns one room.
 
     `context` is what was said in a group without addressing the bot: shown, never answered.
-    `edits` is the event whose text this one replaces.
+    `edits` is the event whose text this one replaces, `replies_to` the one it answers.
     """
 
     event_id: str
@@ -37,6 +37,20 @@ class Incoming:
     by_bot: bool = False
     raw: Json = field(default_factory=dict)
     edits: str | None = None
+    replies_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """An earlier message that another one replies to. Without a `body` it was deleted.
+
+    `sender`: "" for what we said ourselves. `sent_at`: None if it is from our own record.
+    """
+
+    sender: str
+    sender_name: str
+    body: str
+    sent_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

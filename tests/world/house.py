@@ -139,6 +139,7 @@ class House:
         scope: str | None = None,
         direct: bool | None = None,
         event_id: str | None = None,
+        replies_to: str | None = None,
     ) -> str:
         """Store a message as a door does and wake its room; the event's id."""
         incoming = Incoming(
@@ -151,6 +152,7 @@ class House:
             body=text,
             sent_at=self.clock.now(),
             direct=scope is None if direct is None else direct,
+            replies_to=replies_to,
         )
         state: State = "ignored" if kind == "context" else "waiting"
         async with self.database.transaction() as tx:

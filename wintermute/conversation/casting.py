@@ -11,6 +11,7 @@ from wintermute.conversation.cast import JOINED, Loop, Outcome
 from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.forking import Forking
 from wintermute.conversation.intent import age, intent, written
+from wintermute.conversation.replies import Replies
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Shown, Speaker
 from wintermute.conversation.stop import Stop
@@ -24,7 +25,7 @@ from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER, Outbox
-from wintermute.messages import PERSON
+from wintermute.messages import PERSON, Quote
 from wintermute.prompt.events import event, text_of
 from wintermute.prompt.limits import Component
 from wintermute.prompt.oversize import Oversize
@@ -83,6 +84,7 @@ class Casting:
         self._forking = forking
         self._oversize = oversize
         self._due_events = due_events
+        self._replies = Replies(database, inbox, outbox, conversations, speaker)
         self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(AT_ONCE)
         )
@@ -92,7 +94,7 @@ class Casting:
         self._speaker.attend(row.room_id, row.event_id)
         try:
             async with self._turnstiles[row.sender]:
-                cast = await self._opened(row)
+                cast = await self._opened(row, await self._replies.fetched(row))
                 if cast is None:
                     return
                 scope = await self._conversations.scope_of(cast.branch_id)
@@ -148,7 +150,7 @@ class Casting:
         """Whose memory the room of a row has now."""
         return (await self._conversations.get(row.conversation_id)).scope
 
-    async def _opened(self, row: Waiting) -> Cast | None:
+    async def _opened(self, row: Waiting, fetched: Quote | None) -> Cast | None:
         """The cast for a row: a new one, or one that a crash interrupted.
 
         None: it was stopped, is about another branch, or a seed goes first and the row comes again.
@@ -173,17 +175,18 @@ class Casting:
                 return None
             branch, effects = await self._forking.at(tx, row, branch)
             lines = await self._said_before(tx, row)
+            replied = await self._replies.shown(tx, row, scope, fetched)
             return await self._casts.start(
                 tx,
                 branch,
                 row.event_id,
-                effects + await self._told_before(tx, row) + self._intent(row, lines),
+                effects + await self._told_before(tx, row) + self._intent(row, lines, replied),
                 row.origin,
                 self._wards.record(),
             )
 
-    def _intent(self, row: Waiting, said: Sequence[Waiting]) -> str:
-        return intent(row, said, age(row, self._clock.now(), self._due_events.zone))
+    def _intent(self, row: Waiting, said: Sequence[Waiting], replied: str) -> str:
+        return intent(row, said, age(row, self._clock.now(), self._due_events.zone), replied)
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
         """Whether an event of ours is about what the room has in view (L-062, L-074)."""

@@ -1,4 +1,7 @@
-"""What a reaction or an edit does, by what we know of the event it is about (X-026, L-054)."""
+"""What a reaction, an edit or a reply is to us, by what we know of the event it is about.
+
+X-026, L-054, F-025.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -7,14 +10,15 @@ from wintermute.loom.edits import Edits
 from wintermute.loom.rewards import Reward, Rewards
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.mailbox.outbox import Outbox, Spoken
-from wintermute.matrix.relations import Reaction
-from wintermute.messages import Incoming
+from wintermute.matrix.inbox import replied_to
+from wintermute.matrix.relations import Reaction, edited_by
+from wintermute.messages import Incoming, Json
 from wintermute.tasks.occurrences import Occurrences
 
 
 @dataclass(frozen=True, slots=True)
 class FollowUps:
-    """Judges reactions and edits within the transaction that stores what a sync brought."""
+    """Judges reactions, edits and replies within the transaction that stores what a sync brought."""
 
     inbox: Inbox
     outbox: Outbox
@@ -45,16 +49,27 @@ class FollowUps:
         if ours.cast_id is not None:
             await self.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
 
+    async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
+        """Whether an event replies to something that we said, or edits a message that does."""
+        target, edited = replied_to(event), edited_by(event)
+        if edited is not None:
+            found = await self.inbox.find(tx, edited)
+            target = found.replies_to if found else None
+        return target is not None and await self.outbox.spoken(tx, room_id, target) is not None
+
     async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
         """What an edit changes, when it is for us and its sender's own to change.
 
-        It may still be locked, and whose it is be known only later.
+        It may still be locked, and whose it is be known only later. A line of a group is for us
+        with the edit that addresses us (F-025).
         """
         found = await self.inbox.find(tx, edit.edits or "")
         if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
             return None
         if found.state in ("locked", "untrusted"):
             return found
+        if found.kind == "context":
+            return found if edit.kind == "message" else None
         ours = found.state != "ignored" and found.edits is None
         return found if ours and found.kind in ("message", "command") else None
 
@@ -63,15 +78,19 @@ class FollowUps:
     ) -> bool:
         """Whether an edit is answered: of the newest message (no command is), and a message itself.
 
+        A line that did not address us has no answer that could be out of date: any may be.
         `seq` is its place if it has been waiting for its key; a later edit may be there by now.
         """
         conversation = original.conversation_id
         newest = await self.inbox.newest_message(tx, conversation)
-        return (
-            edit.kind == "message"
-            and newest is not None
+        is_newest = (
+            newest is not None
             and edit.edits in (newest.event_id, newest.edits)
             and (seq is None or seq > newest.seq)
+        )
+        return (
+            edit.kind == "message"
+            and (is_newest or original.kind == "context")
             and original.received_at >= await self.edits.since(tx, conversation)
             and not await self.inbox.new_waits(tx, conversation, original.seq)
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from wintermute.mailbox.outbox import TERMINAL
+from wintermute.messages import Quote
 from wintermute.text import display_name, harmless
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -90,6 +91,10 @@ class TerminalSpeaker:
     def speak(self, room_id: str) -> None:
         """Something is in the outbox."""
         self.stirred.set()
+
+    async def quote(self, room_id: str, event_id: str) -> Quote | None:
+        """Nothing: here nobody replies to one message among many."""
+        return None
 
     def say(self, text: str) -> None:
         """Write an answer, or what of it was not written while it was made."""
