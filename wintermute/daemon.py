@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_rung
@@ -36,9 +36,11 @@ from wintermute.errors import (
     DeviceSpent,
     HomeserverUnavailable,
     KeyStoreBlocked,
+    PromptUnreadable,
     StorageBlocked,
     WintermuteError,
 )
+from wintermute.health.edited import EditedFiles
 from wintermute.health.marks import ClockMarks
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
@@ -59,9 +61,11 @@ from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
+from wintermute.prompt.edited import FOLDER, EditedLook
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.oversize import Oversize
 from wintermute.prompt.texts import Texts, read_texts
+from wintermute.schedule.edited import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.schedule.runs import Means, Runs
@@ -100,6 +104,7 @@ class Answering:
     rooms: Rooms
     delegation: Delegation
     promises: Promises
+    edited: EditedNotices
     toolbox: Toolbox
     speaker: Speaker
 
@@ -109,6 +114,12 @@ class Answering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rooms.run())
             group.create_task(self.delegation.run(self.toolbox, wake, serves))
+
+    async def keep(self) -> None:
+        """Do what nobody asks for at this moment, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.promises.run())
+            group.create_task(self.edited.run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,7 @@ class Wintermute:
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
         await self.door.sync.ready.wait()
-        await self.answering.promises.run()
+        await self.answering.keep()
 
 
 async def run_daemon(
@@ -161,7 +172,7 @@ async def run_daemon(
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
     outside = outside or Outside()
-    orders = Orders(config, reread, read_texts, outside.supervisor)
+    orders = Orders(config, reread, _usable, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, orders.stop)
@@ -178,6 +189,11 @@ async def run_daemon(
                 problem = orders.judged(problem)
     if problem is not None:
         raise problem
+
+
+def _usable(config: Config) -> None:
+    with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
+        read_texts(config)
 
 
 async def _writable(config: Config, orders: Orders, outside: Outside) -> None:
@@ -210,9 +226,9 @@ async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception
     problems: list[Exception] = []
     waits = Attempts(outside.clock, outside.supervisor.pulse)
     try:
-        texts = read_texts(config)  # what is wrong with a file is told first
         patience = Patience(waits, orders.leaving)
         async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
+            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
             health = Health(database, outside.clock)
             session = await _session(config, health, outside, orders.leaving)
             if session is not None:
@@ -338,8 +354,8 @@ async def open_chat(
     """
     outside = outside or Outside()
     with hold(config.data_dir):
-        texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
+            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
             clock = CheckedClock(outside.clock, await ClockMarks(database).last())
             outside, ids = replace(outside, clock=clock), outside.new_id
             redact = Redaction(secret_values(config))
@@ -351,7 +367,7 @@ async def open_chat(
             try:
                 async with asyncio.TaskGroup() as group:
                     parts = [chat.run(), answering.run()]
-                    parts += [answering.promises.run()] if attended else []
+                    parts += [answering.keep()] if attended else []
                     work = [group.create_task(part) for part in parts]
                     yield chat
                     for part in work:
@@ -412,7 +428,7 @@ def _answering(
         clock,
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, delegation),
-        _oversize(config, clock, stores, gather),
+        _oversize(config, clock, stores, gather, texts.kept),
         DueEvents(stores.occurrences, stores.tasks.zone),
     )
     zone, ceilings = config.timezone, config.llm.budget
@@ -428,7 +444,8 @@ def _answering(
         stores.health,
         clock,
     )
-    return Answering(rooms, delegation, promises, tools, speaker)
+    edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
+    return Answering(rooms, delegation, promises, edited, tools, speaker)
 
 
 def _means(config: Config) -> Means:
@@ -512,9 +529,11 @@ def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbo
     )
 
 
-def _oversize(config: Config, clock: Clock, stores: Stores, gather: Gather) -> Oversize:
+def _oversize(
+    config: Config, clock: Clock, stores: Stores, gather: Gather, kept: Mapping[str, str]
+) -> Oversize:
     limits = config.context.component_size_limits
-    return Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock)
+    return Oversize(gather, limits, stores.prompts, stores.places, clock, kept)
 
 
 def _policy(config: Config) -> Policy:
