@@ -13,6 +13,7 @@ from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open
 from tests.world.memory import Memory, memory_in
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.changes.records import Reason
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.health.edited import EditedFiles
@@ -228,6 +229,34 @@ async def test_the_owner_is_told_as_soon_as_there_is_a_chat_with_nobody_else(
     assert await watched.look(3) == []
     watched.house.speaker.unfit.clear()
     assert len(await watched.look(3)) == 1
+
+
+async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_it(
+    watched: Watched,
+) -> None:
+    """F-032: with what removes it."""
+    house, file = watched.house, watched.folder / "MEMORIES.txt"
+    await house.incoming("hello")
+    await house.said(1)
+    ids = []
+    for text in ("likes tea", "has a dog", "owns a boat"):
+        async with house.database.transaction() as tx:
+            why = Reason("tool", MINE)
+            fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=MINE)
+        ids.append(fact.id)
+        await house.stores.memories.text(MINE)
+    for _ in range(2):
+        file.write_text("likes tea\n")
+        await house.stores.memories.text(MINE)
+        await watched.look(3)
+    notices = [text for text in await house.spoken() if "I kept it" in text]
+    assert len(notices) == 1
+    assert f": `{ids[1]}`, `{ids[2]}`. What shall go" in notices[0]
+    assert notices[0].startswith("data/MEMORIES.txt was saved without what I learnt")
+    assert "`wintermute memory forget ID`" in notices[0]
+    assert await house.rows("SELECT meant_for FROM outbox WHERE kind = 'notice'") == [
+        {"meant_for": MINE}
+    ]
 
 
 async def test_a_status_in_the_chat_names_the_files(watched: Watched) -> None:

@@ -25,6 +25,7 @@ from wintermute.memory.core import Core
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat import FlatFile
 from wintermute.memory.places import Places
+from wintermute.memory.versions import Versions
 from wintermute.skills.store import Skills
 from wintermute.tasks.occurrences import Occurrences
 from wintermute.tasks.runs import TaskRuns
@@ -64,6 +65,7 @@ class Stores:
         self.edited = EditedFiles(database)
         self.core = Core(self.places, self.edited)
         self.facts = Facts(database, self.changes, clock, new_id)
+        self.versions = Versions(database)
         self.memories = FlatFile(database, self.facts, self.places, self.changes)
         self.tasks = Tasks(database, self.changes, clock, new_id, owner, timezone)
         self.occurrences = Occurrences(database, clock, self.tasks.zone)
