@@ -70,7 +70,7 @@ from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.schedule.runs import Means, Runs
 from wintermute.terminal.chat import Chat
-from wintermute.terminal.screen import Screen, TerminalSpeaker
+from wintermute.terminal.screen import Page, Screen, TerminalSpeaker
 from wintermute.tools.delegate import delegating
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
@@ -344,11 +344,17 @@ async def _built(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config, screen: Screen, outside: Outside | None = None, *, attended: bool = True
+    config: Config,
+    screen: Screen,
+    outside: Outside | None = None,
+    *,
+    attended: bool = True,
+    page: Page | None = None,
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
     `attended`: somebody sits there; else what is due waits, or it would be said to a pipe.
+    `page`: what draws answers there; else they are text.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -361,12 +367,12 @@ async def open_chat(
             redact = Redaction(secret_values(config))
             stores = _stores(config, database, outside, redact)
             models = _models(config, database, redact, outside)
-            speaker = TerminalSpeaker(screen)
+            speaker = TerminalSpeaker(screen, page)
             answering = _answering(config, clock, stores, models, speaker, texts, redact)
             chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
-                    parts = [chat.run(), answering.run()]
+                    parts = [chat.run(), answering.run(), speaker.count(clock)]
                     parts += [answering.keep()] if attended else []
                     work = [group.create_task(part) for part in parts]
                     yield chat
