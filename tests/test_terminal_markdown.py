@@ -12,12 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.world.clock import HeldClock
-from wintermute.terminal.markdown import MOST, MarkdownPage, Renderer, blocks, changed
+from wintermute.terminal.markdown import MOST, MarkdownPage, changed
 from wintermute.terminal.screen import TerminalSpeaker
 from wintermute.text import harmless
 
 STEERS = re.compile(r"\x1b\[(\d*)([ACJm;\d]*?)([ACJm])")
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
 ROOM = "terminal"
 
 
@@ -82,13 +81,6 @@ class Glass:
 
 def page_on(glass: Glass) -> MarkdownPage:
     return MarkdownPage(glass, lambda: glass.watched, lambda: glass.size)
-
-
-def drawn(text: str, columns: int = 80) -> str:
-    """As a whole, without colours."""
-    renderer = Renderer(lambda: os.terminal_size((columns, 24)))
-    lines = [line for block in blocks(text.rstrip()) for line in renderer.lines(block)]
-    return COLOUR.sub("", "\n".join(line.rstrip() for line in lines))
 
 
 @pytest.mark.parametrize(

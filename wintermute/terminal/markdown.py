@@ -111,6 +111,10 @@ class Renderer:
         follows = text[len(text.rstrip()) :].count("\n") > 1
         return [*drawn, ""] if follows else drawn
 
+    def whole(self, text: str) -> str:
+        """A text that is all there, as it is drawn."""
+        return "\n".join(line for block in blocks(text.rstrip()) for line in self.lines(block))
+
     def _cut(self, text: str) -> list[str]:
         width = max(NARROWEST, self._size().columns - 1) // (1 if text.isascii() else 2)
         lines = text.rstrip().expandtabs(4).splitlines()
