@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_rung
@@ -37,9 +37,11 @@ from wintermute.errors import (
     DeviceSpent,
     HomeserverUnavailable,
     KeyStoreBlocked,
+    PromptUnreadable,
     StorageBlocked,
     WintermuteError,
 )
+from wintermute.health.edited import EditedFiles
 from wintermute.health.marks import ClockMarks
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
@@ -61,14 +63,16 @@ from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
+from wintermute.prompt.edited import FOLDER, EditedLook
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.oversize import Oversize
 from wintermute.prompt.texts import Texts, read_texts
+from wintermute.schedule.edited import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.schedule.runs import Means, Runs
 from wintermute.terminal.chat import Chat
-from wintermute.terminal.screen import Screen, TerminalSpeaker
+from wintermute.terminal.screen import Page, Screen, TerminalSpeaker
 from wintermute.tools.delegate import delegating
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
@@ -102,6 +106,7 @@ class Answering:
     rooms: Rooms
     delegation: Delegation
     promises: Promises
+    edited: EditedNotices
     toolbox: Toolbox
     speaker: Speaker
 
@@ -111,6 +116,12 @@ class Answering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rooms.run())
             group.create_task(self.delegation.run(self.toolbox, wake, serves))
+
+    async def keep(self) -> None:
+        """Do what nobody asks for at this moment, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.promises.run())
+            group.create_task(self.edited.run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,7 @@ class Wintermute:
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
         await self.door.sync.ready.wait()
-        await self.answering.promises.run()
+        await self.answering.keep()
 
 
 async def run_daemon(
@@ -163,7 +174,7 @@ async def run_daemon(
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
     outside = outside or Outside()
-    orders = Orders(config, reread, read_texts, outside.supervisor)
+    orders = Orders(config, reread, _usable, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, orders.stop)
@@ -180,6 +191,11 @@ async def run_daemon(
                 problem = orders.judged(problem)
     if problem is not None:
         raise problem
+
+
+def _usable(config: Config) -> None:
+    with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
+        read_texts(config)
 
 
 async def _writable(config: Config, orders: Orders, outside: Outside) -> None:
@@ -212,9 +228,9 @@ async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception
     problems: list[Exception] = []
     waits = Attempts(outside.clock, outside.supervisor.pulse)
     try:
-        texts = read_texts(config)  # what is wrong with a file is told first
         patience = Patience(waits, orders.leaving)
         async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
+            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
             health = Health(database, outside.clock)
             session = await _session(config, health, outside, orders.leaving)
             if session is not None:
@@ -331,30 +347,36 @@ async def _built(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config, screen: Screen, outside: Outside | None = None, *, attended: bool = True
+    config: Config,
+    screen: Screen,
+    outside: Outside | None = None,
+    *,
+    attended: bool = True,
+    page: Page | None = None,
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
     `attended`: somebody sits there; else what is due waits, or it would be said to a pipe.
+    `page`: what draws answers there; else they are text.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     outside = outside or Outside()
     with hold(config.data_dir):
-        texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
+            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
             clock = CheckedClock(outside.clock, await ClockMarks(database).last())
             outside, ids = replace(outside, clock=clock), outside.new_id
             redact = Redaction(secret_values(config))
             stores = _stores(config, database, outside, redact)
             models = _models(config, database, redact, outside)
-            speaker = TerminalSpeaker(screen)
+            speaker = TerminalSpeaker(screen, page)
             answering = _answering(config, clock, stores, models, speaker, texts, redact)
             chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
-                    parts = [chat.run(), answering.run()]
-                    parts += [answering.promises.run()] if attended else []
+                    parts = [chat.run(), answering.run(), speaker.count(clock)]
+                    parts += [answering.keep()] if attended else []
                     work = [group.create_task(part) for part in parts]
                     yield chat
                     for part in work:
@@ -425,7 +447,7 @@ def _answering(
         clock,
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, delegation),
-        _oversize(config, clock, stores, gather),
+        _oversize(config, clock, stores, gather, texts.kept),
         DueEvents(stores.occurrences, stores.tasks.zone),
     )
     zone, ceilings = config.timezone, config.llm.budget
@@ -442,7 +464,8 @@ def _answering(
         stores.health,
         clock,
     )
-    return Answering(rooms, delegation, promises, tools, speaker)
+    edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
+    return Answering(rooms, delegation, promises, edited, tools, speaker)
 
 
 def _means(config: Config) -> Means:
@@ -526,9 +549,11 @@ def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbo
     )
 
 
-def _oversize(config: Config, clock: Clock, stores: Stores, gather: Gather) -> Oversize:
+def _oversize(
+    config: Config, clock: Clock, stores: Stores, gather: Gather, kept: Mapping[str, str]
+) -> Oversize:
     limits = config.context.component_size_limits
-    return Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock)
+    return Oversize(gather, limits, stores.prompts, stores.places, clock, kept)
 
 
 def _policy(config: Config) -> Policy:
