@@ -12,7 +12,7 @@ from tests.world.model import Fail, Garbage, ModelServer, Step
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Failed
-from wintermute.llm.wire import Answer
+from wintermute.llm.wire import Answer, Gathering
 from wintermute.messages import Json, Request
 
 SENT = (*LOCAL, *HOSTED)
@@ -50,6 +50,21 @@ async def test_what_a_server_sends_is_what_it_means(model: ModelServer, sent: Se
             with pytest.raises(Failed) as caught:
                 await endpoint.ask(HELLO)
             assert type(caught.value) is sent.failure, caught.value
+
+
+@pytest.mark.parametrize("sent", SENT, ids=lambda sent: sent.name)
+def test_where_its_bytes_are_cut_makes_no_difference(sent: Sent) -> None:
+    def outcome(*chunks: bytes) -> object:
+        gathering = Gathering()
+        try:
+            for chunk in chunks:
+                gathering.feed(chunk)
+            return gathering.answer(lambda prefix: prefix)
+        except Failed as failure:
+            return type(failure), str(failure)
+
+    in_bytes = (sent.data[at : at + 1] for at in range(len(sent.data)))
+    assert outcome(*in_bytes) == outcome(sent.data)
 
 
 def agrees(answer: Answer, sent: Sent) -> None:
