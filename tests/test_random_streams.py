@@ -98,8 +98,29 @@ def fenced(chance: random.Random) -> str:
 
 
 def thought(chance: random.Random) -> str:
-    """Reasoning before the answer, with or without its opening tag."""
-    return chance.choice(["<think>", "<think>\n", ""]) + some(chance, PROSE, 8) + "</think>"
+    """What is thought before the answer, in the manner of some template."""
+    words = some(chance, PROSE, 8)
+    analysis = f"<|channel|>analysis<|message|>{words}<|end|>"
+    return chance.choice(["", f"<think>\n{words}</think>", f"{words}</think>\n\n", analysis])
+
+
+def framed(chance: random.Random, text: str) -> str:
+    """The text in the frame of some template."""
+    ends = ("", "", "<|im_end|>", "<|eot_id|>", "<|im_end|>\n<|im_start|>user\nAnd now?")
+    final = f"<|start|>assistant<|channel|>final<|message|>{text}<|return|>"
+    return chance.choice([final, *(text + end for end in ends)])
+
+
+def tagged(chance: random.Random, name: str, given: Json) -> str:
+    """One call, as text."""
+    call, written = json.dumps({"name": name, "arguments": given}), json.dumps(given)
+    forms = (
+        f"<tool_call>\n{call}\n</tool_call>",
+        f"[TOOL_CALLS][{call}]",
+        f"[TOOL_CALLS]{name}[ARGS]{written}",
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{written}<|call|>",
+    )
+    return chance.choice(forms)
 
 
 def arguments(chance: random.Random) -> Json:
@@ -119,10 +140,9 @@ def orderly(chance: random.Random) -> tuple[Said, str]:
     text = prose(chance)
     for _ in range(chance.randint(0, 4)):
         text += chance.choice([prose, in_line, fenced])(chance)
-    before = thought(chance) if chance.random() < 0.4 else ""
     calls = called(chance)
     finish = "tool_calls" if calls else chance.choice(["stop", "length", "content_filter"])
-    return Said(before + text, calls, finish), text
+    return Said(thought(chance) + framed(chance, text), calls, finish), text
 
 
 def wild(chance: random.Random) -> Said:
@@ -267,6 +287,18 @@ def test_what_was_said_is_read_whatever_the_server_and_the_cuts(batch: int) -> N
 
 
 @BATCH
+def test_a_call_that_is_written_as_text_is_that_call(batch: int) -> None:
+    """F-020."""
+    for seed in seeds(batch):
+        chance = random.Random(seed)
+        name, given = chance.choice(list(OFFERED)), {"path": some(chance, (*PROSE, '"', "}"), 5)}
+        said = Said(thought(chance) + tagged(chance, name, given))
+        answer = read(in_chunks(chance, sent(chance, said)))
+        calls = [(call.name, json.loads(call.arguments), call.via) for call in answer.calls]
+        assert (answer.text, calls) == ("", [(name, given, "tag")]), seed
+
+
+@BATCH
 def test_where_bytes_are_cut_makes_no_difference(batch: int) -> None:
     for seed in seeds(batch):
         chance = random.Random(seed)
@@ -301,7 +333,7 @@ def test_what_was_shown_while_it_came_is_what_was_said(batch: int) -> None:
             answer = gathering.answer(str)
         except Failed:
             continue
-        assert seen(gathering, shown) == answer.text, seed
+        assert seen(gathering, shown).strip() == answer.text.strip(), seed
 
 
 def seen(gathering: Gathering, shown: str) -> str:
@@ -310,9 +342,9 @@ def seen(gathering: Gathering, shown: str) -> str:
     return gathering.fresh() or "" if piece is None else shown + piece
 
 
-def content_in(pieces: Iterable[str]) -> bytes:
+def content_in(pieces: Iterable[str], **frame: str) -> bytes:
     """A stream of these pieces of text."""
-    events = [{"choices": [{"delta": {"content": piece}}]} for piece in pieces]
+    events = [{**frame, "choices": [{"delta": {"content": piece}}]} for piece in pieces]
     lines = [f"data: {json.dumps(event)}\n\n" for event in events]
     end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
     return "".join([*lines, f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n"]).encode()
@@ -334,7 +366,7 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "a hundred thousand backticks": lambda: content_in(["`" * 100_000]),
     "a million characters of thought": lambda: content_in(["<think>" + "hm, " * (LARGE // 4)]),
     "one line of ten megabytes": lambda: b"data: " + b"x" * (10 * LARGE),
-    "ten megabytes of text": lambda: content_in(["to be or not to be, " * 25] * MANY),
+    "ten megabytes of words": lambda: content_in(["to be "] * 2 * MANY, id="x" * 190),
     "ten megabytes of comments": lambda: b": keep-alive\n\n" * (10 * LARGE // 14),
     "thought that ends": lambda: content_in(["<think>", *["hm, " * 10] * MANY, "</think>", "so"]),
     "thought that never ends": lambda: content_in(["<think>", *["hm, " * 10] * MANY]),
