@@ -1,4 +1,4 @@
-"""What hosted services send: as `tests.servers`, of which this is the second half."""
+"""What hosted services send: as `tests.servers`, its second part."""
 
 from functools import partial
 
@@ -261,6 +261,20 @@ OPENAI = (
         ),
         "AbanteAI/archive-old-cli-mentat issue 429, microsoft/autogen issue 6465",
         text="Fine.",
+    ),
+    Sent(
+        "azure",
+        "a question that the filter does not let through",
+        error(
+            "The response was filtered due to the prompt",
+            param="prompt",
+            code="content_filter",
+            status=400,
+            innererror={"code": "ResponsibleAIPolicyViolation"},
+        ),
+        "compl-ai/compl-ai issue 20",
+        status=400,
+        failure=Refused,
     ),
     Sent(
         "azure",
@@ -598,6 +612,13 @@ OTHERS = (
         "a gateway",
         "neither a finish nor [DONE], in the middle of a call",
         (openai(tools(function("read_file", '{"path": "no', index=0, id="call_a"))),),
+        "anomalyco/opencode issue 39968",
+        failure=Outage,
+    ),
+    Sent(
+        "a gateway",
+        "neither a finish nor [DONE], after the head of a call",
+        (openai(tools(function("read_file", "", index=0, id="call_a"))),),
         "anomalyco/opencode issue 39968",
         failure=Outage,
     ),

@@ -469,65 +469,6 @@ VLLM = (
     ),
     Sent(
         "vllm",
-        "qwen3-coder's own form of a call, without its parser",
-        (
-            vllm({"content": "<tool_call>\n<function=read_file>\n<para"}),
-            vllm({"content": "meter=path>\nnotes.txt\n</parameter>\n</function>\n</tool_call>"}),
-            vllm({"content": ""}, "stop"),
-            DONE,
-        ),
-        "ggml-org/llama.cpp pull 15162",
-        calls=(READ_NOTES,),
-    ),
-    Sent(
-        "vllm",
-        "mistral's calls as text, a list",
-        (
-            vllm({"content": '[TOOL_CALLS] [{"name": "read_file", "argu'}),
-            vllm({"content": f'ments": {AT_NOTES}}}]'}),
-            vllm({"content": ""}, "stop"),
-            DONE,
-        ),
-        "ml-explore/mlx-lm issue 1374",
-        calls=(READ_NOTES,),
-    ),
-    Sent(
-        "vllm",
-        "mistral's call as text, by name and arguments",
-        (
-            vllm({"content": "[TOOL_CALLS]read_file[ARGS]"}),
-            vllm({"content": AT_NOTES}),
-            vllm({"content": ""}, "stop"),
-            DONE,
-        ),
-        "ml-explore/mlx-lm issue 1374",
-        calls=(READ_NOTES,),
-    ),
-    Sent(
-        "vllm",
-        "harmony's call as text",
-        whole(
-            {
-                "content": "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant"
-                "<|channel|>commentary to=functions.read_file <|constrain|>json<|message|>"
-                f"{AT_NOTES}<|call|>",
-                "refusal": None,
-                "tool_calls": [],
-                "reasoning_content": None,
-            }
-        ),
-        "waybarrios/vllm-mlx pull 50",
-        calls=(READ_NOTES,),
-    ),
-    Sent(
-        "tensorrt-llm",
-        "a harmony channel without a recipient and nothing else",
-        whole({"content": '<|channel|>commentary<|message|>{"path": "/"}<|end|>'}),
-        "NVIDIA/TensorRT-LLM issue 9256",
-        failure=Empty,
-    ),
-    Sent(
-        "vllm",
         "cut by length in the middle of reasoning",
         (
             vllm({"reasoning": "Let me see"}),

@@ -27,39 +27,20 @@ OFFERED: dict[str, Json] = {"read_file": {"type": "object"}, "done": {"type": "o
 MOST_SECONDS = 3.0
 """Of work, for one answer of some megabytes."""
 
-PROSE = (
-    "Guten Tag",
-    " ",
-    "\n",
-    "\n\n",
-    "ä",
-    "ß",
-    "é",
-    "👋",
-    "👩‍👧",
-    "x < y",
-    "1 > 0",
-    "&amp;",
-    "…",
-)
+PROSE = ("Guten Tag", " ", "\n", "\n\n", "ä", "ß", "👋", "👩‍👧", "x < y", "1 > 0", "&amp;", "…")
 CODE = ("<think>", "</think>", "<tool_call>", "<|im_end|>", "a = 1", " ", "ö", "🙂", "[TOOL_CALLS]")
 MARKUP = (*CODE, "<|channel|>", "analysis", "final", "<|message|>", "<|end|>", "<|start|>assistant")
+RUNS = ("`", "``", "```", "````", "~~~", "\n```\n", "\r\n", "\r", "<", "<|", "</th", "\x07")
 WILD = (
     *PROSE,
     *MARKUP,
-    "`",
-    "``",
-    "```",
-    "````",
-    "~~~",
-    "\n```\n",
-    "\r\n",
-    "\r",
-    "<",
-    "<|",
-    "</th",
+    *RUNS,
+    "<s>",
+    "</s>",
+    "</tool_call>",
+    " to=functions.done",
+    '{"name": "done"}',
 )
-WILDER = (*WILD, "<s>", "</s>", "</tool_call>", " to=functions.done", '{"name": "done"}', "\x07")
 BROKEN = "\ue000"
 """Stands for bytes that are not UTF-8."""
 HALF = re.compile("[\ud800-\udfff]")
@@ -148,7 +129,7 @@ def orderly(chance: random.Random) -> tuple[Said, str]:
 def wild(chance: random.Random) -> Said:
     """An answer in which anything stands anywhere."""
     finish = chance.choice(["stop", "stop", "tool_calls", "length", "refusal", "error", "", None])
-    atoms = (*WILDER, BROKEN) if chance.random() < 0.5 else WILDER
+    atoms = (*WILD, BROKEN) if chance.random() < 0.5 else WILD
     return Said(some(chance, atoms, 30), called(chance), finish)
 
 
@@ -199,7 +180,7 @@ def noise(chance: random.Random) -> bytes:
     return chance.choice(lines) + b"\n" if chance.random() < 0.2 else b""
 
 
-def written(chance: random.Random, document: Json) -> bytes:
+def as_json(chance: random.Random, document: Json) -> bytes:
     """JSON as some server writes it; what stands for broken bytes is broken."""
     text = json.dumps(document, ensure_ascii=chance.random() < 0.3)
     if HALF.search(text):  # only an escape can tell of half a character
@@ -210,7 +191,7 @@ def written(chance: random.Random, document: Json) -> bytes:
 
 def streamed(chance: random.Random, said: Said) -> bytes:
     """The answer as a stream."""
-    write = partial(written, chance)
+    write = partial(as_json, chance)
     events = [
         write({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         for delta in deltas(chance, said)
@@ -232,7 +213,7 @@ def unstreamed(chance: random.Random, said: Said) -> bytes:
         for n, (name, given) in enumerate(said.calls)
     ]
     message = {"role": "assistant", "content": said.content, "tool_calls": calls or None}
-    body = written(chance, {"choices": [{"message": message, "finish_reason": said.finish}]})
+    body = as_json(chance, {"choices": [{"message": message, "finish_reason": said.finish}]})
     return b"\n" * chance.randint(0, 3) + body
 
 
@@ -245,6 +226,7 @@ def read(chunks: Iterable[bytes]) -> Answer:
     gathering = Gathering(UNHIDDEN, OFFERED)
     for chunk in chunks:
         gathering.feed(chunk)
+        gathering.fresh()
     return gathering.answer(lambda prefix: f"{prefix}_{next(numbers)}")
 
 
@@ -309,10 +291,26 @@ def test_where_bytes_are_cut_makes_no_difference(batch: int) -> None:
 
 
 @BATCH
+def test_a_stream_that_simply_ends_makes_up_no_call(batch: int) -> None:
+    """F-018: a call is there whole or not at all, or the answer is none."""
+    for seed in seeds(batch):
+        chance = random.Random(seed)
+        said = Said(chance.choice(["", prose(chance)]), called(chance), None)
+        data = streamed(chance, said)
+        for end in sorted(chance.choices(range(len(data) + 1), k=20)):
+            try:
+                answer = read([data[: data.rfind(b"\n", 0, end) + 1]])
+            except Failed:
+                continue
+            calls = tuple((call.name, json.loads(call.arguments)) for call in answer.calls)
+            assert calls == said.calls[: len(calls)], (seed, end)
+
+
+@BATCH
 def test_where_the_server_cuts_its_text_makes_no_difference(batch: int) -> None:
     for seed in seeds(batch):
         chance = random.Random(seed)
-        content = some(chance, WILDER, 30)
+        content = some(chance, WILD, 30)
         pieces = (list(content), list(cut(chance, content)), [content])
         one, other, uncut = (outcome([content_in(each)]) for each in pieces)
         assert one == uncut, seed
@@ -326,7 +324,7 @@ def test_what_was_shown_while_it_came_is_what_was_said(batch: int) -> None:
         chance = random.Random(seed)
         shown = ""
         gathering = Gathering(UNHIDDEN, OFFERED)
-        for chunk in in_chunks(chance, content_in(cut(chance, some(chance, WILDER, 30)))):
+        for chunk in in_chunks(chance, content_in(cut(chance, some(chance, WILD, 30)))):
             gathering.feed(chunk)
             shown = seen(gathering, shown)
         try:
@@ -362,6 +360,7 @@ def part(name: Any, arguments: Any) -> Json:
 
 MANY = 20_000
 LARGE = 1_000_000
+SPANS = ["`" * (n % 60 + 1) + "x" for n in range(MANY)]
 HEAVY: dict[str, Callable[[], bytes]] = {
     "a hundred thousand backticks": lambda: content_in(["`" * 100_000]),
     "a million characters of thought": lambda: content_in(["<think>" + "hm, " * (LARGE // 4)]),
@@ -388,13 +387,11 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     ),
     "a long name": lambda: calls_in(part(f"name {n}", "") for n in range(MANY)),
 }
-SPANS = ["`" * (n % 60 + 1) + "x" for n in range(MANY)]
 
 
 @pytest.mark.parametrize("build", tiered(HEAVY, list(HEAVY)[:3]))
 def test_the_longest_answers_take_time_in_proportion(build: Callable[[], bytes]) -> None:
     data = build()
-    chunks = [data[at : at + 4096] for at in range(0, len(data), 4096)]
     began = time.process_time()
-    outcome(chunks)
+    outcome(data[at : at + 4096] for at in range(0, len(data), 4096))
     assert time.process_time() - began < MOST_SECONDS

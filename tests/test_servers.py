@@ -1,4 +1,4 @@
-"""Each answer of `servers` and `hosted_servers`, sent to the real client by a scripted server."""
+"""What servers send, sent to the real client by a scripted one."""
 
 import json
 from contextlib import aclosing
@@ -6,6 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.hosted_servers import HOSTED
+from tests.leaked_markup import LEAKED
 from tests.servers import LOCAL, Sent
 from tests.test_llm_models import backend
 from tests.world.model import Fail, Garbage, ModelServer, Step
@@ -15,7 +16,7 @@ from wintermute.llm.failures import Failed
 from wintermute.llm.wire import Answer, Gathering
 from wintermute.messages import Json, Request
 
-SENT = (*LOCAL, *HOSTED)
+SENT = (*LOCAL, *HOSTED, *LEAKED)
 
 
 def offered(name: str) -> Json:
