@@ -150,7 +150,7 @@ def cast(*turns: Turn, event_id: str | None = "$1", state: Any = "terminated") -
 
 
 def turn(text: str = "", *calls: Call, error: str | None = None) -> Turn:
-    return Turn("t", None, text, calls, "stop", 1, 1, error)
+    return Turn("t", None, text, calls, "stop", 1, 1, error=error)
 
 
 def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:

@@ -26,6 +26,7 @@ from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.trouble import Trouble
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Patience, open_database
 from wintermute.delegation.delegation import Delegation
@@ -397,6 +398,16 @@ def _answering(
     tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
     runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
     promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
+    trouble = Trouble(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.health,
+        models,
+        speaker,
+        clock,
+    )
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
     casting = Casting(
         stores.database,
@@ -408,7 +419,7 @@ def _answering(
         Terms(tools, gather, depth=config.sub_sessions.max_depth),
         Wards.of(config.loop),
         speaker,
-        stores.health,
+        trouble,
         clock,
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, delegation),
@@ -425,6 +436,7 @@ def _answering(
         commands,
         AtWork(delegation, promises),
         speaker,
+        trouble,
         stores.health,
         clock,
     )

@@ -40,6 +40,7 @@ from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.terms import Prompt, Terms
 from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.trouble import Trouble
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
 from wintermute.delegation.delegation import Delegation
@@ -293,7 +294,7 @@ async def open_house(
             speaker = SilentSpeaker()
             work = (gather, files, terms.toolbox, bounds)
             runs, promises = _promises(stores, loop, speaker, *work, checked)
-            rooms = _rooms(stores, speaker, AtWork(others, promises), *parts)
+            rooms = _rooms(stores, models, speaker, AtWork(others, promises), *parts)
             known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
             yield House(*known, promises, runs, asyncio.Event(), checked)
 
@@ -344,6 +345,7 @@ def _folding(
 
 def _rooms(
     stores: Stores,
+    models: Models,
     speaker: SilentSpeaker,
     at_work: AtWork,
     folding: Folding,
@@ -356,6 +358,16 @@ def _rooms(
     clock: Clock,
 ) -> Rooms:
     """The rooms and all that they need."""
+    trouble = Trouble(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.health,
+        models,
+        speaker,
+        clock,
+    )
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -366,7 +378,7 @@ def _rooms(
         terms,
         wards,
         speaker,
-        stores.health,
+        trouble,
         clock,
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
@@ -381,6 +393,7 @@ def _rooms(
         ChatCommands(stores, seeding, folding, sub_sessions, clock, "UTC"),
         at_work,
         speaker,
+        trouble,
         stores.health,
         clock,
     )

@@ -16,9 +16,9 @@ from wintermute.conversation.speaker import Shown, Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.trouble import ANSWERED, Trouble
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Transaction
-from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
@@ -30,7 +30,6 @@ from wintermute.prompt.limits import Component
 from wintermute.prompt.oversize import Oversize
 
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
-ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
 WAITS = {"model_unavailable", "budget"}  # for what passes by itself
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
 
@@ -62,7 +61,7 @@ class Casting:
         terms: Terms,
         wards: Wards,
         speaker: Speaker,
-        health: Health,
+        trouble: Trouble,
         clock: Clock,
         seeding: Seeding,
         forking: Forking,
@@ -78,7 +77,7 @@ class Casting:
         self._terms = terms
         self._wards = wards
         self._speaker = speaker
-        self._health = health
+        self._trouble = trouble
         self._clock = clock
         self._seeding = seeding
         self._forking = forking
@@ -106,9 +105,11 @@ class Casting:
                     cast.started_at,
                     written=written(row, self._clock.now()),
                 )
+                shown = Shown(self._speaker, row.room_id)
                 outcome = await self._loop.run(
-                    cast, caller, self._terms, stop, Shown(self._speaker, row.room_id)
+                    cast, caller, self._terms, stop, self._trouble.watched(row, stop, shown)
                 )
+                outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
         finally:
             self._speaker.rest(row.room_id)
@@ -137,6 +138,11 @@ class Casting:
                 meant_for=meant_for,
             )
         await self._inbox.mark(tx, row.event_id, "answered")
+
+    @property
+    def seconds(self) -> float:
+        """How long what is no cast may take for its model (F-017)."""
+        return self._wards.max_seconds
 
     async def scope(self, row: Waiting) -> str:
         """Whose memory the room of a row has now."""
@@ -221,7 +227,6 @@ class Casting:
                 return  # stopped or edited, and that was answered
             await self._settle(tx, row, cast, outcome, scope)
             await self._ask_for_less(tx, row, cast, scope, sizes)
-        await self._note(row, outcome)
 
     async def _settle(
         self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome, scope: str
@@ -240,15 +245,6 @@ class Casting:
         else:
             await self.reply(tx, row, words.spoken(outcome), cast.id, meant_for=scope)
 
-    async def _note(self, row: Waiting, outcome: Outcome) -> None:
-        """What the outcome says about the model's health."""
-        if outcome.reason == "model_unavailable" and not row.is_unasked:
-            await self._outage(row, outcome.text)
-        elif outcome.reason == "model_refused":
-            await self._health.note("model", "fail", outcome.text)
-        elif outcome.reason in ANSWERED:
-            await self._health.note("model", "ok", "answers")
-
     async def _ask_for_less(
         self, tx: Transaction, row: Waiting, cast: Cast, scope: str, sizes: Mapping[Component, int]
     ) -> None:
@@ -263,16 +259,6 @@ class Casting:
         if row.kind != "message":
             return {}
         return await self._oversize.sizes(scope)
-
-    async def _outage(self, row: Waiting, problem: str) -> None:
-        """Tell the person once per outage, when it has lasted a minute (L-034)."""
-        await self._health.note("model", "fail", problem)
-        outage = await self._health.part("model")
-        if outage is None or timedelta() <= self._clock.now() - outage.since < AGAIN:
-            return
-        async with self._database.transaction() as tx:
-            key = f"outage {outage.since.isoformat()}"
-            await self._tell_once(tx, row, key, words.OUTAGE.format(problem=problem))
 
     async def _tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         await self._outbox.notice_once(

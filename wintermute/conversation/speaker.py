@@ -55,3 +55,6 @@ class Shown:
 
     def gate(self, name: str) -> None:
         self.speaker.gate(self.room_id, name)
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """What is to be said of it, `Trouble` says."""

@@ -47,6 +47,9 @@ class Unwatched:
     def gate(self, name: str) -> None:
         pass
 
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        pass
+
 
 class Delegation:
     """The sub-sessions of all conversations. Implements `conversation.sub_sessions.SubSessions`."""
@@ -275,6 +278,7 @@ class Delegation:
             means.role,
             means.backend,
             means.depth,
+            patient=False,
         )
         return await self._loop.run(cast, caller, terms, stop, Unwatched())
 

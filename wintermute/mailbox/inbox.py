@@ -305,6 +305,14 @@ class Inbox:
         )
         return row is not None
 
+    async def is_waiting(self, tx: Transaction, event_id: str) -> bool:
+        """Whether this very row still wants something done."""
+        row = await tx.row(
+            "SELECT 1 FROM inbox WHERE event_id = ? AND state IN ('waiting', 'casting')",
+            (event_id,),
+        )
+        return row is not None
+
     async def newest_message(self, tx: Transaction, conversation_id: str) -> Waiting | None:
         """The last that was said to us here, edits of it included, whether answered or not."""
         row = await tx.row(

@@ -214,6 +214,14 @@ class Outbox:
             await self.say(tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for)
         return bool(fresh)
 
+    async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
+        """The keys of notices that begin so."""
+        rows = await tx.rows(
+            "SELECT key FROM notices WHERE substr(key, 1, ?) = ? ORDER BY key",
+            (len(prefix), prefix),
+        )
+        return [row["key"] for row in rows]
+
     async def notice_again(self, tx: Transaction, prefix: str) -> None:
         """The notices whose keys begin so are news again."""
         await tx.execute("DELETE FROM notices WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
