@@ -241,7 +241,7 @@ class Casting:
             left = (until - self._clock.now()).total_seconds()
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
-                await self._tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
+                await self.tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
         else:
             await self.reply(tx, row, words.spoken(outcome), cast.id, meant_for=scope)
 
@@ -260,7 +260,8 @@ class Casting:
             return {}
         return await self._oversize.sizes(scope)
 
-    async def _tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
+    async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
+        """Say something about a row in its room, and never again under the same key."""
         await self._outbox.notice_once(
             tx, f"{key} {row.room_id}", EVER, row.conversation_id, row.room_id, text
         )

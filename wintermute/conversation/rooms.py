@@ -150,11 +150,21 @@ class Rooms:
             if row is not None:
                 await self._take(row)
             elif until is not None:
+                await self._tell_kept(rows)
                 left = until - self._clock.monotonic()
                 await until_rung(bell, self._clock, min(left, seconds))
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return
+
+    async def _tell_kept(self, rows: Sequence[Waiting]) -> None:
+        """Say of a command that keeps its place behind a message that waits, that it does."""
+        kept = [row for row in rows if row.kind == "command" and keeps_place(row)]
+        for row in kept:
+            async with self._database.transaction() as tx:
+                said = words.KEPT.format(word=row.word)
+                await self._casting.tell_once(tx, row, f"kept {row.event_id}", said)
+            self._speaker.speak(row.room_id)
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         """Answer `/stop`. One transaction with what it ends, so a kill cannot undo it (L-023)."""

@@ -34,6 +34,7 @@ GIVEN_UP = (
     "I could not answer this, and have stopped trying: {problem}. The model answers other messages,"
     " so it may be about this one: try other words, or less at once."
 )
+KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
 BACK = "The model answers again."
 BROKEN_OFF = {
     "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",

@@ -85,7 +85,8 @@ def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
 
 
 SPECIAL = _any_of(MARKS, f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
-OPENS = frozenset(mark[0] for mark in MARKS)
+BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
+"""What may become a mark, or a longer one."""
 BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
 PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
 NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
@@ -97,10 +98,6 @@ class Written:
 
     name: str
     body: str
-
-
-def _begins(begun: str, but: str = "") -> bool:
-    return any(mark.startswith(begun) and mark != but for mark in MARKS)
 
 
 class Markup:
@@ -202,7 +199,7 @@ class Markup:
         """Where the rest, as far as it goes, may be the beginning of a mark."""
         first = max(self._at, len(self._rest) - LONGEST_MARK)
         for at in range(first, min(before, len(self._rest))):
-            if self._rest[at] in OPENS and _begins(self._rest[at:].lower()):
+            if self._rest[at:].lower() in BEGUN:
                 return at
         return len(self._rest)
 
@@ -211,7 +208,7 @@ class Markup:
         begun = self._rest[self._at : self._at + LONGEST_MARK + LONGEST_RUN].lower()
         if mark[0] in "`~":
             return begun == mark and len(mark) < LONGEST_RUN
-        return _begins(begun, but=mark)
+        return begun in BEGUN
 
     def _code(self, run: str, final: bool) -> bool:
         """A fence, a span within the line, or nothing but backticks."""
