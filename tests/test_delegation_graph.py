@@ -9,7 +9,6 @@ from tests.world.delegating import all_over, behave, spawn
 from tests.world.house import open_house
 from tests.world.model import ModelServer
 from wintermute.config.schema import SubSessions
-from wintermute.db.traces import traces
 from wintermute.delegation.graph import spawns_of, to_be_named
 from wintermute.messages import Json
 
@@ -39,7 +38,7 @@ def test_what_a_turn_will_depend_on_is_seen_in_its_calls(
 
 async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer) -> None:
     """DESIGN §5: by the words in it, or by the message that led to it."""
-    behave(model, [spawn("a secret"), spawn("another")])
+    behave(model, [spawn("a well kept secret"), spawn("another")])
     async with (
         open_house(tmp_path, model.url, sub_sessions=SubSessions()) as house,
         house.working(),
@@ -47,7 +46,7 @@ async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer)
         event = await house.incoming("go")
         await all_over(house, 2)
         async with house.database.transaction() as tx:
-            assert await house.stores.sub_sessions.forget(tx, [], traces(["secret"])) == 1
+            assert await house.stores.sub_sessions.forget(tx, [], ["Well *kept* secret"]) == 1
             assert await house.stores.sub_sessions.forget(tx, [event], []) == 1
         rows = await house.rows("SELECT DISTINCT objective, context, result FROM sub_sessions")
         assert rows == [{"objective": "", "context": "", "result": ""}]

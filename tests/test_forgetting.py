@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -117,6 +118,49 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
         await house.said(9)
         assert WORD not in json.dumps(model.requests[-1].body).lower()
     assert found(tmp_path) == []
+
+
+async def test_it_is_forgotten_however_people_and_models_wrote_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-034: by letters of which each word has one that differs, in every writing of them."""
+    text = "Ärztin heißt Öznur Ünlü aus Köln"
+    ways = (
+        "**Ärztin** heißt *Öznur* Ünlü\n> aus `Köln`",
+        unicodedata.normalize("NFD", text.upper()),
+        "<b>&Auml;rztin</b> hei&szlig;t &#214;znur<br>Ünlü aus Köln",
+        json.dumps({"notes": json.dumps([text])}),
+    )
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await take(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
+        for number, way in enumerate(ways, 1):
+            write = {
+                "skill_name": "doctor",
+                "summary": "Whom to ask",
+                "documentation": f"x {way} y",
+            }
+            model.script(Calls((Use("add_skill", write),)), Text(f"Of course: {way}!"))
+            await house.incoming(f"You know: {way}. And then?")
+            await house.said(number)
+        await deliver(house)
+        async with house.database.transaction() as tx:
+            why = Reason("tool", SCOPE)
+            task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
+        (tmp_path / "MEMORIES.txt~").write_text(text)
+        done = await forget_live(house, "Öznur")
+        names = (task.id, "skill doctor", str(tmp_path / "MEMORIES.txt~"))
+        assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
+        assert done.records > 12
+        await house.stores.skills.remove(why, "doctor")
+        async with house.database.transaction() as tx:
+            await house.stores.tasks.delete(tx, why, task.id, None)
+        (tmp_path / "MEMORIES.txt~").unlink()
+        assert (await forget(house.stores, [])).quoted == ()
+        await take(house, [json.dumps({"text": text})])
+        assert (await forget_live(house, "Öznur")).quoted == ()
+        assert found(tmp_path, "znur") == found(tmp_path, "ztin") == found(tmp_path, "ZNUR") == []
+        (row,) = await house.rows("SELECT content FROM tasks")
+        assert row == {"content": "Call, **[erased]`, soon"}
 
 
 async def test_what_was_forgotten_does_not_come_back_by_undo(

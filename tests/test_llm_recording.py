@@ -6,7 +6,6 @@ import pytest
 
 from tests.test_llm_models import HELLO, asking, backend, saying
 from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Use
-from wintermute.db.traces import traces
 from wintermute.errors import ModelError
 from wintermute.messages import Usage
 
@@ -53,7 +52,7 @@ async def test_what_is_to_be_forgotten_leaves_the_record(tmp_path: Path) -> None
             with pytest.raises(ModelError):
                 await world.models.ask("base", HELLO)
             async with world.database.transaction() as tx:
-                assert await world.calls.forget(tx, [], traces(['ann "LIKES" bees'])) == 2
+                assert await world.calls.forget(tx, [], ['ann "LIKES" bees']) == 2
             rows = await world.rows()
             (kept,) = await world.calls.recorded("cast_1")
     assert kept.request == saying("Bob likes goats")

@@ -1,18 +1,21 @@
 """Parts of the prompt that grow too long: the model is asked to shorten them, without nagging."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.world.house import ANN, HeldClock, House, open_house
-from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
+from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Seen, Step, Text, Use
 from wintermute.changes.records import Reason
-from wintermute.config.schema import ComponentSizeLimits
+from wintermute.config.schema import ComponentSizeLimits, Context
+from wintermute.messages import Json
 from wintermute.prompt.parts import skill_lines, task_lines
 
 OWNER = f"person:{ANN}"
 WHY = Reason("command", OWNER)
+ANY_SIZE = ComponentSizeLimits(memories=10**9, tasks=10**9, skills_total=10**9)
 PROMPTS = Path(__file__).parent.parent / "data" / "prompts"
 
 
@@ -212,3 +215,74 @@ async def _fill(house: House, count: int) -> None:
         async with house.database.transaction() as tx:
             await stores.tasks.add(tx, WHY, f"feed cat {n}", scope=OWNER)
         await stores.skills.write(WHY, f"cat{n}", f"How to feed cat {n}", "With a spoon.")
+
+
+WINDOW: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
+
+
+async def test_memories_larger_than_the_window_go_in_as_far_as_they_fit(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-023: the newest of them, marked as cut; history and question stay whole."""
+    (tmp_path / "MEMORIES.txt").write_text("".join(f"fact {n} is true\n" for n in range(6_000)))
+    model.keyed(lambda seen: Text(f"echo: {seen.last_user[:9]}", usage=None))
+    async with (
+        open_house(
+            tmp_path,
+            model.url,
+            prompts=PROMPTS,
+            limits=ANY_SIZE,
+            context=Context(keep_recent=1, fold_at=1.0),
+            **WINDOW,
+        ) as house,
+        house.working(),
+    ):
+        for number in ("one", "two", "three"):
+            await house.incoming(f"question {number}{' word' * 300}")
+        assert (await house.said(3)) == ["echo: question "] * 3
+        kept = await house.rows("SELECT text FROM prompt_parts WHERE text LIKE '%# User Mem%'")
+    assert len(model.requests) == 3  # no folding for it
+    first, *others = model.requests[-1].messages
+    left_out = re.search(
+        r"\n\[… (\d+) memories left out to fit the model's window …\]\n", first["content"]
+    )
+    assert left_out is not None
+    oldest = int(left_out[1])
+    assert 4_000 < oldest < 5_900
+    assert f"\nfact {oldest} is true\n" in first["content"]
+    assert f"\nfact {oldest - 1} is true\n" not in first["content"]
+    assert "\nfact 5999 is true\n" in first["content"]
+    assert [m["content"] for m in others if m["role"] == "user"] == [
+        f"question {number}{' word' * 300}" for number in ("one", "two", "three")
+    ]
+    assert kept
+    assert all("memories left out" in row["text"] for row in kept)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize(
+    ("part", "help_with_it"), [("core memory", "`core.md`"), ("active tasks", "`/tasks cancel ID`")]
+)
+async def test_a_part_that_is_larger_than_the_window_is_named(
+    tmp_path: Path, model: ModelServer, part: str, help_with_it: str, refuses: bool
+) -> None:
+    """F-023: with what helps, which `/new` does not; also when only the server knows the window."""
+    model.keyed(lambda _: ContextTooLarge())
+    window = {} if refuses else WINDOW
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, limits=ANY_SIZE, **window) as house,
+        house.working(),
+    ):
+        if part == "core memory":
+            (tmp_path / "core.md").write_text("# USER\n" + "- likes tea very much\n" * 6_000)
+        else:
+            async with house.database.transaction() as tx:
+                for n in range(60):
+                    await house.stores.tasks.add(
+                        tx, WHY, f"{n} " + "many words " * 150, scope=OWNER
+                    )
+        await house.incoming("hello")
+        (said,) = await house.said(1)
+        assert f"the {part} alone" in said
+        assert help_with_it in said
+        assert "/new" not in said

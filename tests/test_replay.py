@@ -217,11 +217,13 @@ async def test_what_was_not_recorded_cannot_be_run_again(
     async with open_one as house, house.working():
         await tell(house, ["a"])
     async with recording(tmp_path, model, prompts) as house:
-        await tell(house, ["b", "c"])
+        await tell(house, ["b", "another word"])
         found = await replayed(house, prompts)
         assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
         async with house.database.transaction() as tx:
-            await ModelCalls(house.database, house.clock, str).forget(tx, [], ["echo: c"])
+            await ModelCalls(house.database, house.clock, str).forget(
+                tx, [], ["echo: another word"]
+            )
         assert (await replayed(house, prompts)).unrecorded == 2
 
 

@@ -25,6 +25,7 @@ WintermuteError
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
     ├── ContextTooLarge         the request does not fit the model's window
+    │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
     ├── BudgetSpent             the day's ceiling leaves no room for another call
     └── EmptyReply              neither text nor calls, retries spent
 """
@@ -155,6 +156,10 @@ class ModelRefused(ModelError):
 
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
+
+
+class PromptTooLarge(ContextTooLarge):
+    """A part of the prompt alone is larger than the window; the text names it (F-023)."""
 
 
 class BudgetSpent(ModelError):

@@ -3,15 +3,18 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from wintermute.changes.records import Change, ChangeSet, Kind, Reason, Step
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import ERASED, Wanted, holds
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
+STATES = ("before", "after")
 
 
 class ChangeSets:
@@ -130,6 +133,27 @@ class ChangeSets:
             (kind, json.dumps(list(items))),
         )
 
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Take these words out of what tasks, skills and cores were; how many changes said them.
+
+        What else an item said can still be undone.
+        """
+        asked = {"traces": json.dumps(list(traces))}
+        rows = await tx.rows(
+            "SELECT change_set_id, n, before, after FROM changes WHERE kind <> 'fact'"
+            f" AND {holds('before', 'after')}",
+            asked,
+        )
+        wanted = Wanted(traces)
+        await tx.execute_many(
+            "UPDATE changes SET before = ?, after = ? WHERE change_set_id = ? AND n = ?",
+            [
+                (*(_erased(wanted, row[name]) for name in STATES), row["change_set_id"], row["n"])
+                for row in rows
+            ],
+        )
+        return len(rows)
+
     async def expire(self, tx: Transaction) -> int:
         """Remove what can no longer be undone; how many changes that were."""
         gone = await tx.execute(
@@ -172,6 +196,20 @@ class ChangeSets:
 
 def _json(state: Json | None) -> str | None:
     return None if state is None else json.dumps(state, ensure_ascii=False, sort_keys=True)
+
+
+def _erased(wanted: Wanted, state: str | None) -> str | None:
+    return None if state is None else _json(_without(wanted, json.loads(state)))
+
+
+def _without(wanted: Wanted, value: Any) -> Any:
+    if isinstance(value, str):
+        return wanted.cut(value, ERASED)
+    if isinstance(value, list):
+        return [_without(wanted, one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without(wanted, one) for name, one in value.items()}
+    return value
 
 
 def _change(row: Row) -> Change:

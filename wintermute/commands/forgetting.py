@@ -1,15 +1,24 @@
 """Forgetting a fact for good: the one change without a way back (DESIGN §5, M-030, M-066)."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from wintermute.commands.stores import Stores
 from wintermute.db import Copy
-from wintermute.db.traces import traces
+from wintermute.db.traces import Wanted
+from wintermute.errors import MemoryFileUnusable
+from wintermute.memory.files import TextFile
+from wintermute.memory.places import MEMORIES
 from wintermute.memory.records import Fact
 
 RECOGNISABLE = 12
 """Characters from which a text is looked for in conversations; shorter ones stand in too many."""
+
+OURS = {"matrix", "skills"}
+"""Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +53,38 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
     events = await _with_reports(stores, {origin for fact in facts for origin in fact.origins})
     names = [*(fact.id for fact in facts), *texts]
-    telling = traces(name for name in names if len(name) >= RECOGNISABLE)
+    telling = [name for name in names if len(name) >= RECOGNISABLE]
     bodies = await stores.inbox.bodies(events)
-    recorded = traces(text for text in (*names, *bodies) if len(text) >= RECOGNISABLE)
+    recorded = [*telling, *(body for body in bodies if len(body) >= RECOGNISABLE)]
     async with stores.database.transaction() as tx:
         asked = await stores.casts.of_events(tx, events)
         calls = await stores.model_calls.forget(tx, asked, recorded)
         casts, running = await stores.casts.forget(tx, events, telling)
-        prompts = await stores.casts.forget_prompts(tx, traces(texts))
+        prompts = await stores.casts.forget_prompts(tx, sorted(texts))
         edits = await stores.edits.forget(tx, events, telling)
         handed_out = await stores.sub_sessions.forget(tx, events, telling)
         received, unanswered = await stores.inbox.forget(tx, events, telling)
         promised = await stores.occurrences.forget(tx, telling)
+        changed = await stores.changes.erase(tx, telling)
+        dropped = await stores.tasks.erase(tx, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)
     quoted = await _quoted(stores, facts, telling)
     async with stores.database.transaction() as tx:
-        await stores.edited.forget(tx, traces(texts))  # last: looking at a file keeps what it holds
+        await stores.edited.forget(tx, sorted(texts))  # last: looking at a file keeps what it holds
     return Forgotten(
         facts=gone,
-        records=casts + prompts + edits + received + said + calls + handed_out + promised,
+        records=casts
+        + prompts
+        + edits
+        + received
+        + said
+        + calls
+        + handed_out
+        + promised
+        + changed
+        + dropped,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=quoted,
@@ -104,30 +124,34 @@ async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
     return gone
 
 
-async def _quoted(stores: Stores, facts: Sequence[Fact], said: Sequence[str]) -> tuple[str, ...]:
-    """Tasks, skills, core memories and other facts that say it, or took its place."""
+async def _quoted(stores: Stores, facts: Sequence[Fact], telling: Sequence[str]) -> tuple[str, ...]:
+    """Tasks, skills, files and other facts that say it, or took its place."""
     gone = {fact.id for fact in facts}
-    heirs = {fact.replaced_by for fact in facts} - gone
-    cores = {scope: stores.places.core(scope) for scope in sorted({fact.scope for fact in facts})}
-    others = [
-        fact
-        for scope in await stores.facts.scopes()
-        for fact in await stores.facts.live(scope)
-        if fact.id not in gone
-    ]
+    heirs = {fact.replaced_by for fact in facts if fact.replaced_by}
+    wanted = Wanted(telling)
+
+    def say(*texts: str) -> bool:
+        return any(map(wanted.is_in, texts))
+
+    alike = dict.fromkeys([*await stores.facts.saying(telling), *sorted(heirs)])
     tasks = await stores.tasks.listed(None, "all")
     skills = [skill.name for skill in await stores.skills.listed()]
-    told = [
-        str(path) for scope, path in cores.items() if _says(said, await stores.core.text(scope))
-    ]
     return (
-        *(fact.id for fact in others if fact.id in heirs or _says(said, fact.text)),
-        *(task.id for task in tasks if _says(said, task.content, task.reason)),
-        *[f"skill {name}" for name in skills if _says(said, await stores.skills.read(name))],
-        *told,
+        *[fact for fact in alike if fact not in gone and await stores.facts.get(fact)],
+        *(task.id for task in tasks if say(task.content, task.reason, task.plan.ai_prompt)),
+        *[f"skill {name}" for name in skills if say(await stores.skills.read(name))],
+        *await asyncio.to_thread(_files, stores.data_dir, wanted),
     )
 
 
-def _says(said: Iterable[str], *texts: str) -> bool:
-    bare = [text.replace("\\", "").lower() for text in texts]
-    return any(form.lower() in text for form in said for text in bare)
+def _files(folder: Path, wanted: Wanted) -> list[str]:
+    """The files of the data folder that say it, but for what is a store's."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        first = path.relative_to(folder).parts[0]
+        if first in OURS or first.startswith("wintermute.db") or path.name == MEMORIES:
+            continue
+        with suppress(MemoryFileUnusable):
+            if path.is_file() and wanted.said_in(TextFile(path, str(path)).content() or b""):
+                found.append(str(path))
+    return found

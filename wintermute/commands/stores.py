@@ -47,6 +47,7 @@ class Stores:
         timezone: str,
     ) -> None:
         self.database = database
+        self.data_dir = data_dir
         self.owner_scope = f"person:{owner}"
         self.health = Health(database, clock)
         self.clock_marks = ClockMarks(database)

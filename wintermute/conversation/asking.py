@@ -8,9 +8,9 @@ from wintermute.conversation.answering import Answering
 from wintermute.conversation.folding import Cause, Folding, marked
 from wintermute.conversation.history import messages, query
 from wintermute.conversation.running import Running, Summing
-from wintermute.conversation.shrink import fitted, smaller
+from wintermute.conversation.shrink import fitted, lightened, prompt_of, smaller, too_large
 from wintermute.conversation.stop import Stop
-from wintermute.errors import ContextTooLarge
+from wintermute.errors import ContextTooLarge, PromptTooLarge
 from wintermute.messages import Json, Reply, Request
 from wintermute.text import untagged
 
@@ -37,6 +37,7 @@ class Asking:
             view = less
         view = fitted(view, _kept(running), lambda less: self._fits(running, less))
         while True:
+            running.prompt = prompt_of(view)
             try:
                 return await self._models.ask(
                     running.terms.role,
@@ -48,6 +49,8 @@ class Asking:
             except ContextTooLarge:
                 less = await self._less(running, view)
                 if less is None:
+                    if part := too_large(view):
+                        raise PromptTooLarge(part) from None
                     raise
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))
                 view = less
@@ -55,18 +58,19 @@ class Asking:
     async def _view(self, running: Running) -> tuple[Json, ...]:
         past, terms = running.past, running.terms
         summary = marked(past.fold)
-        running.prompt = await terms.prompt.system(
+        prompt = await terms.prompt.system(
             running.caller.scope,
             terms.toolbox.names,
             query(running.cast, past.casts[:-1]),
             summary,
         )
-        return messages(
-            running.prompt,
+        view = messages(
+            prompt,
             past.casts,
             summary=f"# Conversation Summary\n{untagged(summary)}" if summary else "",
             hidden=self._hidden,
         )
+        return lightened(view, lambda less: self._fits(running, less))
 
     async def _folded(self, running: Running, cause: Cause) -> tuple[Json, ...] | None:
         """The view after folding; None when that changes nothing."""

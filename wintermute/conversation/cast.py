@@ -35,6 +35,7 @@ from wintermute.errors import (
     ModelError,
     ModelRefused,
     ModelUnavailable,
+    PromptTooLarge,
 )
 from wintermute.loom.casts import Casts
 from wintermute.loom.records import Cast, Turn
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 REASONS: tuple[tuple[type[ModelError], str], ...] = (
     (ModelUnavailable, "model_unavailable"),
     (ModelRefused, "model_refused"),
+    (PromptTooLarge, "prompt_too_large"),
     (ContextTooLarge, "context_too_large"),
     (EmptyReply, "empty_reply"),
     (BudgetSpent, "budget"),

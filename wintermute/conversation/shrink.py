@@ -4,13 +4,26 @@ Each step is strictly smaller than the one before, so asking again always ends.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wintermute.messages import Json
+from wintermute.prompt.assemble import DIVIDER, INSTRUCTIONS, MEMORIES, RANKED, pieces
 
 KEPT_CHARACTERS = 400
 MARK = "\n[… {count} characters left out to fit the model's window …]\n"
+FEWER = "[… {count} memories left out to fit the model's window …]"
+FEWER_BEFORE = re.compile(re.escape(FEWER).replace(r"\{count\}", "([0-9]{1,9})"))
+TOO_LARGE = "Too large for the model's window: the {part} alone. {help}"
+HELP: Mapping[str, str] = {
+    INSTRUCTIONS: "Shorten `BASE_PROMPT.txt` in the folder `prompts`.",
+    "Core Memory": "Shorten `core.md` in the data folder.",
+    MEMORIES: "`/memory` shows them; shorten `MEMORIES.txt` in the data folder.",
+    "Active Tasks": "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
+    "Skills": "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
+}
+"""What a person can do about a part of the prompt, by its heading (F-023)."""
 
 
 def fitted(
@@ -30,14 +43,73 @@ def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
 
     First the older half of what came before the last `kept` messages goes, then the largest text
     is halved in its middle: tool results before the rest. In between, the largest arguments of a
-    call are cut down. The system prompt stays.
+    call are cut down. Of the system prompt only the memories go: first while they are more than
+    half of it all, else at last.
     """
     return (
-        _without_oldest(messages, kept)
+        _without_memories(messages, share=0.5)
+        or _without_oldest(messages, kept)
         or _cut(messages, {"tool"})
         or _without_arguments(messages)
         or _cut(messages, {"user", "assistant"})
+        or _without_memories(messages)
     )
+
+
+def lightened(
+    messages: tuple[Json, ...], fits: Callable[[tuple[Json, ...]], bool]
+) -> tuple[Json, ...]:
+    """The messages with fewer memories, while these are what makes them too large (F-023)."""
+    while not fits(messages) and (less := _without_memories(messages, share=0.5)):
+        messages = less
+    return messages
+
+
+def prompt_of(messages: tuple[Json, ...]) -> str | None:
+    """The system prompt of a request, if it has one."""
+    return str(messages[0]["content"]) if messages and messages[0]["role"] == "system" else None
+
+
+def too_large(messages: tuple[Json, ...]) -> str | None:
+    """What to say of the part of the prompt that is most of a request; None: there is none."""
+    sizes = {_part(name): len(text) for name, text in pieces(prompt_of(messages) or "")}
+    largest = max(sizes, key=sizes.__getitem__)
+    if largest not in HELP or sizes[largest] * 2 <= _size(messages):
+        return None
+    return TOO_LARGE.format(part=largest.lower(), help=HELP[largest])
+
+
+def _part(name: str) -> str:
+    return MEMORIES if name == RANKED else name
+
+
+def _size(messages: tuple[Json, ...]) -> int:
+    return sum(len(str(message["content"] or "")) for message in messages)
+
+
+def _without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[Json, ...] | None:
+    """With half of the memories, if they are more than this share of it all.
+
+    The newest stay, which stand last; of those that were found for a query the best, which stand first.
+    """
+    parts = list(pieces(prompt_of(messages) or ""))
+    place = next((n for n, (name, _) in enumerate(parts) if _part(name) == MEMORIES), None)
+    if place is None or len(parts[place][1]) <= share * _size(messages):
+        return None
+    name, text = parts[place]
+    heading, _, body = text.removeprefix(DIVIDER).partition("\n")
+    lines = body.split("\n")
+    before = FEWER_BEFORE.fullmatch(lines[0])
+    lines = lines[1:] if before else lines
+    half = len(lines) // 2
+    if half == 0:
+        return None
+    left = lines[: len(lines) - half] if name == RANKED else lines[half:]
+    mark = FEWER.format(count=half + int(before[1] if before else 0))
+    new = "\n".join([heading, mark, *left])
+    parts[place] = (name, DIVIDER + new if text.startswith(DIVIDER) else new)
+    system = "".join(text for _, text in parts)
+    return ({**messages[0], "content": system}, *messages[1:])
 
 
 def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from wintermute.db.traces import says
+
 try:
     import pysqlite3 as sqlite3
 except ImportError:  # no wheel for this platform: the Python's own library
@@ -46,5 +48,6 @@ def connect(path: Path, *, read_only: bool, patience: float = 10.0) -> Any:
     except Error:
         connection.close()
         raise
+    connection.create_function("says", 2, says, deterministic=True)
     connection.row_factory = sqlite3.Row
     return connection

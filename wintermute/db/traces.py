@@ -1,26 +1,339 @@
-"""Finding a text in columns that hold it plain, in JSON, in JSON within JSON, or in Markdown.
+"""Finding a text wherever it is kept, however it is written there (F-034).
 
-What these escape differs only by backslashes and by how characters outside ASCII are written. So
-texts are compared without backslashes, in both writings, and without regard to case.
+A text is compared by its bare form: JSON escapes and entities read, Unicode in one normal form and
+one case, without blanks, invisible characters and the marks of Markdown and HTML. What a tag or a
+link holds may be marks or words, and so may the number before a line; a text is looked for in
+each of these views.
 """
 
+import html
 import json
-from collections.abc import Iterable
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 
-from wintermute.text import untagged
+ERASED = "[erased]"
+"""What stands for them where the rest of a text stays."""
+LEAST = 8
+"""Characters of a bare form from which it is looked for inside other texts."""
+
+ESCAPE = re.compile(
+    # JSON in JSON doubles the backslashes, as often as it likes.
+    r"\\+u(?P<high>d[89ab][0-9a-f]{2})\\+u(?P<low>d[c-f][0-9a-f]{2})"
+    r"|\\+u(?P<code>[0-9a-f]{4})|\\+(?P<blank>[bfnrt])|\\+",
+    re.IGNORECASE,
+)
+ENTITY = re.compile(r"&(?:amp;)*(#[0-9]{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
+TAG_OR_TARGET = re.compile(
+    r"</?[a-z][a-z0-9-]*(?:\s[^<>]*)?/?>|<!--[^<>]*-->|\]\([^()\s]*(?:\s+\"[^\"\n]*\")?\)",
+    re.IGNORECASE,
+)
+NUMBER = re.compile(r"^[ \t>*+-]*[0-9]{1,9}[.)][ \t]", re.MULTILINE)
+MARK = re.compile(r"[*_`~#<>\[\]\u2022]")
+CELL = re.compile(r"\|")
+LONE = re.compile(r"(?<!\S)[-+=:]+(?!\S)")  # of a list, a rule or a table
+UNSEEN = re.compile(
+    "[\x00-\x20\x7f-\xa0\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u115f\u1160\u1680\u17b4\u17b5"
+    "\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+WORD = re.compile(r"[a-z0-9]{2,}")
+# What may stand inside a word for nothing, or for a letter or digit of ASCII: supersets, for UTF-8
+# in lower case. Each begins with few characters, so that most of a text is skipped quickly.
+# Marks of Markdown, targets of links, tags, and characters of HTML.
+IN_WORDS = re.compile(
+    rb"""[\x00-\x08\x0e-\x1b\x7f*_`~\[\](<&]
+    (?: (?<=[\x00-\x1b\x7f]) | (?P<mark>(?<=[a-z0-9\\][*_`~\[\]])(?=[a-z0-9*_`~\[<&\\\x80-\xff]))
+    | (?<=\]\()[^()\s]*\)(?=[a-z0-9*_`~\[<&\\\x80-\xff])
+    | (?<=[a-z0-9*_`~\x80-\xff]<)[^<>]*>(?=[a-z0-9*_`~\[<&\\\x80-\xff])
+    | (?<=&)(?!(?:amp|lt|gt|quot|apos|nbsp|\#39|\#34|\#x27);)\#?[a-z0-9]+; )""",
+    re.VERBOSE,
+)
+# Of Markdown and JSON.
+ESCAPED = re.compile(
+    rb"""\\(?: [^\\bfnrtu"/*_`~\[\]] | u(?: (?![0-9a-f]{4}) |
+      0(?: 0[0-9] | 0a[ad] | 0b[239abcde] | 1[34cf] | 17f | 2[be] | 34f | 6[01d] | 70f )
+    | 1(?: 1[56] | 7b | 8[01] | d | e9a )
+    | 2(?: 0[67-9] | 0a8 | 00[b-f] | 02[a-e] | 1[0-8] | 4 | c7 )
+    | 3(?: 1[69] | 2 | 3 ) | a[67b] | d(?: 801 | 835 | 83c | 83e\\+udf | b4 ) | f[bef] ))""",
+    re.VERBOSE,
+)
+# Of Unicode.
+UNUSUAL = re.compile(
+    rb"""\xc2[\x80-\x84\x86-\x9f\xaa\xad\xb2\xb3\xb9\xba\xbc-\xbe] | \xc4[\xb2\xb3\xbf]
+    | \xc5[\x80\x89\xbf] | \xc7[\x84-\x8c\xb1-\xb3] | \xca[\xb0-\xb8] | \xcb[\xa0-\xa4]
+    | \xcd\x8f | \xd8[\x80-\x85\x9c] | \xdb\x9d | \xdc\x8f | \xe1[\x85\x9e\xa0\xb4-\xb6\xba]
+    | \xe2(?: \x80[\x8b-\x8f\xaa-\xae] | \x81[\xa0-\xbf] | \x82[\x80-\x9c\xa8] | [\x84-\x86\x91-\x93\xb1] )
+    | \xe3[\x85\x86\x88-\x8f] | \xea[\x9c-\x9f\xac\xad] | \xef[\xac\xb8\xbb-\xbf]
+    | \xf0(?: \x9d[\x90-\x9f] | \x9f(?: [\x84-\x86] | \xaf ) | \x90\x9e ) | \xf3\xa0""",
+    re.VERBOSE,
+)
+LETTERS = bytes(range(256)).lower()
+REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
+
+Rewrite = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
+Span = tuple[int, int]
 
 
-def traces(texts: Iterable[str]) -> list[str]:
-    """What to look for with `holds`."""
-    plain = {form for text in texts for form in (text, untagged(text))}
-    written = plain | {json.dumps(form)[1:-1] for form in plain}
-    return sorted({form.replace("\\", "") for form in written} - {""})
+def holds(*columns: str, texts: str = ":traces") -> str:
+    """SQL: one of the columns says one of the texts that are this JSON list."""
+    whole = " || char(10) || ".join(f"coalesce({column}, '')" for column in columns)
+    return f"says({texts}, CAST({whole} AS BLOB))"  # bytes: most need not be decoded
 
 
-def holds(column: str) -> str:
-    """SQL: the column holds one of the `traces`, which are the JSON list `:traces`."""
-    # instr() of NULL is NULL, which is as good as false here.
-    return (
-        "EXISTS (SELECT 1 FROM json_each(:traces)"
-        f" WHERE instr(lower(replace({column}, '\\', '')), lower(value)))"
-    )
+def says(texts: str, columns: bytes) -> bool:
+    """The function of that name in SQL."""
+    return _wanted(texts).said_in(columns)
+
+
+@lru_cache(maxsize=8)
+def _wanted(texts: str) -> "Wanted":
+    return Wanted(json.loads(texts))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found["high"]:
+        pair = bytes.fromhex(found["high"] + found["low"])
+        return pair.decode("utf-16-be")
+    if found["code"]:
+        return chr(int(found["code"], 16))
+    return "\n" if found["blank"] else ""
+
+
+def _character(found: re.Match[str]) -> str:
+    return html.unescape(f"&{found[1]};")
+
+
+def _nothing(_: re.Match[str]) -> str:
+    return ""
+
+
+def _blank(_: re.Match[str]) -> str:
+    return " "
+
+
+READ: tuple[Rewrite, ...] = ((ESCAPE, _unescaped), (ENTITY, _character))
+BARE: tuple[Rewrite, ...] = (
+    (CELL, _blank),
+    (MARK, _nothing),
+    (LONE, _nothing),
+    (UNSEEN, _nothing),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is taken for marks: tags with the targets of links, and the numbers before lines."""
+
+    tags: bool
+    numbers: bool
+
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """What makes the bare form of a text, but for the normal form of Unicode."""
+        tags = ((TAG_OR_TARGET, _blank),) if self.tags else ()
+        numbers = ((NUMBER, _blank),) if self.numbers else ()
+        return (*READ, *tags, *numbers, *BARE)
+
+
+VIEWS = tuple(View(*taken) for taken in product((False, True), repeat=2))
+WRITTEN = View(tags=False, numbers=False)
+
+
+def bare(text: str, view: View = WRITTEN) -> str:
+    """The bare form of a text."""
+    for pattern, new in view.rewrites():
+        text = pattern.sub(new, text)
+    return _normal(text)
+
+
+def _normal(text: str) -> str:
+    return UNSEEN.sub("", _caseless(text))
+
+
+def _caseless(text: str) -> str:
+    """Decomposed and in one case: of an accented letter the plain one comes first."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFD", text).casefold())
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A text, and of each of its characters the span it had at first."""
+
+    text: str
+    at: list[Span]
+
+    def rewritten(self, pattern: re.Pattern[str], new: Callable[[re.Match[str]], str]) -> "_Placed":
+        parts, at, done = [], [], 0
+        for found in pattern.finditer(self.text):
+            start, end = found.span()
+            instead = new(found)
+            parts += [self.text[done:start], instead]
+            at += self.at[done:start]
+            at += [(self.at[start][0], self.at[end - 1][1])] * len(instead)
+            done = end
+        return _Placed("".join([*parts, self.text[done:]]), at + self.at[done:])
+
+    def normal(self) -> "_Placed":
+        """As `_normal` does it, a letter together with its accents."""
+        parts, at = [], []
+        for start, end in _letters(self.text):
+            part = _normal(self.text[start:end])
+            parts.append(part)
+            at += [(self.at[start][0], self.at[end - 1][1])] * len(part)
+        return _Placed("".join(parts), at)
+
+
+def _letters(text: str) -> Iterator[Span]:
+    start = 0
+    for n, mark in enumerate(text):
+        if n > start and not _goes_on(unicodedata.normalize("NFD", mark)[0]):
+            yield start, n
+            start = n
+    if text:
+        yield start, len(text)
+
+
+def _goes_on(mark: str) -> bool:
+    """Whether it belongs to the letter before it: an accent, or the rest of a Korean syllable."""
+    return unicodedata.combining(mark) > 0 or "\u1160" <= mark <= "\u11ff"
+
+
+class Wanted:
+    """Texts that are looked for.
+
+    One whose bare form is shorter than `LEAST` counts only where it is a whole line; one without
+    letters and digits is never found.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        named = [text for text in texts if any(map(str.isalnum, text))]
+        long = [text for text in named if len(bare(text)) >= LEAST]
+        self._lines = [_line(text) for text in named if text not in long]
+        self._words = [_words(text) for text in long]
+        self._longest = [max(words, key=len, default=b"") for words in self._words]
+        self._forms = {
+            tags: [form for text in long if len(form := bare(text, View(tags, False))) >= LEAST]
+            for tags in (False, True)
+        }
+
+    def said_in(self, column: bytes) -> bool:
+        """Whether a text in UTF-8 says one of them."""
+        if not self._lines and not self._may_be_in(column):
+            return False
+        return self.is_in(column.decode("utf-8", "replace"))
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text says one of them."""
+        if any(line.search(text) for line in self._lines):
+            return True
+        return any(True for _ in self._found(text, bare))
+
+    def spans(self, text: str) -> list[Span]:
+        """Where a text says them: from the first character to the last, in order, apart."""
+        spans = [found.span("words") for line in self._lines for found in line.finditer(text)]
+        at: dict[str, list[Span]] = {}
+
+        def form(text: str, view: View) -> str:
+            placed = _placed(text, view)
+            at[placed.text] = placed.at
+            return placed.text
+
+        for where, start, end in self._found(text, form):
+            spans.append((at[where][start][0], at[where][end - 1][1]))
+        return _apart(spans)
+
+    def cut(self, text: str, instead: str) -> str:
+        """The text with something else in the place of each of them."""
+        for start, end in reversed(self.spans(text)):
+            text = text[:start] + instead + text[end:]
+        return text
+
+    def _found(self, text: str, form: Callable[[str, View], str]) -> Iterator[tuple[str, int, int]]:
+        seen: set[tuple[str, bool]] = set()
+        for view in VIEWS:
+            where = form(text, view)
+            if (where, view.tags) in seen:
+                continue
+            seen.add((where, view.tags))
+            for wanted in self._forms[view.tags]:
+                for start in _all(where, wanted):
+                    end = start + len(wanted)
+                    if end == len(where) or not _goes_on(where[end]):
+                        yield where, start, end
+
+    def _may_be_in(self, column: bytes) -> bool:
+        """Whether a closer look is worth its time: most texts lack a word. Never wrongly no."""
+        lower = column.lower()
+        inside = {found.lastgroup for found in IN_WORDS.finditer(lower)}
+        if (inside or any(map(lower.__contains__, self._longest))) and self._has_words(lower):
+            return True
+        if (
+            inside <= {"mark"}
+            and not ESCAPED.search(lower)
+            and (lower.isascii() or not UNUSUAL.search(lower))
+        ):
+            return False
+        text = ENTITY.sub(_character, ESCAPE.sub(_unescaped, column.decode("utf-8", "replace")))
+        plain = unicodedata.normalize("NFKC", text)
+        read = TAG_OR_TARGET.sub(" ", plain)
+        return any(self._has_words(form.encode("utf-8", "replace")) for form in (plain, read))
+
+    def _has_words(self, text: bytes) -> bool:
+        letters = text.translate(LETTERS, REST)
+        return any(_in_order(words, letters) for words in self._words)
+
+
+def _words(text: str) -> list[bytes]:
+    """The runs of ASCII letters in it that look the same in every writing, in order."""
+    for pattern, new in (*READ, (TAG_OR_TARGET, _blank)):
+        text = pattern.sub(new, text)
+    text = _caseless(text)
+    parts = (text[start:end] for start, end in _letters(text))
+    plain = "".join(part if len(part) == 1 else " " for part in parts)
+    return [word.encode() for word in WORD.findall(plain.replace("ss", " "))]  # it may be a ß
+
+
+def _in_order(words: Sequence[bytes], letters: bytes) -> bool:
+    place = 0
+    for word in words:
+        place = letters.find(word, place)
+        if place < 0:
+            return False
+        place += len(word)
+    return True
+
+
+def _line(text: str) -> re.Pattern[str]:
+    words = map(re.escape, re.findall(r"[^\W_]+", text))
+    mark = r"(?:[^\w\n]|_)"
+    inner = f"{mark}{{1,20}}".join(words)
+    return re.compile(rf"^{mark}{{0,20}}(?P<words>{inner}){mark}{{0,20}}$", re.M | re.I)
+
+
+def _placed(text: str, view: View) -> _Placed:
+    placed = _Placed(text, [(n, n + 1) for n in range(len(text))])
+    for pattern, new in view.rewrites():
+        placed = placed.rewritten(pattern, new)
+    return placed.normal()
+
+
+def _all(text: str, part: str) -> Iterator[int]:
+    place = text.find(part)
+    while place >= 0:
+        yield place
+        place = text.find(part, place + 1)
+
+
+def _apart(spans: Iterable[Span]) -> list[Span]:
+    apart: list[Span] = []
+    for start, end in sorted(spans):
+        if apart and start < apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+        else:
+            apart.append((start, end))
+    return apart

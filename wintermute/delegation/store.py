@@ -362,11 +362,11 @@ class SubSessions:
 
     async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
         """Blank what came from these events or holds one of the `traces`, once it is over."""
-        found = " OR ".join(map(holds, ("objective", "context", "result")))
         return await tx.execute(
             "UPDATE sub_sessions SET objective = '', context = '', result = '', name = NULL"
             f" WHERE NOT {OPEN} AND objective || context || result <> '' AND"
-            f" (root_event IN (SELECT value FROM json_each(:events)) OR {found})",
+            f" (root_event IN (SELECT value FROM json_each(:events))"
+            f" OR {holds('name', 'objective', 'context', 'result')})",
             {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
         )
 

@@ -136,7 +136,7 @@ class ModelCalls:
             "UPDATE model_calls SET request = NULL, answer = NULL, detail = ''"
             " WHERE (request IS NOT NULL OR detail <> '') AND"
             " (cast_id IN (SELECT value FROM json_each(:casts))"
-            f" OR {holds('request')} OR {holds('answer')} OR {holds('detail')})",
+            f" OR {holds('request', 'answer', 'detail')})",
             {"casts": json.dumps(list(cast_ids)), "traces": json.dumps(list(traces))},
         )
 

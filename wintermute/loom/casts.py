@@ -22,8 +22,8 @@ _OF_EVENTS = (  # and what was handed out for them
     "  JOIN casts k ON k.branch_id = o.id) SELECT id FROM told)"
 )
 _ENDED = "SELECT id FROM casts WHERE state <> 'running'"
-_TURN_HOLDS = " OR ".join(map(holds, ("utterance", "calls", "error")))
-_OBSERVATION_HOLDS = " OR ".join(map(holds, ("args", "result")))
+_TURN_HOLDS = holds("utterance", "calls", "error")
+_OBSERVATION_HOLDS = holds("args", "result")
 
 
 class Casts:
@@ -231,7 +231,8 @@ class Casts:
         casts = await tx.execute(
             f"UPDATE casts SET intent = iif({intent}, '', intent),"
             f" result = iif({result}, '', result)"
-            f" WHERE state <> 'running' AND intent || result <> '' AND ({intent} OR {result})",
+            f" WHERE state <> 'running' AND intent || result <> ''"
+            f" AND (id {_OF_EVENTS} OR {holds('intent', 'result')})",
             asked,
         )
         turns = await tx.execute(
@@ -304,9 +305,9 @@ class Casts:
         row = await tx.row(
             f"SELECT count(*) AS n FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
             f" OR {holds('intent')}"
-            f" OR id IN (SELECT cast_id FROM turns WHERE {_TURN_HOLDS})"
-            " OR id IN (SELECT cast_id FROM turns WHERE id IN"
-            f"  (SELECT turn_id FROM observations WHERE {_OBSERVATION_HOLDS})))",
+            f" OR EXISTS (SELECT 1 FROM turns WHERE cast_id = casts.id AND ({_TURN_HOLDS}"
+            "  OR EXISTS (SELECT 1 FROM observations WHERE turn_id = turns.id"
+            f"   AND {_OBSERVATION_HOLDS}))))",
             asked,
         )
         return int(row["n"]) if row else 0

@@ -455,10 +455,7 @@ class Inbox:
         Returns how many were blanked, and how many are yet to be done.
         """
         asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
-        meant = (
-            "(event_id IN (SELECT value FROM json_each(:events))"
-            f" OR {holds('body')} OR {holds('raw')})"
-        )
+        meant = f"(event_id IN (SELECT value FROM json_each(:events)) OR {holds('body', 'raw')})"
         blanked = await tx.execute(
             "UPDATE inbox SET body = '', raw = '' WHERE state IN ('answered', 'ignored')"
             f" AND body || raw <> '' AND {meant}",

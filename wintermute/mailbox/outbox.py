@@ -240,19 +240,20 @@ class Outbox:
         """
         asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
         meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {holds('body')})"
-        await tx.execute(
-            "UPDATE outbox_parts SET content = '{}' WHERE outbox_id IN"
-            f" (SELECT id FROM outbox WHERE state <> 'waiting' AND {meant})",
+        blanked = await tx.rows(
+            f"UPDATE outbox SET body = '' WHERE state <> 'waiting' AND body <> '' AND {meant}"
+            " RETURNING id",
             asked,
         )
-        blanked = await tx.execute(
-            f"UPDATE outbox SET body = '' WHERE state <> 'waiting' AND body <> '' AND {meant}",
-            asked,
+        await tx.execute(
+            "UPDATE outbox_parts SET content = '{}' WHERE outbox_id IN"
+            " (SELECT value FROM json_each(?))",
+            (json.dumps([row["id"] for row in blanked]),),
         )
         row = await tx.row(
             f"SELECT count(*) AS n FROM outbox WHERE state = 'waiting' AND {meant}", asked
         )
-        return blanked, int(row["n"]) if row else 0
+        return len(blanked), int(row["n"]) if row else 0
 
     async def rooms_waiting(self) -> list[str]:
         """Matrix rooms in which something is to be said; what a terminal waits for stays."""

@@ -11,6 +11,7 @@ from wintermute.changes.records import Cause, Change, Reason
 from wintermute.changes.store import KEPT, ChangeSets
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
+from wintermute.db.traces import holds
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.entry import MOST, entry, key
@@ -91,11 +92,19 @@ class Facts:
             "  SELECT f.id FROM found JOIN facts o ON o.id = found.id JOIN facts f"
             "  ON f.replaced_by = o.id OR (f.scope = o.scope AND (f.key = o.key OR"
             "   f.valid_to IS NOT NULL AND length(o.text) >= ?"
-            "   AND instr(lower(f.text), lower(o.text)))))"
+            f"   AND {holds('f.text', texts='json_array(o.text)')})))"
             " SELECT * FROM facts WHERE id IN (SELECT id FROM found) ORDER BY seq",
             (json.dumps(list(ids)), recognisable),
         )
         return [fact_of(row) for row in rows]
+
+    async def saying(self, traces: Sequence[str]) -> list[str]:
+        """The ids of the facts of all scopes, live or retired, that hold one of the `traces`."""
+        rows = await self._database.rows(
+            f"SELECT id FROM facts WHERE {holds('text')} ORDER BY scope, seq",
+            {"traces": json.dumps(list(traces))},
+        )
+        return [row["id"] for row in rows]
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""

@@ -263,7 +263,7 @@ class Occurrences:
         asked = {"traces": json.dumps(list(traces))}
         return await tx.execute(
             "UPDATE occurrences SET content = '', result = '' WHERE state <> 'claimed'"
-            f" AND content || result <> '' AND ({holds('content')} OR {holds('result')})",
+            f" AND content || result <> '' AND {holds('content', 'result')}",
             asked,
         )
 

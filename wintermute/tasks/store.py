@@ -12,6 +12,7 @@ from wintermute.changes.records import Change, Reason
 from wintermute.changes.store import KEPT, ChangeSets
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import ERASED, Wanted, holds
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -320,6 +321,20 @@ class Tasks:
                 )
                 counted += 1
         return counted
+
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Take these words out of deleted tasks; how many said them. Others are a person's to change."""
+        rows = await tx.rows(
+            "SELECT id, content, reason, ai_prompt FROM tasks WHERE status = 'deleted'"
+            f" AND {holds('content', 'reason', 'ai_prompt')}",
+            {"traces": json.dumps(list(traces))},
+        )
+        wanted = Wanted(traces)
+        await tx.execute_many(
+            "UPDATE tasks SET content = ?, reason = ?, ai_prompt = ? WHERE id = ?",
+            [(*(wanted.cut(row[n], ERASED) for n in (1, 2, 3)), row["id"]) for row in rows],
+        )
+        return len(rows)
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
         """What a change set holds of a task; a deleted one is as none."""

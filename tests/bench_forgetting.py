@@ -1,0 +1,196 @@
+"""What forgetting costs: one sentence in a store of 50,000 turns, most of it about other things.
+
+    python -m tests.bench_forgetting
+
+Not a part of `make bench`; docs/benchmarks.md reports it.
+"""
+
+import asyncio
+import json
+import random
+import shutil
+import statistics
+import tempfile
+import time
+import unicodedata
+from itertools import product
+from pathlib import Path
+
+from tests.world.house import ANN, House, open_house
+from wintermute.changes.records import Reason
+from wintermute.commands.forgetting import forget
+
+SCOPE = f"person:{ANN}"
+TURNS, ROUNDS = 50_000, 5
+SECRET = "Ann's dentist in Köln is called Öznur Ünlü"
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "in",
+    "is",
+    "it",
+    "that",
+    "was",
+    "for",
+    "on",
+    "with",
+    "as",
+    "by",
+    "at",
+    "from",
+    "this",
+    "which",
+    "or",
+    "an",
+    "were",
+    "are",
+    "not",
+    "have",
+    "bread",
+    "garden",
+    "window",
+    "doctor",
+    "evening",
+    "called",
+    "message",
+    "answer",
+    "Größe",
+    "Straße",
+    "früher",
+    "Käse",
+    "möchte",
+    "quickly",
+    "several",
+    "remember",
+    "train",
+    "ticket",
+    "music",
+    "number",
+    "Monday",
+    "👍",
+    "12:30",
+    "5€",
+    "https://example.org/x",
+]
+RARE = [
+    "".join(letters) for letters in product("bdklmnrst", "aeiou", "bdglmnst", ("e", "er", "ing"))
+]
+
+
+async def rows() -> list[str]:
+    """CPU seconds, the median of some rounds, each on a copy of the same store; and of the end alone."""
+    taken, scrubs = [], []
+    with tempfile.TemporaryDirectory() as name:
+        full = Path(name) / "full"
+        full.mkdir()
+        async with open_house(full, None) as house:
+            await _fill(house)
+        size = (full / "wintermute.db").stat().st_size
+        for number in range(ROUNDS):
+            folder = Path(name) / str(number)
+            shutil.copytree(full, folder)
+            async with open_house(folder, None) as house:
+                facts = await house.stores.facts.live(SCOPE)
+                began = time.process_time()
+                done = await forget(house.stores, facts)
+                ended = time.process_time()
+                await house.database.scrub()
+                taken.append(ended - began)
+                scrubs.append(time.process_time() - ended)
+            shutil.rmtree(folder)
+    store = f"{TURNS:,} turns, {size / 1e6:.0f} MB, {done.records} records"
+    row = "| {} | {:.1f} s | {:.1f} s | ≤ 2 s |"
+    return [row.format(store, statistics.median(taken), statistics.median(scrubs))]
+
+
+async def _fill(house: House) -> None:
+    async with house.database.transaction() as tx:
+        why = Reason("command", SCOPE)
+        await house.stores.facts.add(tx, why, SECRET, "user_explicit", scope=SCOPE)
+    await house.incoming("hello")
+    chance = random.Random(1)
+    async with house.database.transaction() as tx:
+        row = await tx.row("SELECT conversation_id FROM inbox")
+        assert row is not None
+        talk = str(row["conversation_id"])
+        await tx.execute("UPDATE inbox SET state = 'answered'")
+        branch = ("branch", talk, "start", "2026")
+        await tx.execute(
+            "INSERT INTO branches (id, conversation_id, reason, created_at) VALUES (?, ?, ?, ?)",
+            branch,
+        )
+        turns = [_Turn(number, chance) for number in range(TURNS)]
+        for sql, rows in (
+            (
+                "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
+                " kind, body, direct, raw, sent_at, received_at, state) VALUES (?, ?, '!r', '@ann',"
+                " 'Ann', 'owner', 'message', ?, 1, ?, '2026', '2026', 'answered')",
+                [(f"${t.n}", talk, t.said, t.raw) for t in turns],
+            ),
+            (
+                "INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, state,"
+                " result, started_at) VALUES (?, 'branch', ?, 'e', ?, 'owner', '{}', 'terminated', ?,"
+                " '2026')",
+                [(f"cast{t.n}", f"${t.n}", t.said, t.answer) for t in turns],
+            ),
+            (
+                "INSERT INTO turns (id, cast_id, entity_id, utterance, calls, finish_reason, backend,"
+                " model, tokens_in, tokens_out, tokens_cached, ms, created_at) VALUES (?, ?, 'e', ?,"
+                " ?, 'stop', 'b', 'm', 1, 1, 0, 1, '2026')",
+                [(f"turn{t.n}", f"cast{t.n}", t.answer, t.calls) for t in turns],
+            ),
+            (
+                "INSERT INTO observations (turn_id, n, gate, args, result, tool_call_id, via, state,"
+                " started_at, is_error) VALUES (?, 0, 'read_file', ?, ?, 'c', 'call', 'completed',"
+                " '2026', 0)",
+                [(f"turn{t.n}", t.arguments, t.result) for t in turns if t.n % 5 == 0],
+            ),
+            (
+                "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers,"
+                " state, created_at) VALUES (?, ?, '!r', 'reply', ?, ?, ?, 'sent', '2026')",
+                [(f"out{t.n}", talk, t.answer, f"cast{t.n}", f"${t.n}") for t in turns],
+            ),
+            (
+                "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, attempts) VALUES"
+                " (?, 0, ?, ?, 'sent', 1)",
+                [(f"out{t.n}", f"txn{t.n}", t.content) for t in turns],
+            ),
+            (
+                "INSERT INTO prompt_parts (hash, text) VALUES (?, ?)",
+                [(f"part{n}", _memories(n, chance)) for n in range(2000)],
+            ),
+        ):
+            await tx.execute_many(sql, rows)
+
+
+class _Turn:
+    """A message of a person, and what came of it; every thousandth says it."""
+
+    def __init__(self, number: int, chance: random.Random) -> None:
+        self.n = number
+        self.said, self.answer = _prose(chance, 25), _prose(chance, 60)
+        if number % 1000 == 1:
+            self.said += f" {SECRET.lower()}"
+            self.answer += f" **{unicodedata.normalize('NFD', SECRET)}**"
+        self.raw = json.dumps({"type": "m.room.message", "content": {"body": self.said}})
+        self.arguments = json.dumps({"path": _prose(chance, 3)})
+        self.result = json.dumps(_prose(chance, 100))
+        call = [{"id": "c", "name": "read_file", "arguments": self.arguments}]
+        self.calls = json.dumps(call if number % 5 == 0 else [])
+        html = f"<p>{self.answer}</p>"
+        self.content = json.dumps({"body": self.answer, "formatted_body": html})
+
+
+def _prose(chance: random.Random, words: int) -> str:
+    return " ".join(chance.choice(WORDS if chance.random() < 0.5 else RARE) for _ in range(words))
+
+
+def _memories(number: int, chance: random.Random) -> str:
+    lines = [_prose(chance, 8) for _ in range(80)] + [f"number {number}"]
+    return "\n".join([*lines, SECRET] if number % 10 == 0 else lines)
+
+
+if __name__ == "__main__":
+    print("\n".join(asyncio.run(rows())))  # noqa: T201

@@ -1,0 +1,185 @@
+"""What is looked for is found however it is written, and nothing else is (F-034)."""
+
+import json
+import random
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wintermute.db.traces import ESCAPED, IN_WORDS, UNSEEN, UNUSUAL, Wanted
+
+SENTENCE = "Ärztin Öznur Ünlü aus Köln heißt ﬁnal am 3. Mai, - İpek's Café!"
+OTHERS = st.text(alphabet="abc xyz.,:äß\n😀", max_size=40)
+
+
+def found(wanted: str, text: str) -> list[str]:
+    """What of a text is what was looked for."""
+    wants = Wanted([wanted])
+    parts = [text[start:end] for start, end in wants.spans(text)]
+    assert wants.said_in(text.encode()) == bool(parts)
+    return parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ärztin heißt öznur ünlü aus köln",
+        "ÄRZTIN HEISST ÖZNUR ÜNLÜ AUS KÖLN",
+        unicodedata.normalize("NFD", "Ärztin heißt Öznur Ünlü aus Köln"),
+        "Ärztin heißt\nÖznur   Ünlü\r\naus\tKöln",
+        "**Ärztin** heißt *Öznur* _Ünlü_ ~~aus~~ `Köln`",
+        "# Ärztin\n> heißt Öznur\n- Ünlü\n* aus\n1. Köln",
+        "| Ärztin | heißt |\n|---|:-:|\n| Öznur | Ünlü aus Köln |",
+        "- [ ] Ärztin heißt [Öznur Ünlü](https://example.org/x 'y') aus Köln".replace("'", '"'),
+        "<b>Ärztin</b> heißt<br/>Öznur <a href='/x'>Ünlü</a> aus<p>K<i>ö</i>ln",
+        "&Auml;rztin&nbsp;hei&szlig;t &#214;znur &#xDC;nl&uuml; aus K&amp;ouml;ln",
+        json.dumps("Ärztin heißt\nÖznur Ünlü aus Köln"),
+        json.dumps(json.dumps(json.dumps("Ärztin heißt\tÖznur Ünlü aus Köln"))),
+        r"\u003cb\u003eÄrztin\u003c/b\u003e heißt Öznur Ünlü aus K\u0026ouml;ln",
+        "Ärz\xadtin hei\u200bßt Öz\u2060nur Ün\ufefflü aus\u3000Köln",
+        "Ärztin heißt Öznur Ünlü aus Köln".translate({ord(c): ord(c) + 0xFEE0 for c in "rztinaus"}),
+    ],
+)
+def test_it_is_found_however_it_is_written(text: str) -> None:
+    assert len(found("Ärztin heißt Öznur Ünlü aus Köln", f"So: {text} ok")) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "part"),
+    [
+        ("the ﬁnal ofﬁce", "x THE FINAL OFFICE y", "THE FINAL OFFICE"),
+        ("İstanbul and ILICA", "x i̇stanbul and ilica y", "i̇stanbul and ilica"),
+        ("family 👨‍👩‍👧 is here", "x family 👨👩👧 is here y", "family 👨👩👧 is here"),
+        ("שלום לכולם מכאן", "\u202bשלום **לכולם** מכאן\u202c", "שלום **לכולם** מכאן"),  # noqa: RUF001
+        ("привет из Москвы", "x ПРИВЕТ\nиз <b>москвы</b>", "ПРИВЕТ\nиз <b>москвы"),
+        (
+            "https://example.org/secret",
+            "[this](https://example.org/secret)",
+            "https://example.org/secret",
+        ),
+        ("see [this](x) and that", "see this and that", "see this and that"),
+        (
+            "C:\\new\\tool\\user",
+            json.dumps("at C:\\new\\tool\\user, ok"),
+            "C:\\\\new\\\\tool\\\\user",
+        ),
+        ("steps: 1. eat 2. sleep", "steps:\n1. eat\n2. sleep", "steps:\n1. eat\n2. sleep"),
+        ("eat well and sleep", "1. eat well\n2. and sleep", "eat well\n2. and sleep"),
+        ("am 3. Mai geboren", "am\n3. Mai geboren", "am\n3. Mai geboren"),
+        ("one very long cafe", unicodedata.normalize("NFD", "one very long café"), None),
+        ("one very long café", "one very long cafe", None),
+        ("weighs 1.5 kg today", "weighs 15 kg today", None),
+        ("a dog", "x\n- A **dog**\ny", "A **dog"),
+        ("a dog", "he has a dog", None),
+        ("a", "a cat sat on a mat", None),
+        ("***", "*** and ***", None),
+        ("<b><i><u><p><br>a", "banana and <b>a</b>", None),
+    ],
+)
+def test_exactly_the_words_are_found(wanted: str, text: str, part: str | None) -> None:
+    """Neither a letter without its accent, nor what a short text stands in by chance."""
+    assert found(wanted, text) == ([] if part is None else [part])
+
+
+def test_what_is_cut_leaves_the_rest_as_it_was() -> None:
+    wanted = Wanted(["the shed opens with 4711", "a garden gnome guards it"])
+    text = "**The shed**\nopens with `4711`. Milk & A garden gnome guards it, THE SHED opens with 4711!"
+    assert wanted.cut(text, "[erased]") == "**[erased]`. Milk & [erased], [erased]!"
+
+
+@given(before=OTHERS, after=OTHERS, seed=st.integers(0, 10**9))
+def test_a_sentence_in_any_dress_is_found_and_only_it(before: str, after: str, seed: int) -> None:
+    chance = random.Random(seed)
+    dressed = "".join(_mark(mark, chance) for mark in SENTENCE)
+    dressed = unicodedata.normalize(chance.choice(("NFC", "NFD")), dressed)
+    parts = [before, dressed, after]
+    for _ in range(chance.randrange(3)):
+        ascii_only = chance.random() < 0.5
+        parts = [json.dumps(part, ensure_ascii=ascii_only)[1:-1] for part in parts]
+    assert found(SENTENCE, "".join(parts)) == [parts[1]]
+    assert Wanted([SENTENCE]).cut("".join(parts), "·") == f"{parts[0]}·{parts[2]}"
+
+
+@given(before=OTHERS, seed=st.integers(0, 10**9))
+def test_a_text_that_lacks_a_word_is_not_touched(before: str, seed: int) -> None:
+    chance = random.Random(seed)
+    words = SENTENCE.split()
+    del words[chance.choice([n for n, word in enumerate(words) if word != "-"])]
+    assert found(SENTENCE, before + "".join(_mark(mark, chance) for mark in " ".join(words))) == []
+
+
+def _mark(mark: str, chance: random.Random) -> str:
+    """A character as it may be written, now and then in an odd way."""
+    if mark == " ":
+        return chance.choice(
+            (" ", " ", "\n", " \n ", "\xa0", "&nbsp;", "<br>", " ** ", "\n> ", "\n- ")
+        )
+    first, mark = mark == SENTENCE[0], chance.choice((mark, mark.lower(), mark.upper()))
+    if chance.random() < 0.15:
+        mark = "".join(f"&#{ord(one)};" for one in mark)
+    inside = chance.choice((*[""] * 20, "**", "_", "\xad", "\u200b", "&shy;", "<b>", "</i>", "`"))
+    return mark if first or not mark[0].isalpha() else inside + mark
+
+
+def test_no_character_breaks_a_word_unseen_by_the_first_look() -> None:
+    """The quick look at a row skips only what cannot hold a word in another writing."""
+    missed = [
+        hex(code)
+        for code in (
+            *range(0x3400),
+            *range(0xA000, 0xAC00),
+            *range(0xF900, 0x20000),
+            *range(0xE0000, 0xE1000),
+        )
+        for mark in [chr(code)]
+        if _breaks(mark) and not (mark.isascii() and mark.isalnum())
+        for form in (f"x{mark}x", json.dumps(f"x{mark}x"))
+        if not any(broken.search(form.encode().lower()) for broken in (IN_WORDS, ESCAPED, UNUSUAL))
+    ]
+    assert missed == []
+
+
+def _breaks(mark: str) -> bool:
+    """Whether it is nothing, or a letter or digit of ASCII."""
+    if mark.isspace() or mark == "\b":  # which JSON writes as it does a line end
+        return False
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFD", mark).casefold())
+    accented = any(map(unicodedata.combining, plain))
+    return UNSEEN.fullmatch(mark) is not None or (
+        mark not in "ßẞ" and not accented and any(c.isascii() and c.isalnum() for c in plain)
+    )
+
+
+BOMBS = (
+    "<a ",
+    "](",
+    "&amp;",
+    "\\",
+    "<!--",
+    "[x](",
+    "1. ",
+    "\n",
+    "*",
+    "- ",
+    "\\u",
+    "\\ud83d",
+    "ab ",
+)
+MORE = ("e\u0301", "\u0301", "abcdefgh ijk", "&#97;", "<b>a", "_a", "|:-", "] (", '](a "')
+
+
+@pytest.mark.parametrize("bomb", [*BOMBS, *MORE])
+def test_the_time_it_takes_grows_with_the_text_and_no_faster(bomb: str) -> None:
+    """Sixteen times the text takes sixteen times as long, not two hundred times."""
+    wanted = Wanted(["abcdefgh ijkl", "ab"])
+    taken = []
+    for length in (2_000, 32_000):
+        text = bomb * (length // len(bomb))
+        began = time.process_time()
+        assert not wanted.said_in(text.encode())
+        assert wanted.spans(text) == []
+        taken.append(time.process_time() - began)
+    assert taken[1] < 70 * max(taken[0], 0.002)
