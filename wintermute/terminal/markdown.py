@@ -20,7 +20,7 @@ from rich.theme import Theme
 from wintermute.terminal.screen import DIM, PLAIN, Screen
 from wintermute.text import harmless
 
-MOST = 20_000
+MOST = 12_000
 """Characters of a block that is drawn; the parser is quadratic in places, so more is shown as it is."""
 NARROWEST = 20
 UNKNOWN = os.terminal_size((80, 24))
