@@ -14,6 +14,7 @@ from tests.world.memory import Memory, memory_in
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.records import Reason
+from wintermute.commands.forgetting import forget
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.health.edited import EditedFiles
@@ -274,6 +275,25 @@ async def test_what_a_file_last_held_can_be_forgotten(memory: Memory) -> None:
         assert await edited.forget(tx, ["a canary"]) == 1
     assert await edited.text("data/core.md") is None
     assert await edited.texts("data/prompts") == {"A.txt": "b"}
+
+
+def _database_bytes(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob("wintermute.db*"))
+
+
+async def test_forgetting_a_memory_drops_the_copy_of_a_file_that_says_it(tmp_path: Path) -> None:
+    """F-034: the file itself is a person's, and named."""
+    async with open_house(tmp_path, None) as house:
+        (tmp_path / "core.md").write_text("- Ann is called Canary Bird\n")
+        assert "Canary" in await house.stores.core.text(MINE)
+        async with house.database.transaction() as tx:
+            why = Reason("tool", MINE)
+            facts = house.stores.facts
+            fact, _ = await facts.add(tx, why, "Ann is called Canary Bird", "harvest", scope=MINE)
+        done = await forget(house.stores, [fact])
+        assert str(tmp_path / "core.md") in done.quoted
+        assert not await house.stores.edited.text("data/core.md")
+    assert b"Canary" not in _database_bytes(tmp_path)
 
 
 @pytest.mark.slow

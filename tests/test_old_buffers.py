@@ -206,7 +206,7 @@ BUFFERS = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(BUFFERS)
 def test_whatever_is_saved_from_whatever_buffer_nothing_unseen_is_lost(
     steps: list[tuple[str, int]],

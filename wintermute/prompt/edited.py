@@ -39,6 +39,7 @@ class EditedLook:
     def __init__(self, places: Places, prompts: Path | None) -> None:
         self._places = places
         self._prompts = prompts
+        self._needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
         self._seen: dict[str, tuple[Stamp | None, str]] = {}
 
     def look(self) -> Looked:
@@ -58,23 +59,20 @@ class EditedLook:
         return Looked(problems, fresh)
 
     def _files(self) -> Iterator[_File]:
+        """The memories, the prompts that must be there, and the seeds that are."""
         for file in self._places.files():
             yield _File(file.name, file.path, file.text)
-        if self._prompts is not None:
-            yield from _prompt_files(self._prompts)
+        folder = self._prompts
+        if folder is not None:
+            seeds = (path.name for path in folder.glob("SEED_*.txt"))
+            for name in (*self._needed, *sorted(seeds)):
+                yield _File(f"{FOLDER}/{name}", folder / name, partial(read_template, folder, name))
 
 
 def unusable_files(places: Places, prompts: Path | None = None) -> list[Fact]:
     """What a status says of memory files, and of prompts, that cannot be used; nothing of others."""
     problems = EditedLook(places, prompts).look().problems
     return [Fact("files", "warn", "; ".join([*problems.values(), UNTIL_THEN]))] if problems else []
-
-
-def _prompt_files(folder: Path) -> Iterator[_File]:
-    """Those that must be there, and the seeds that are."""
-    needed = {name for name in shipped_prompts() if not name.startswith("SEED_")}
-    for name in sorted({*needed, *(path.name for path in folder.glob("SEED_*.txt"))}):
-        yield _File(f"{FOLDER}/{name}", folder / name, partial(read_template, folder, name))
 
 
 def _read(file: _File) -> tuple[str | None, str]:

@@ -20,7 +20,7 @@ from rich.theme import Theme
 from wintermute.terminal.screen import DIM, PLAIN, Screen
 from wintermute.text import harmless
 
-MOST = 20_000
+MOST = 12_000
 """Characters of a block that is drawn; the parser is quadratic in places, so more is shown as it is."""
 NARROWEST = 20
 UNKNOWN = os.terminal_size((80, 24))
@@ -170,6 +170,7 @@ class MarkdownPage:
         self._tail = ""
         self._waits = ""
         self._shown: list[str] = []
+        self._behind = False
         self._rests_until = 0.0
 
     def add(self, text: str) -> None:
@@ -180,6 +181,7 @@ class MarkdownPage:
             *finished, last = blocks(self._tail[:end])
             self._write(finished)
             self._tail = last + self._tail[end:]
+        self._behind = True
         if time.monotonic() >= self._rests_until:
             self._draw()
 
@@ -192,8 +194,9 @@ class MarkdownPage:
 
     def wait(self, text: str) -> None:
         """Say below it what is waited for; "" for nothing."""
-        self._waits = text
-        self._draw()
+        if text != self._waits or (self._behind and time.monotonic() >= self._rests_until):
+            self._waits = text
+            self._draw()
 
     def _write(self, finished: Sequence[str]) -> None:
         lines = [line for block in finished for line in self._renderer.lines(block)]
@@ -207,7 +210,7 @@ class MarkdownPage:
         drawn = self._to(lines)
         if drawn:
             self._screen.write(drawn)
-        self._shown = lines
+        self._shown, self._behind = lines, False
         ended = time.monotonic()
         self._rests_until = ended + min(LONGEST_IDLE, IDLE * max(0.0, ended - begun - QUICK))
 
