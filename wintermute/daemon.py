@@ -318,7 +318,7 @@ async def _built(
         sender,
         verifications,
         copies,
-        answering.rooms.wake,
+        answering.rooms,
         pulse,
         (clock, Attempts(clock, pulse)),
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from wintermute.commands.stores import Stores
-from wintermute.db import Copy
+from wintermute.db import Copy, Transaction
 from wintermute.db.traces import traces
 from wintermute.memory.records import Fact
 
@@ -42,7 +42,9 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     """
     facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
-    events = await _with_reports(stores, {origin for fact in facts for origin in fact.origins})
+    async with stores.database.transaction() as tx:
+        origins = {origin for fact in facts for origin in fact.origins}
+        events = await with_reports(stores, tx, origins)
     names = [*(fact.id for fact in facts), *texts]
     telling = traces(name for name in names if len(name) >= RECOGNISABLE)
     bodies = await stores.inbox.bodies(events)
@@ -70,12 +72,11 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     )
 
 
-async def _with_reports(stores: Stores, events: set[str]) -> list[str]:
+async def with_reports(stores: Stores, tx: Transaction, events: set[str]) -> list[str]:
     """These events, and those that came of what was handed out for them."""
     newest = events
     while newest:
-        async with stores.database.transaction() as tx:
-            turns = await stores.casts.turns_of(tx, sorted(newest))
+        turns = await stores.casts.turns_of(tx, sorted(newest))
         newest = set(await stores.inbox.reports(turns)) - events
         events = events | newest
     return sorted(events)

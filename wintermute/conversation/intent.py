@@ -1,5 +1,6 @@
 """What a message looks like to the model. Pure; the result is stored as the cast's intent."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -27,6 +28,15 @@ def intent(row: Waiting, context: Sequence[Waiting], age: str = "") -> str:
     said = [_line(line) for line in context]
     lines = ["<room_context>", *said, "</room_context>"] if said else []
     return "\n".join([*lines, *written, _line(row, whole=True)])
+
+
+def without(said: str, line: Waiting) -> str | None:
+    """An intent without a line that was said before its message; None: it has no such line."""
+    head, opened, rest = said.partition("<room_context>\n")
+    block, closed, tail = rest.partition("</room_context>")
+    shown = re.compile(rf"^{re.escape(_line(line))}\n(?!  )", re.MULTILINE)
+    left, found = shown.subn("", block, count=1)
+    return f"{head}{opened}{left}{closed}{tail}" if found else None
 
 
 def written(row: Waiting, now: datetime) -> datetime | None:

@@ -1,7 +1,7 @@
 """What reached us. An event is stored once; its state says how far we are with it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -361,6 +361,38 @@ class Inbox:
         )
         return [row["event_id"] for row in rows]
 
+    async def of_events(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> list[Waiting]:
+        """The rows of these events of a room and of edits of them, in order.
+
+        None of a stop or a sign that was not followed yet: taking one back undoes nothing (X-026).
+        """
+        rows = await tx.rows(
+            "SELECT * FROM inbox WHERE room_id = :room AND (event_id IN"
+            "  (SELECT value FROM json_each(:events)) OR edits IN (SELECT value FROM json_each(:events)))"
+            " AND NOT (state = 'waiting'"
+            "  AND iif(json_valid(raw), raw ->> '$.type', '') IS 'm.reaction') ORDER BY seq",
+            {"room": room_id, "events": json.dumps(sorted(events))},
+        )
+        found = map(_waiting, rows)
+        return [row for row in found if not (row.is_stop and row.state == "waiting")]
+
+    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """Keep no more of these events than that they came (F-027); which wanted an answer yet."""
+        asked = (json.dumps(list(events)),)
+        rows = await tx.rows(
+            "SELECT event_id FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))"
+            " AND state IN ('waiting', 'casting')",
+            asked,
+        )
+        await tx.execute(
+            "UPDATE inbox SET state = 'ignored', body = '', raw = '', not_before = NULL"
+            " WHERE event_id IN (SELECT value FROM json_each(?))",
+            asked,
+        )
+        return [row["event_id"] for row in rows]
+
     async def said_in(self, conversation_id: str, limit: int) -> list[str]:
         """The newest messages and commands of a conversation, oldest of them first."""
         rows = await self._database.rows(
@@ -411,7 +443,8 @@ class Inbox:
         """
         rows = await self._database.rows(
             "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
-            " AND kind = 'context' AND seq < :before AND seq > coalesce((SELECT max(seq) FROM inbox"
+            " AND kind = 'context' AND body <> '' AND seq < :before"
+            " AND seq > coalesce((SELECT max(seq) FROM inbox"
             "  WHERE conversation_id = :conversation AND kind = 'message' AND seq < :before), 0)"
             " AND received_at > :since ORDER BY seq DESC LIMIT :limit) ORDER BY seq",
             {"conversation": conversation_id, "before": before}

@@ -1,4 +1,4 @@
-"""What a reaction or an edit does, by what we know of the event it is about (X-026, L-054)."""
+"""What a reaction, an edit or a redaction does, by what we know of its event (X-026, L-054, F-027)."""
 
 from dataclasses import dataclass, replace
 
@@ -7,6 +7,7 @@ from wintermute.loom.edits import Edits
 from wintermute.loom.rewards import Reward, Rewards
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.mailbox.outbox import Outbox, Spoken
+from wintermute.matrix.redactions import Redactions
 from wintermute.matrix.relations import Reaction
 from wintermute.messages import Incoming
 from wintermute.tasks.occurrences import Occurrences
@@ -14,13 +15,14 @@ from wintermute.tasks.occurrences import Occurrences
 
 @dataclass(frozen=True, slots=True)
 class FollowUps:
-    """Judges reactions and edits within the transaction that stores what a sync brought."""
+    """Judges what is about earlier events within the transaction that stores what a sync brought."""
 
     inbox: Inbox
     outbox: Outbox
     rewards: Rewards
     edits: Edits
     occurrences: Occurrences
+    redactions: Redactions
 
     async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
         """The command that a reaction is to be taken as, if any; a reward is stored on the way.
