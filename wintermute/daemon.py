@@ -322,7 +322,9 @@ async def _built(
         pulse,
         (clock, Attempts(clock, pulse)),
     )
-    expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+    expiry = Expiry(
+        stores.database, stores.inbox, stores.conversations, stores.facts, stores.changes, clock
+    )
     return Wintermute(door, answering, expiry, session, config)
 
 

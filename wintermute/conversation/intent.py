@@ -31,11 +31,16 @@ def intent(row: Waiting, context: Sequence[Waiting], age: str = "") -> str:
 
 
 def without(said: str, line: Waiting) -> str | None:
-    """An intent without a line that was said before its message; None: it has no such line."""
+    """An intent without a line that was said before its message; None: it has no such line.
+
+    Of a line whose text is not kept any more it is not known which it is: without all of its sender.
+    """
     head, opened, rest = said.partition("<room_context>\n")
     block, closed, tail = rest.partition("</room_context>")
-    shown = re.compile(rf"^{re.escape(_line(line))}\n(?!  )", re.MULTILINE)
-    left, found = shown.subn("", block, count=1)
+    sender = re.escape(line.sender)
+    anything = rf"(?:[^\n(]* \({sender}\)|{sender}): .*(?:\n  .*)*"
+    shown = re.escape(_line(line)) if line.body else anything
+    left, found = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(line.body)))
     return f"{head}{opened}{left}{closed}{tail}" if found else None
 
 

@@ -266,15 +266,18 @@ class Casts:
 
     async def in_groups(
         self, tx: Transaction, conversation_id: str, sender: str
-    ) -> list[tuple[str, str]]:
-        """Casts of a conversation that were told what was said before, and name a person; with that."""
+    ) -> list[tuple[str, str | None, str]]:
+        """Casts of a conversation that were told what was said before, by this person too.
+
+        Each with its event and its intent.
+        """
         rows = await tx.rows(
-            "SELECT c.id, c.intent FROM casts c JOIN branches b ON b.id = c.branch_id"
+            "SELECT c.id, c.event_id, c.intent FROM casts c JOIN branches b ON b.id = c.branch_id"
             " WHERE b.conversation_id = ? AND instr(c.intent, '<room_context>')"
             " AND instr(c.intent, ?)",
             (conversation_id, sender),
         )
-        return [(row["id"], row["intent"]) for row in rows]
+        return [(row["id"], row["event_id"], row["intent"]) for row in rows]
 
     async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
         """Show a cast less of what was said before its message; the database allows nothing else."""

@@ -13,6 +13,8 @@ from wintermute.db.traces import holds
 from wintermute.messages import Incoming, Json, Kind, Origin
 
 SEED = "seed_"
+LAST = 2**63 - 1
+"""A place behind all rows."""
 OVERSIZE = "oversize_"
 """How the ids of such events begin, followed by their branch; the homeserver's begin with `$`."""
 RESULT = "result_"
@@ -451,6 +453,37 @@ class Inbox:
             | {"since": stamp(since), "limit": limit},
         )
         return [_waiting(row) for row in rows]
+
+    async def followers(self, tx: Transaction, line: Waiting) -> set[str]:
+        """The message before which a line was said, and the edits of it."""
+        rows = await tx.rows(
+            "SELECT i.event_id FROM inbox i JOIN (SELECT event_id FROM inbox WHERE kind = 'message'"
+            "  AND conversation_id = ? AND seq > ? ORDER BY seq LIMIT 1) first"
+            " ON i.event_id = first.event_id OR i.edits = first.event_id",
+            (line.conversation_id, line.seq),
+        )
+        return {row["event_id"] for row in rows}
+
+    async def groups(self) -> list[str]:
+        """Conversations of which lines are kept that nobody addressed to us."""
+        rows = await self._database.rows(
+            "SELECT DISTINCT conversation_id FROM inbox WHERE kind = 'context' AND body <> ''"
+        )
+        return [row["conversation_id"] for row in rows]
+
+    async def expire_context(
+        self, tx: Transaction, conversation_id: str, before: datetime, upto: int, limit: int = 500
+    ) -> int:
+        """Keep no more than the ids of lines from before then, of rows before `upto` (F-030).
+
+        Not of too many at once: how many it was.
+        """
+        return await tx.execute(
+            "UPDATE inbox SET body = '', raw = '', sender_name = '' WHERE seq IN (SELECT seq"
+            "  FROM inbox WHERE conversation_id = ? AND kind = 'context' AND body <> '' AND seq < ?"
+            "  AND received_at < ? ORDER BY seq LIMIT ?)",
+            (conversation_id, upto, stamp(before), limit),
+        )
 
     async def forget(
         self, tx: Transaction, events: Sequence[str], traces: Sequence[str]

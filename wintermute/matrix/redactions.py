@@ -98,9 +98,16 @@ class Redactions:
 
     async def _cut(self, tx: Transaction, line: Waiting) -> list[str]:
         """Take a line out of what was said before the messages that follow it; their casts."""
+        if line.sender_name and not line.body:  # it was taken back before
+            return []
         found = await self._stores.casts.in_groups(tx, line.conversation_id, line.sender)
-        changed = [(cast_id, without(said, line)) for cast_id, said in found]
-        intents = {cast_id: left for cast_id, left in changed if left is not None}
+        after = None if line.body else await self._stores.inbox.followers(tx, line)
+        changed = {
+            cast_id: without(said, line)
+            for cast_id, event_id, said in found
+            if after is None or event_id in after
+        }
+        intents = {cast_id: left for cast_id, left in changed.items() if left is not None}
         for cast_id, left in intents.items():
             await self._stores.casts.cut(tx, cast_id, left)
         return [*intents]
