@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.world.clock import NOON
 from tests.world.delegating import all_over, call, done, objective, reports, spawn, states
 from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text
 from wintermute.config.schema import SubSessions
+from wintermute.conversation.intent import intent, without
+from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.redactions import Redactions, redacted
 
 Json = dict[str, Any]
@@ -395,3 +398,37 @@ def _dependent(seen: Seen) -> Step | None:
     if seen.last_user == "go":
         return Calls((spawn("build", depends_on=[re.findall("sub_[0-9a-f]{8}", results[0])[0]]),))
     return Calls((spawn("look", name=WORD),)) if WORD in seen.last_user else None
+
+
+def said(body: str, name: str = "Eve") -> Waiting:
+    """A line that Eve said in a group."""
+    where = (1, "$1", "c", ROOM, EVE, name, "other", "context", body, False, "ignored")
+    return Waiting(*where, None, NOON, NOON)  # type: ignore[arg-type]  # the literals
+
+
+LINES = ["one", "two\n\nof two", "one", "one\nmore", "<room_context>", "[a] (@b:c): one"]
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("name", ["Eve", "", "E (v) e"])
+def test_a_line_is_taken_out_of_what_was_said_before(line: str, name: str) -> None:
+    """F-027: once, whole, and nothing that only looks like it."""
+    asked = replace(said("one", "Ann"), sender=ANN)
+    lines = [said(each, name) for each in LINES]
+    whole = intent(asked, lines, "[written]")
+    at = LINES.index(line)
+    left = intent(asked, lines[:at] + lines[at + 1 :], "[written]")
+    assert without(whole, said(line, name)) == left
+    assert without(whole, said("on", name)) is None
+    assert (without(left, said(line, name)) is None) == (line != "one")  # which was said twice
+    assert without(intent(asked, ()), said("one")) is None
+
+
+def test_a_line_that_is_not_kept_takes_all_of_its_sender_along() -> None:
+    """F-027, F-030: it is not known any more what it was."""
+    asked = replace(said("one", "Ann"), sender=ANN)
+    others = [
+        replace(said(f"to {EVE}: (she)\n{EVE}: hi", "Ben"), sender=who) for who in (ANN, "@b")
+    ]
+    mixed = [said("one"), others[0], said("two\nof two", ""), said("three"), others[1]]
+    assert without(intent(asked, mixed), said("", "")) == intent(asked, others)
