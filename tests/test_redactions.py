@@ -11,8 +11,8 @@ import pytest
 
 from tests.world.clock import NOON
 from tests.world.delegating import all_over, call, done, objective, reports, spawn, states
-from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text
+from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, Gate, House, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import SubSessions
 from wintermute.conversation.intent import intent, without
 from wintermute.mailbox.inbox import Waiting
@@ -164,6 +164,28 @@ KEPT = {
     "edits": "text",
     "folds": "summary",
 }
+
+
+async def test_a_cast_that_is_over_takes_no_further_step_before_its_stop_is_pressed(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027: what a sync has stored counts at once."""
+    gate, tool = asyncio.Event(), Gate()
+    model.script(Slow(gate, Calls((Use("echo", {"say": WORD}),))))
+    async with open_house(tmp_path, model.url, gates=[tool]) as house, house.working():
+        event_id = await house.incoming(SECRET)
+        await model.request_arrived(1)
+        cast = await house.casts.running(event_id)
+        assert cast is not None
+        async with house.database.transaction() as tx:
+            await house.casts.end(tx, cast.id, "truncated", "redacted", "")
+            await house.inbox.take_back(tx, [event_id])
+        gate.set()
+        await house.incoming("hello")
+        assert await house.said(1) == ["echo: hello"]
+        assert tool.taken == []
+        assert len(model.requests) == 2
+        assert await house.health.part("casts") is None  # no internal error
 
 
 async def test_what_was_answered_is_shown_as_erased_and_the_answer_stays(

@@ -144,6 +144,8 @@ class Loop:
     async def _store(self, running: Running, reply: Reply, error: str | None = None) -> None:
         cast = running.cast
         async with self._database.transaction() as tx:
+            if not await self._casts.is_running(cast.id):
+                return  # it was ended meanwhile
             parent = await self._casts.last_turn(tx, cast.branch_id)
             prompt = None
             if running.prompt is not None:
