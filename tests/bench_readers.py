@@ -24,6 +24,7 @@ from wintermute.matrix.copies import Copies
 from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Account, may_read
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.past import Past
 from wintermute.matrix.speaker import MatrixSpeaker
 
 ROUNDS = 200
@@ -45,8 +46,9 @@ def door_of(desk: Desk) -> Door:
     """The door that the client of a desk belongs to."""
     copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
     sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
-    speaker = MatrixSpeaker(desk.client, sender, POLICY)
     settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
+    past = Past(desk.client, desk.stores, settings, desk.clock)
+    speaker = MatrixSpeaker(desk.client, sender, POLICY, past)
     clocks = (CheckedClock(desk.clock, None), desk.clock)
     parts = (speaker, sender, desk.work, copies, Idle(), lambda: None, clocks)
     return open_door(settings, POLICY, desk.client, desk.stores, *parts)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.test_llm_models import DEAD, HELLO, Asking, asking, backend, saying
 from tests.world.clock import FakeClock
+from tests.world.listener import Listening
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -236,7 +237,7 @@ async def test_an_attempt_is_settled_at_what_it_cost(
 ) -> None:
     """L-085, L-087: as reported, else estimated, and nothing for a refusal."""
     async with ModelServer(default=lambda _: step) as server:
-        settings = paid(server.url, timeout_s=0.15)
+        settings = paid(server.url, timeout_s=0.15, first_token_s=0.15)
         ceilings = Budget(tokens_per_day=10_000)
         async with asking(tmp_path, {"a": settings}, retries=0, ceilings=ceilings) as world:
             with suppress(ModelError):
@@ -253,12 +254,9 @@ async def test_a_call_that_was_stopped_is_settled(tmp_path: Path) -> None:
         server.script(Drip("one two", asyncio.Semaphore(1)))
         said = asyncio.Event()
 
-        def draft(piece: str) -> None:
-            if piece:
-                said.set()
-
+        heard = Listening(lambda _: said.set())
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(world.models.ask("base", HELLO, draft=draft))
+            task = group.create_task(world.models.ask("base", HELLO, listener=heard))
             await said.wait()
             assert await ledger(world) == [(WORST, False)]
             task.cancel()

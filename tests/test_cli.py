@@ -172,6 +172,21 @@ async def test_status_tells_of_the_daemon_and_what_is_stored(
     assert {fact["name"] for fact in others} >= {"inbox", "outbox", "decryption"}
 
 
+async def test_check_and_status_name_files_that_are_no_text(
+    folder: Path, wintermute: Wintermute
+) -> None:
+    """F-031: with what to do about each."""
+    async with open_database(folder / "data/wintermute.db"):
+        pass
+    names = ("MEMORIES.txt", "core.md", "prompts/WORKER_MINIMAL.txt")
+    for name in names:
+        (folder / "data" / name).write_bytes("Käse\n".encode("latin-1"))
+    for verb in ("check", "status"):
+        told = wintermute(verb, "--config", folder / "config.yaml").stdout
+        for name in names:
+            assert told.count(f"{name} is not UTF-8 at byte 1: save it as UTF-8") == 1
+
+
 def test_a_corrupt_database_is_refused_in_one_line(folder: Path, wintermute: Wintermute) -> None:
     (folder / "data/wintermute.db").write_text("no database")
     done = wintermute("status", "--config", folder / "config.yaml")

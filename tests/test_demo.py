@@ -223,7 +223,7 @@ def test_a_person_types_at_a_terminal_and_gets_it_back_as_it_was(tmp_path: Path)
         try:
             screen_until(ours, b"Ctrl-D ends", b"you>")
             os.write(ours, b"/help\r")
-            screen_until(ours, b"wintermute> ", b"/undo")
+            screen_until(ours, b"wintermute> ", b"\x1b[36m/undo\x1b[0m")
             os.write(ours, b"\x03")
             while process.poll() is None:
                 screen_until(ours)

@@ -236,11 +236,31 @@ async def test_what_is_not_ones_own_message_to_us_cannot_be_edited(desk: Desk) -
     await desk.take("$3", "event")
     await desk.take("$4", state="ignored")
     await desk.take("$5", edits="$1")
-    for event_id in ("$2", "$3", "$4", "$5", "$6"):
+    for event_id in ("$3", "$4", "$5", "$6"):
         assert await desk.verdict(edit_of(event_id)) == "nothing"
+    assert await desk.verdict(edit_of("$2", "context")) == "nothing"
+    assert await desk.verdict(edit_of("$2", "command")) == "nothing"
     assert await desk.verdict(edit_of("$1", sender="@bob:home")) == "nothing"
     assert await desk.verdict(edit_of("$1", room_id="!other")) == "nothing"
     assert await desk.verdict(edit_of("$1")) == "answered"
+
+
+async def test_an_edit_that_addresses_us_makes_a_line_of_a_group_a_message(desk: Desk) -> None:
+    """F-025: once, and of this branch; later edits of it are those of a message."""
+    await desk.take("$1", "context", "ignored")
+    await desk.take("$2", "context", "ignored")
+    await desk.take("$3")
+    assert await desk.verdict(edit_of("$1")) == "answered"
+    async with desk.stores.database.transaction() as tx:
+        found = await desk.stores.inbox.find(tx, "$1")
+        assert found is not None
+        await desk.stores.inbox.address(tx, found.seq)
+    await desk.take("$4", edits="$1")
+    assert await desk.verdict(edit_of("$1")) == "answered"
+    await desk.take("$5")
+    assert await desk.verdict(edit_of("$1")) == "noted"
+    await desk.branch("new")
+    assert await desk.verdict(edit_of("$2")) == "noted"
 
 
 async def test_an_edit_whose_key_came_late_has_its_old_place(desk: Desk) -> None:

@@ -150,7 +150,7 @@ def cast(*turns: Turn, event_id: str | None = "$1", state: Any = "terminated") -
 
 
 def turn(text: str = "", *calls: Call, error: str | None = None) -> Turn:
-    return Turn("t", None, text, calls, "stop", 1, 1, error)
+    return Turn("t", None, text, calls, "stop", 1, 1, error=error)
 
 
 def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
@@ -261,6 +261,20 @@ CASES: list[tuple[str, list[Waiting], int | None, int | None]] = [
     ("the next that may pass",
      [row(seq=1, minutes=2), row("e", "event", seq=2, minutes=3), row("/x", "command", seq=3)],
      3, None),
+    ("what changes the conversation keeps its place",
+     [row(seq=1, minutes=1), row("/new", "command", seq=2), row("/undo", "command", seq=3),
+      row("/compact", "command", seq=4)], None, 1),
+    ("what reads passes all of it",
+     [row(seq=1, minutes=1), row("/undo", "command", seq=2), row("/tasks", "command", seq=3)],
+     3, None),
+    ("a reminder passes a message, as what signs on reminders say",
+     [row(seq=1, minutes=1), row("/new", "command", seq=2), row("/remind x", "command", seq=3)],
+     3, None),
+    ("what changes something does not pass an undo that is not about it",
+     [row(seq=1, minutes=1), row("/undo", "command", seq=2), row("/tasks done t", "command", seq=3),
+      row("/remind in 1 hours x", "command", seq=4)], None, 1),
+    ("it has its turn when the message has had its own",
+     [row("/new", "command", seq=2), row(seq=3)], 2, None),
     ("a message behind does not count",
      [row(seq=1, minutes=2), row(seq=2, minutes=1)], None, 2),
 ]  # fmt: skip

@@ -5,33 +5,104 @@ import os
 import subprocess
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
 from tests.test_llm_models import DEAD, HELLO, KEY, backend
-from tests.world.model import Drip, Events, ModelServer
+from tests.world.listener import Listening
+from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Step, Text, Trickle
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Outage
 
+TOOLS = ({"type": "function", "function": {"name": "done", "parameters": {"type": "object"}}},)
+
+
+ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
+THOUGHT = {"choices": [{"delta": {"reasoning": "hm"}}]}
+
+
+async def seconds_until_outage(model: ModelServer, step: Step, **settings: float) -> float:
+    """How long an attempt is given that never comes to an end."""
+    model.keyed(lambda _: step)
+    loop = asyncio.get_running_loop()
+    async with aclosing(Endpoint("a", backend(model.url, **settings), new_id)) as endpoint:
+        began = loop.time()
+        with pytest.raises(Outage, match=r"in the middle|did not begin"):
+            await endpoint.ask(HELLO)
+        return loop.time() - began
+
 
 async def test_silence_in_the_middle_of_an_answer_is_an_outage(model: ModelServer) -> None:
-    gate = asyncio.Semaphore(1)
-    model.keyed(lambda _: Drip("one two", gate))
-    async with aclosing(Endpoint("a", backend(model.url), new_id, 0.1)) as endpoint:
-        with pytest.raises(Outage, match=r"silent in the middle of one for 0\.1 s"):
-            await endpoint.ask(HELLO)
+    """F-017: after the first token nothing counts but the time since the last byte."""
+    said = Drip("one two", asyncio.Semaphore(1))
+    assert 0.2 <= await seconds_until_outage(model, said, timeout_s=0.2) < 2
+    thought = Events((THOUGHT,), stay=True)  # reasoning is a token as well
+    assert 0.2 <= await seconds_until_outage(model, thought, timeout_s=0.2) < 2
 
 
-async def test_silence_before_an_answer_is_a_model_that_thinks(model: ModelServer) -> None:
-    thought = {"choices": [{"delta": {"role": "assistant", "reasoning": "hm"}}]}
-    model.keyed(lambda _: Events((thought,), stay=True))
-    loop = asyncio.get_running_loop()
-    async with aclosing(Endpoint("a", backend(model.url, timeout_s=0.4), new_id, 0.01)) as endpoint:
-        began = loop.time()
-        with pytest.raises(Outage):
-            await endpoint.ask(HELLO)
-        assert loop.time() - began >= 0.4
+@pytest.mark.parametrize("step", [Hang(), Events((ROLE,), stay=True)])
+async def test_a_first_token_may_take_its_time(model: ModelServer, step: Step) -> None:
+    """F-017: a role is none."""
+    settings = {"first_token_s": 0.5, "timeout_s": 0.1}
+    assert 0.5 <= await seconds_until_outage(model, step, **settings) < 2
+
+
+async def test_a_stream_that_says_nothing_but_lives_has_four_times_as_long(
+    model: ModelServer,
+) -> None:
+    """F-017: a comment each 0.05 s, as a server sends them that is still reading the prompt."""
+    comments = Trickle(b": still here\n\n", interval=0.05)
+    assert 0.8 <= await seconds_until_outage(model, comments, first_token_s=0.2) < 3
+
+
+async def test_an_answer_may_take_as_long_as_it_goes_on(model: ModelServer) -> None:
+    """F-017, seen live: a slow steady stream was thrown away again and again."""
+    model.keyed(lambda _: Drip("slow but steady all the way", interval=0.15))
+    settings = backend(model.url, timeout_s=0.5, first_token_s=0.5)
+    async with aclosing(Endpoint("a", settings, new_id)) as endpoint:
+        answer = await endpoint.ask(HELLO)
+    assert answer.text.strip() == "slow but steady all the way"
+
+
+async def test_whoever_listens_hears_when_the_first_token_is_there(model: ModelServer) -> None:
+    heard = Listening()
+    model.script(Events((ROLE, THOUGHT, {"choices": [{"delta": {"content": "yes"}}]}, "[DONE]")))
+    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
+        await endpoint.ask(HELLO, listener=heard)
+    assert (heard.events, heard.pieces) == (["asked", "begun"], ["", "yes"])
+
+
+async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
+    model: ModelServer,
+) -> None:
+    """F-020: a template may have begun it in the prompt."""
+    deltas = [{"choices": [{"delta": {"content": text}}]} for text in ("hm ", "</think>", "yes")]
+    model.keyed(lambda _: Events((*deltas, "[DONE]")))
+    first, second = Listening(), Listening()
+    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
+        assert (await endpoint.ask(HELLO, listener=first)).text == "yes"
+        assert (await endpoint.ask(HELLO, listener=second)).text == "yes"
+    assert first.pieces == ["", "hm ", "", "yes"]
+    assert second.pieces == ["", "yes"]
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["Invalid tool_choice: required", "tool choice `required` is not supported with this model"],
+)
+async def test_a_call_is_asked_for_until_the_server_refuses_that(
+    model: ModelServer, complaint: str
+) -> None:
+    """F-022: once per start."""
+    asked = replace(HELLO, tools=TOOLS, must_call=True)
+    model.script(Text("one"), Fail(400, {"error": {"message": complaint}}), Text("two"))
+    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
+        answers = [(await endpoint.ask(asked)).text for _ in range(3)]
+    assert answers[:2] == ["one", "two"]
+    choices = [request.body.get("tool_choice") for request in model.requests]
+    assert choices == ["required", "required", None, None]
 
 
 CHILD = """

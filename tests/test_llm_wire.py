@@ -221,6 +221,7 @@ def test_the_end_of_a_stream_needs_no_newline() -> None:
     assert read(stream({"content": "x"}, finish=None, end="data: [DONE]")).text == "x"
 
 
+CUT_CALL = {"tool_calls": [tool("x", '{"half": ')]}
 GARBAGE: list[tuple[bytes, type[Failed], str]] = [
     (b"", Outage, "garbage"),
     (b"<!doctype html><p>hello", Outage, "garbage"),
@@ -239,8 +240,11 @@ GARBAGE: list[tuple[bytes, type[Failed], str]] = [
     (whole({"content": " \n"}), Empty, "empty"),
     (whole({"content": "", "tool_calls": []}), Empty, "empty"),
     (stream({"role": "assistant"}), Empty, "empty"),
-    (stream({"reasoning_content": "hm"}, finish="length"), Empty, "empty"),
-    (stream({"content": "cut"}, finish=None, end=""), Outage, "connection"),
+    (stream({"reasoning_content": "hm"}), Empty, "empty"),
+    (stream({"content": "<think>never closed"}), Empty, "empty"),
+    (stream({"content": " "}, finish=None, end=""), Outage, "connection"),
+    (stream({"content": "a"}, finish="abort"), Outage, "connection"),
+    (stream({"content": "a", **CUT_CALL}, finish=None, end=""), Outage, "connection"),
     (b'{"error": {"message": "busy"}}', Outage, "error"),
     (b'{"error": "busy", "choices": null}', Outage, "error"),
     (b'{"error": "upstream took too long"}', Outage, "error"),

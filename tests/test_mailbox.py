@@ -365,7 +365,8 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
     assert (tried.attempts, tried.device_id, tried.sent) == (1, "SECOND", False)
     await mailbox.outbox.sent(parts[0], "$a")
     async with mailbox.database.transaction() as tx:
-        assert await mailbox.outbox.spoken(tx, ROOM, "$a") == Spoken(outbox_id, None)
+        spoken = Spoken(outbox_id, None, "part 0", meant_for="")
+        assert await mailbox.outbox.spoken(tx, ROOM, "$a") == spoken
         assert await mailbox.outbox.spoken(tx, "!other:test", "$a") is None
         assert await mailbox.outbox.spoken(tx, ROOM, "$b") is None
     assert await mailbox.outbox.next(ROOM) is not None

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from wintermute.matrix.inbox import (
     views,
 )
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
+from wintermute.matrix.unread import unread
 from wintermute.messages import Incoming
 
 Json = dict[str, Any]
@@ -133,7 +135,8 @@ def test_in_a_direct_chat_everything_said_is_for_us(body: str, expected: tuple[s
         ("Wintermute:", ("message", "Wintermute:")),
         ("bottom up", ("context", "bottom up")),
         ("@bot:elsewhere hi", ("context", "@bot:elsewhere hi")),
-        ("I like Wintermute", ("context", "I like Wintermute")),
+        ("I like Wintermute", ("message", "I like Wintermute")),
+        ("I like Wintermuted colours", ("context", "I like Wintermuted colours")),
         ("/stop", ("command", "/stop")),
         ("/stop it", ("command", "/stop it")),
         ("/shrug", ("context", "/shrug")),
@@ -153,6 +156,124 @@ def test_a_mention_by_id_addresses_us() -> None:
     assert verdict(said("/new", BOB, **pill), GROUP) == ("command", "/new")
     others: Json = {"m.mentions": {"user_ids": [EVE], "room": True}}
     assert verdict(said("what do you think?", **others), GROUP)[0] == "context"
+
+
+NOBODY: Json = {"m.mentions": {}}
+FOR_EVE: Json = {"m.mentions": {"user_ids": [EVE]}}
+ODD_MENTIONS: Json = {"m.mentions": "odd"}
+TO = "https://matrix.to/#/"
+
+
+def link(target: str, before: str = "ask ", quote: str = '"', words: str = "it") -> Json:
+    """A text with a link in its HTML, from a client that does not say whom it mentions."""
+    shown = f"{before}<a class='x' href={quote}{target}{quote}>{words}</a>"
+    return said(f"ask {words}", format="org.matrix.custom.html", formatted_body=shown)
+
+
+@pytest.mark.parametrize(
+    ("event", "addressed"),
+    [
+        (link(f"{TO}{BOT}"), True),
+        (link(f"{TO}{BOT}?via=home"), True),
+        (link("http://matrix.to/#/%40bot%3Ahome", quote="'"), True),
+        (link(f"{TO}&#64;bot:home", quote=""), True),
+        (link("matrix:u/bot:home"), True),
+        (link("MATRIX:u/bot%3Ahome?action=chat"), True),
+        (link(f"{TO}{BOT}.org"), False),
+        (link(f"{TO}@robot:home"), False),
+        (link(f"{TO}!room:home/$event"), False),
+        (link(f"https://evil.example/?{TO}{BOT}"), False),
+        (link("matrix:roomid/bot:home"), False),
+        (link(f"{TO}{BOT}") | {"sender": EVE}, False),
+        (said("a", formatted_body=f"<mx-reply><a href='{TO}{BOT}'>x</a></mx-reply>a"), False),
+        (said("a", formatted_body=f"<mx-reply><a href='{TO}{BOT}'>x</a>"), False),
+        (
+            said("a", formatted_body=f"<mx-reply>q</mx-reply><a href='{TO}{BOT}'>x</a>", **NOBODY),
+            True,
+        ),
+        (said("go and ask @bot:home, please", **NOBODY), True),
+        (said("(@BOT:HOME)", **NOBODY), True),
+        (said("is @bot:home.", **NOBODY), True),
+        (said("@bot:home: hi", **NOBODY), True),
+        (said("mail ann@bot:home"), False),
+        (said("go to @bot:home.org"), False),
+        (said("go to @bot:home:8448"), False),
+        (said("go to @bot:homestead"), False),
+        (said("go to @bot:home-office"), False),
+        (said("what does WINTERMUTE think?"), True),
+        (said("(Wintermute)"), True),
+        (said("wintermute's idea"), True),
+        (said("ask Wintermuté"), False),
+        (said("überwintermute"), False),
+        (said("what does Wintermute think?", **NOBODY), False),
+        (said("what does Wintermute think?", **FOR_EVE), False),
+        (said("what does Wintermute think?", **ODD_MENTIONS), True),
+        (said("Wintermute: hi", **NOBODY), True),
+        (said("wintermute.png", msgtype="m.image"), False),
+        (said("wintermute, look", msgtype="m.image", filename="cat.png"), True),
+        (said("asks Wintermute", msgtype="m.emote"), True),
+        (said("> <@bot:home> Wintermute\n\nyes", **REPLY), False),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else None,
+)
+def test_a_group_message_may_name_us_anywhere(event: Json, addressed: bool) -> None:
+    """F-025: by a pill, our id, or our name where its client does not say whom it mentions."""
+    assert verdict(event, GROUP)[0] == ("message" if addressed else "context")
+
+
+def test_a_reply_to_us_addresses_us() -> None:
+    """F-025: in whatever words, as a command too, and in an edit, which does not say it again."""
+    for body, kind in (("and then?", "message"), ("/shrug", "command")):
+        found = read_event(said(body, **REPLY), GROUP, ACCOUNT, POLICY, NOW, answers_us=True)
+        assert found is not None
+        assert (found.kind, found.body, found.replies_to) == (kind, body, "$old")
+    new: Json = {"m.new_content": {"msgtype": "m.text", "body": "x"}}
+    change = said("* x", **EDIT, **new)
+    edit = read_edit(change, GROUP, ACCOUNT, POLICY, NOW, answers_us=True)
+    assert edit is not None
+    assert (edit.kind, edit.edits, edit.replies_to) == ("message", "$old", None)
+
+
+@pytest.mark.parametrize(
+    ("relation", "target"),
+    [
+        (REPLY["m.relates_to"], "$old"),
+        ({**REPLY["m.relates_to"], "rel_type": "m.thread", "is_falling_back": False}, "$old"),
+        ({**REPLY["m.relates_to"], "rel_type": "m.thread", "is_falling_back": True}, None),
+        ({"m.in_reply_to": {"event_id": "$one"}}, None),
+        ({"m.in_reply_to": {"event_id": "$" * 256}}, None),
+        ({"m.in_reply_to": {"event_id": ["$old"]}}, None),
+        ({"m.in_reply_to": "$old"}, None),
+        ("$old", None),
+        ({}, None),
+    ],
+)
+def test_what_a_message_replies_to(relation: object, target: str | None) -> None:
+    """F-025, F-026: what a thread names for older clients is no reply, nor is a message to itself."""
+    content: Json = {"m.relates_to": relation}
+    found = read(said("hi", **content))
+    assert found is not None
+    assert found.replies_to == target
+
+
+HOSTILE = (
+    "<a " * 20_000,
+    "<a href=" * 8_000,
+    f"<a href={TO}" * 2_000,
+    "<a" + " " * 60_000,
+    f"<a {'href ' * 12_000}",
+    "<mx-reply>" * 6_000,
+    "@bot:home" * 7_000,
+    "Wintermute" * 6_000,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+def test_hostile_text_is_searched_in_no_time(text: str) -> None:
+    """F-025, X-022: as large as an event can be."""
+    began = time.perf_counter()
+    verdict(said(text, formatted_body=text), GROUP)
+    assert time.perf_counter() - began < 0.5
 
 
 def test_without_the_mention_rule_allowed_people_are_always_heard() -> None:
@@ -339,6 +460,9 @@ def templates() -> Iterator[Json]:
     new = {"msgtype": "m.emote", "body": "Wintermute: > hi", "m.mentions": {"user_ids": [BOT]}}
     yield said("* hi", **{**EDIT, "m.new_content": {**new, **EDIT, "m.new_content": new}})
     yield sign("\N{OCTAGONAL SIGN}")
+    for kind in ("m.sticker", "m.poll.start", "m.room.message"):
+        content = {"msgtype": "m.location", "body": "x", **REPLY, "m.mentions": {"user_ids": [BOT]}}
+        yield said("x") | {"type": kind, "content": content}
 
 
 def places(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -364,6 +488,7 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
                     del holder[last]
                 count += 1
                 sign_read = read_sign(broken, GROUP)
+                unread(broken, GROUP, ACCOUNT, POLICY)
                 reads = [read(broken, GROUP), read_change(broken, GROUP)]
                 for found in filter(None, [*reads, sign_read and sign_read.command]):
                     (found.event_id + found.sender + found.sender_name + found.body).encode()
@@ -377,6 +502,7 @@ def test_what_is_no_event_at_all_is_nothing(event: object) -> None:
     assert read(event) is None
     assert read_change(event) is None
     assert read_sign(event) is None
+    assert unread(event, DIRECT, ACCOUNT, POLICY) is None
     assert inviter([event], ACCOUNT) is None
 
 
@@ -403,6 +529,7 @@ def test_arbitrary_events_never_raise(event: Json) -> None:
     read(event, GROUP)
     read_change(event, GROUP)
     read_sign(event, GROUP)
+    unread(event, GROUP, ACCOUNT, POLICY)
     since_invitation([event], BOT)
     inviter([event], ACCOUNT)
 

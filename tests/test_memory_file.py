@@ -17,6 +17,7 @@ from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.health.edited import EditedFiles
 from wintermute.memory.core import Core
 from wintermute.memory.entry import key
 from wintermute.memory.files import TextFile
@@ -370,14 +371,20 @@ async def test_ten_thousand_facts_cost_little_when_nothing_changed(memory: Memor
 async def test_core_memory_is_read_as_it_is(
     tmp_path: Path, memory: Memory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-009, M-053: a missing or broken file is an empty one."""
-    core = Core(memory.places)
-    assert core.text(ANN) == core.text(ROOM) == ""
+    """P-009, M-053: a missing file is an empty one; a broken one is what it last held (F-031)."""
+    core = Core(memory.places, EditedFiles(memory.database))
+    assert await core.text(ANN) == await core.text(ROOM) == ""
     (tmp_path / "core.md").write_text("# USER\n- Ann\n")
-    assert core.text(f"person:{OWNER}") == "# USER\n- Ann\n"
-    (tmp_path / "core.md").write_bytes(b"\xff\xfe")
-    assert core.text(ANN) == core.text(ANN) == ""
+    assert await core.text(f"person:{OWNER}") == "# USER\n- Ann\n"
+    (tmp_path / "core.md").write_bytes(b"\xffx")
+    assert await core.text(ANN) == await core.text(ANN) == "# USER\n- Ann\n"
     assert caplog.text.count("reason=data/core.md is not UTF-8 at byte 0") == 1
+    restarted = Core(memory.places, EditedFiles(memory.database))
+    assert await restarted.text(ANN) == "# USER\n- Ann\n"
+    (tmp_path / "core.md").unlink()
+    assert await restarted.text(ANN) == ""
+    (tmp_path / "core.md").mkdir()
+    assert await Core(memory.places, EditedFiles(memory.database)).text(ANN) == ""
 
 
 WORDS = st.sampled_from(

@@ -287,6 +287,33 @@ async def test_a_line_of_a_group_is_in_no_context_any_more(
         gate.set()
 
 
+async def test_a_reply_does_not_quote_what_was_taken_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027, F-026: before it is asked, while it is, and afterwards."""
+    gate = asyncio.Event()
+    async with open_house(tmp_path, model.url) as house, house.working():
+        model.script(Text("noted"), Text("so"), Slow(gate, Text("never")), Text("now"))
+        gone = await house.incoming(SECRET)
+        await house.said(1)
+        await house.incoming("what of that?", replies_to=gone)
+        await house.said(2)
+        await house.incoming("and of that?", replies_to=gone)
+        assert str((await model.request_arrived(3)).messages).count(WORD) == 3
+        await take_back(house, gone)
+        seen = await model.request_arrived(4)
+        assert not is_told(seen)
+        quote = "<replied_to>\n[deleted]\n</replied_to>\n"
+        asked = [m["content"] for m in seen.messages[1:] if m["role"] == "user"]
+        assert asked[1:] == [f"{quote}what of that?", f"{quote}and of that?"]
+        await house.said(3)
+        await house.incoming("once more?", replies_to=gone)
+        await house.said(4)
+        assert f"Ann ({ANN}): [deleted]" in model.requests[-1].last_user
+        assert not is_told(model.requests[-1])
+        gate.set()
+
+
 @pytest.mark.parametrize("which", ["message", "edit"])
 async def test_edits_are_versions_of_what_is_taken_back(
     tmp_path: Path, model: ModelServer, which: str

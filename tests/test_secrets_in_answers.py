@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.test_llm_models import HELLO, asking, backend
+from tests.world.listener import Listening
 from tests.world.model import Calls, Events, Fail, ModelServer, Step, Text, Use
 from wintermute.config.secrets import HIDDEN, Redaction, Veil
 from wintermute.errors import ModelError
@@ -140,13 +141,15 @@ async def test_no_secret_comes_back_in_an_error(
 async def test_drafts_show_no_secret_and_lose_nothing_else(tmp_path: Path) -> None:
     """L-089: the server cuts its text anywhere; an attempt that failed leaves nothing behind."""
     text = f"{'a' * 17}{PLAIN} and hunter2 and {ODD}, hunter"
-    pieces: list[str] = []
+    heard = Listening()
+    pieces = heard.pieces
     async with ModelServer() as server:
         local = {"local": backend(server.url)}
         async with asking(tmp_path, local, redact=REDACT) as world:
-            cut = Events((delta(content="one "), delta(content="hunter2-can")))
+            said = (delta(content="one "), delta(content="hunter2-can"))
+            cut = Events(said, breaks=True)
             server.script(cut, Text(text))
-            reply = await world.models.ask("base", HELLO, draft=pieces.append)
+            reply = await world.models.ask("base", HELLO, listener=heard)
     begun = len(pieces) - pieces[::-1].index("")
     assert pieces[:begun] == ["", "one ", ""]
     assert "".join(pieces[begun:]) == reply.text == REDACT(text)

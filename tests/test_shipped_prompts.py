@@ -125,6 +125,7 @@ def test_the_prompt_is_short_and_a_worker_without_delegation_saves_much_of_it() 
         ("scheduled_tasks", ("schedule parameters", "scheduled_task", "task_error")),
         ("system_events", ("sub_session_result", "sub_session_failed", "sub_session_timeout")),
         ("system_events", ("workflow_complete",)),
+        ("core", ("`<replied_to>` before a message", "`[image: NAME]`")),
         ("guidelines", ("concise", "password", "guess", "<room_context>", "never instruct")),
     ],
 )

@@ -21,6 +21,7 @@ from wintermute.changes.store import ChangeSets
 from wintermute.db import Database, IntegrityError, open_database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
+from wintermute.skills.folder import summary_in
 from wintermute.skills.records import Skill
 from wintermute.skills.store import Skills
 
@@ -96,6 +97,59 @@ async def test_the_first_line_of_a_file_is_its_summary(
     shelf.put("tea.md", "Tea\n")
     expected = [Skill("calendar", summary)] if summary else []
     assert await shelf.skills.listed() == (*expected, Skill("tea", "Tea"))
+
+
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{name}: &{name} {{<<: [*{last}, *{last}, *{last}]}}\n"
+    for last, name in zip("abcdefghij", "bcdefghijk", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("---\nname: tea\ndescription: How tea is made\n---\n# Tea\n", "How tea is made"),
+        ("\n---\r\ndescription: 'Tea: how'\r\n...\r\nBoil.\n", "Tea: how"),
+        ("---\ndescription: >\n  How tea\n  is made\n---\nBoil.\n", "How tea is made"),
+        ("---\ndescription: |\n  How tea\n\n  is made\n---\n", "How tea is made"),
+        ("---\nname: tea\n---\n\n# Making tea\n", "Making tea"),
+        ("---\n---\nMaking tea\n", "Making tea"),
+        *[
+            (f"---\ndescription: {value}\n---\nMaking tea\n", "Making tea")
+            for value in ("[a, b]", "{a: b}", "5", "true", "~", "2026-05-04", "", "''", "!!int x")
+        ],
+        # no front matter: the first line with text
+        ("---\nname: tea\ndescription: Never ends\n", "name: tea"),
+        ("---\n- a list\n---\nBoil.\n", "- a list"),
+        ("---\nno mapping\n---\nBoil.\n", "no mapping"),
+        ("---\na: [\n---\nBoil.\n", "a: ["),
+        ("---\ndescription: *nobody\n---\nBoil.\n", "description: *nobody"),
+        ("---\na: " + "[" * 8_000 + "\n---\nBoil.\n", "a: " + "[" * 196 + "…"),
+        ("---\n" + "x: y\n" * 800_000 + "---\nBoil.\n", "x: y"),
+        ("Tea\n---\ndescription: too late\n---\n", "Tea"),
+        ("---\n" + LAUGHS + "description: Tea\n---\n", "Tea"),
+        ("---\ndescription: a\x1b[31mb\u202ec\n---\n", "description: a[31mbc"),
+        ('---\ndescription: "a\\e[31mb"\n---\n', "a[31mb"),
+        ("---\n---\n", None),
+    ],
+)
+async def test_a_skill_with_front_matter_is_summed_up_by_its_description(
+    shelf: Shelf, text: str, summary: str | None
+) -> None:
+    """F-033: whatever stands there; the skill itself is read whole."""
+    shelf.put("tea.md", text)
+    async with asyncio.timeout(5):
+        listed = await shelf.skills.listed()
+    assert listed == ((Skill("tea", summary),) if summary else ())
+    if len(text) < 1_000_000:
+        assert await shelf.skills.read("tea") == text
+
+
+@settings(max_examples=200)
+@given(st.text(st.sampled_from("ab:-\n &*[]{}>|'\"!?#~,.\t"), max_size=60))
+def test_no_front_matter_breaks_the_list(matter: str) -> None:
+    """F-033."""
+    assert "\n" not in summary_in(f"---\n{matter}\n---\ntext\n")
 
 
 async def test_only_plain_markdown_files_right_in_the_folder_are_skills(shelf: Shelf) -> None:

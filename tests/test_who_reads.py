@@ -6,9 +6,11 @@ Eve is in nobody's `allowed_users`. She comes in without a word, as people do.
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from tests.test_matrix_reading import ANN, BOB, BOT, EVE, POLICY, room_of
 from tests.test_promises_at_the_door import NOTIFY, planning
 from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
 from tests.tiers import tiered
@@ -21,7 +23,9 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.commands.chat import NO_DETAILS
 from wintermute.conversation import words
 from wintermute.mailbox.outbox import NOT_ALONE
+from wintermute.matrix.inbox import RoomView
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
+from wintermute.matrix.readers import not_private
 
 SECRET = "you earn 4711 a month"
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
@@ -263,6 +267,46 @@ async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
     status = await ann.wait_for(chat, lambda message: "**outbox**" in message.body)
     assert ("to be sent" in status.body, NO_DETAILS in status.body) == (False, True)
     await ann.wait_for(chat, lambda message: "the two of us" in message.body)
+
+
+ALONE = room_of(ANN)
+INVITED = room_of(ANN, invited=(EVE,))
+
+
+@pytest.mark.parametrize(
+    ("view", "was", "words"),
+    [
+        (ALONE, True, ()),
+        (room_of(ANN, EVE), False, ()),
+        (INVITED, True, ("`@eve:far` has been invited", "declined or taken back")),
+        (
+            room_of(ANN, invited=(EVE, BOB)),
+            True,
+            ("`@bob:home`, `@eve:far` have been invited", "declined or taken back"),
+        ),
+        (room_of(ANN, EVE), True, ("`@eve:far` can read", "Once we are alone here")),
+        (
+            replace(ALONE, join_rule="public"),
+            False,
+            ("Anybody may join", "Once its settings say that people join by invitation only"),
+        ),
+        (
+            replace(ALONE, history="world_readable"),
+            False,
+            ("Anybody may read", "Once its settings say that only members can read its history"),
+        ),
+    ],
+)
+def test_why_a_chat_is_not_private_says_what_ends_that(
+    view: RoomView, was: bool, words: tuple[str, ...]
+) -> None:
+    """F-014: to an allowed person who was alone with us here, or may think so."""
+    said = not_private(view, BOT, ANN, POLICY, was=was)
+    assert bool(said) == bool(words)
+    assert [word for word in words if word not in said] == []
+    assert not_private(view, BOT, EVE, POLICY, was=True) == ""
+    heard = not_private(view, BOT, ANN, replace(POLICY, mention_in_groups=False), was=was)
+    assert ("mention me or reply to me" in said, "mention" in heard) == (bool(words), False)
 
 
 @pytest.mark.slow

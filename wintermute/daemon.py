@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_rung
@@ -26,6 +26,7 @@ from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.trouble import Trouble
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Patience, open_database
 from wintermute.delegation.delegation import Delegation
@@ -36,9 +37,11 @@ from wintermute.errors import (
     DeviceSpent,
     HomeserverUnavailable,
     KeyStoreBlocked,
+    PromptUnreadable,
     StorageBlocked,
     WintermuteError,
 )
+from wintermute.health.edited import EditedFiles
 from wintermute.health.marks import ClockMarks
 from wintermute.health.notify import Attempts, Supervisor
 from wintermute.health.orders import Orders
@@ -54,19 +57,22 @@ from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import logged_in, successor
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.past import Past
 from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.session import Session
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
+from wintermute.prompt.edited import FOLDER, EditedLook
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.oversize import Oversize
 from wintermute.prompt.texts import Texts, read_texts
+from wintermute.schedule.edited import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.schedule.runs import Means, Runs
 from wintermute.terminal.chat import Chat
-from wintermute.terminal.screen import Screen, TerminalSpeaker
+from wintermute.terminal.screen import Page, Screen, TerminalSpeaker
 from wintermute.tools.delegate import delegating
 from wintermute.tools.done import Done
 from wintermute.tools.files import ReadFile, WriteFile
@@ -100,6 +106,7 @@ class Answering:
     rooms: Rooms
     delegation: Delegation
     promises: Promises
+    edited: EditedNotices
     toolbox: Toolbox
     speaker: Speaker
 
@@ -109,6 +116,12 @@ class Answering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rooms.run())
             group.create_task(self.delegation.run(self.toolbox, wake, serves))
+
+    async def keep(self) -> None:
+        """Do what nobody asks for at this moment, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.promises.run())
+            group.create_task(self.edited.run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +163,7 @@ class Wintermute:
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
         await self.door.sync.ready.wait()
-        await self.answering.promises.run()
+        await self.answering.keep()
 
 
 async def run_daemon(
@@ -161,7 +174,7 @@ async def run_daemon(
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
     outside = outside or Outside()
-    orders = Orders(config, reread, read_texts, outside.supervisor)
+    orders = Orders(config, reread, _usable, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, orders.stop)
@@ -178,6 +191,11 @@ async def run_daemon(
                 problem = orders.judged(problem)
     if problem is not None:
         raise problem
+
+
+def _usable(config: Config) -> None:
+    with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
+        read_texts(config)
 
 
 async def _writable(config: Config, orders: Orders, outside: Outside) -> None:
@@ -210,9 +228,9 @@ async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception
     problems: list[Exception] = []
     waits = Attempts(outside.clock, outside.supervisor.pulse)
     try:
-        texts = read_texts(config)  # what is wrong with a file is told first
         patience = Patience(waits, orders.leaving)
         async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
+            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
             health = Health(database, outside.clock)
             session = await _session(config, health, outside, orders.leaving)
             if session is not None:
@@ -306,7 +324,8 @@ async def _built(
     policy = _policy(config)
     copies = Copies(client, stores.database, clock, outside.new_id)
     sender = Sender(client, stores, copies, clock, policy)
-    speaker = MatrixSpeaker(client, sender, policy)
+    past = Past(client, stores, config.matrix, clock)
+    speaker = MatrixSpeaker(client, sender, policy, past)
     verifications = Verifications(client, stores, policy, clock)
     answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
     door = open_door(
@@ -330,30 +349,36 @@ async def _built(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config, screen: Screen, outside: Outside | None = None, *, attended: bool = True
+    config: Config,
+    screen: Screen,
+    outside: Outside | None = None,
+    *,
+    attended: bool = True,
+    page: Page | None = None,
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
     `attended`: somebody sits there; else what is due waits, or it would be said to a pipe.
+    `page`: what draws answers there; else they are text.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     outside = outside or Outside()
     with hold(config.data_dir):
-        texts = read_texts(config)
         async with open_database(config.data_dir / "wintermute.db") as database:
+            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
             clock = CheckedClock(outside.clock, await ClockMarks(database).last())
             outside, ids = replace(outside, clock=clock), outside.new_id
             redact = Redaction(secret_values(config))
             stores = _stores(config, database, outside, redact)
             models = _models(config, database, redact, outside)
-            speaker = TerminalSpeaker(screen)
+            speaker = TerminalSpeaker(screen, page)
             answering = _answering(config, clock, stores, models, speaker, texts, redact)
             chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
-                    parts = [chat.run(), answering.run()]
-                    parts += [answering.promises.run()] if attended else []
+                    parts = [chat.run(), answering.run(), speaker.count(clock)]
+                    parts += [answering.keep()] if attended else []
                     work = [group.create_task(part) for part in parts]
                     yield chat
                     for part in work:
@@ -399,6 +424,16 @@ def _answering(
     tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
     runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
     promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
+    trouble = Trouble(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.health,
+        models,
+        speaker,
+        clock,
+    )
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
     casting = Casting(
         stores.database,
@@ -410,11 +445,11 @@ def _answering(
         Terms(tools, gather, depth=config.sub_sessions.max_depth),
         Wards.of(config.loop),
         speaker,
-        stores.health,
+        trouble,
         clock,
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, delegation),
-        _oversize(config, clock, stores, gather),
+        _oversize(config, clock, stores, gather, texts.kept),
         DueEvents(stores.occurrences, stores.tasks.zone),
     )
     zone, ceilings = config.timezone, config.llm.budget
@@ -427,10 +462,12 @@ def _answering(
         commands,
         AtWork(delegation, promises),
         speaker,
+        trouble,
         stores.health,
         clock,
     )
-    return Answering(rooms, delegation, promises, tools, speaker)
+    edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
+    return Answering(rooms, delegation, promises, edited, tools, speaker)
 
 
 def _means(config: Config) -> Means:
@@ -514,9 +551,11 @@ def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbo
     )
 
 
-def _oversize(config: Config, clock: Clock, stores: Stores, gather: Gather) -> Oversize:
+def _oversize(
+    config: Config, clock: Clock, stores: Stores, gather: Gather, kept: Mapping[str, str]
+) -> Oversize:
     limits = config.context.component_size_limits
-    return Oversize(gather, limits, config.data_dir / "prompts", stores.places, clock)
+    return Oversize(gather, limits, stores.prompts, stores.places, clock, kept)
 
 
 def _policy(config: Config) -> Policy:

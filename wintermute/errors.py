@@ -3,6 +3,7 @@
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
+│   ├── PromptUnreadable        a prompt file that is no text, and no earlier text of it is kept
 │   ├── LoginRefused            the homeserver does not accept our token or password
 │   │   └── LoginExpired        it wants the same device to log in again (soft logout)
 │   └── AnotherCopyRuns         two daemons use copies of one data folder with one device
@@ -17,6 +18,7 @@ WintermuteError
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
 ├── AudienceChanged             somebody came or went while it was on its way out: judged anew
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
+├── FileUnusable                what stands where a text should be; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
@@ -44,6 +46,10 @@ class DataFolderInUse(WintermuteError):
 
 class DatabaseUnusable(ConfigurationError):
     """The database cannot be opened safely."""
+
+
+class PromptUnreadable(ConfigurationError):
+    """A prompt file is there, but not as text (F-031)."""
 
 
 class LoginRefused(ConfigurationError):
@@ -121,6 +127,10 @@ class AudienceChanged(WintermuteError):
 
 class MemoryUnavailable(WintermuteError):
     """A search in memory failed (P-014)."""
+
+
+class FileUnusable(WintermuteError):
+    """No plain file, too long or not text. Its message follows the name of the file."""
 
 
 class MemoryFileUnusable(WintermuteError):

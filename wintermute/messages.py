@@ -7,6 +7,10 @@ from typing import Any, Literal
 Origin = Literal["owner", "other", "timer", "system"]
 Kind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
+BROKEN_OFF = ("length", "content_filter", "refusal")
+"""Why an answer may have ended before its end: too long, withheld, or refused (F-019)."""
+ENDLESS = "eof"
+"""How an answer ended of which nobody said that it is whole (F-018)."""
 PERSON = "person:"
 """How the scope of a person begins, followed by their id."""
 ROOM = "room:"
@@ -18,7 +22,7 @@ class Incoming:
     """Something that reached a door and concerns one room.
 
     `context` is what was said in a group without addressing the bot: shown, never answered.
-    `edits` is the event whose text this one replaces.
+    `edits` is the event whose text this one replaces, `replies_to` the one it answers.
     """
 
     event_id: str
@@ -33,15 +37,33 @@ class Incoming:
     by_bot: bool = False
     raw: Json = field(default_factory=dict)
     edits: str | None = None
+    replies_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """An earlier message that another one replies to. Without a `body` it was deleted.
+
+    `sender`: "" for what we said ourselves. `sent_at`: None if it is from our own record.
+    """
+
+    sender: str
+    sender_name: str
+    body: str
+    sent_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One gate call of an utterance. `arguments` is JSON text as the model wrote it."""
+    """One gate call of an utterance. `arguments` is JSON text as the model wrote it.
+
+    `via`: `tag` when it stood in the text, as markup (F-020).
+    """
 
     id: str
     name: str
     arguments: str
+    via: Literal["call", "tag"] = "call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +77,23 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to a model: chat-completions messages and tool definitions."""
+    """One question to a model: chat-completions messages and tool definitions.
+
+    `must_call`: text alone is no answer to it (F-022).
+    """
 
     messages: tuple[Json, ...]
     tools: tuple[Json, ...] = ()
+    must_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One usable answer of a model: text, calls, or both."""
+    """One usable answer of a model: text, calls, or both; perhaps neither, if it was broken off.
+
+    `finish_reason` is `stop`, `tool_calls`, one of `BROKEN_OFF`, or a server's own word.
+    `waited_ms`: how much of `ms` passed before the first tokens of its attempts (F-017).
+    """
 
     text: str
     calls: tuple[Call, ...]
@@ -73,3 +103,9 @@ class Reply:
     model: str
     ms: int
     """Wall time of the whole question in milliseconds, retries included."""
+    waited_ms: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model has said by itself that this is all; else it changes no store (A-11)."""
+        return self.finish_reason not in (*BROKEN_OFF, ENDLESS)

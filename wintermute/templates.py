@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
-from wintermute.errors import ConfigurationError
+from wintermute.errors import ConfigurationError, FileUnusable, PromptUnreadable
+from wintermute.files import content_of, decoded
 
 log = logging.getLogger(__name__)
+
+MOST_BYTES = 1_000_000
+NOTHING_KEPT: Mapping[str, str] = {}
 
 
 def shipped_prompts() -> dict[str, str]:
@@ -26,36 +30,43 @@ def shipped_prompts() -> dict[str, str]:
 def read_template(folder: Path, name: str) -> str:
     """The text of a prompt file as it is now, so that an edit counts at once.
 
-    Raises: ConfigurationError when it is missing, empty or not text.
+    Raises: ConfigurationError when it is missing or empty; PromptUnreadable when it is not text.
     """
     path = folder / name
     try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError as error:
+        content = content_of(path, MOST_BYTES, follow=True)
+        text = "" if content is None else decoded(content)
+    except FileUnusable as problem:
+        raise PromptUnreadable(f"prompt file {path} {problem}") from problem
+    if content is None:
         raise ConfigurationError(
             f"prompt file {path} is missing: `wintermute init` restores the shipped one"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"prompt file {path} cannot be read: {error}") from error
+        )
     if not text.strip():
         raise ConfigurationError(
             f"prompt file {path} is empty: write a text, or delete it and `wintermute init` "
             "restores the shipped one"
         )
-    return text
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class Template:
-    """One prompt file, as it is whenever it is used; its last good text when it got lost.
+    """One prompt file, as it is whenever it is used; its last good text when it got lost."""
 
-    Raises: ConfigurationError at once when there is no first good text (P-066).
-    """
+    def __init__(self, folder: Path, name: str, kept: Mapping[str, str] = NOTHING_KEPT) -> None:
+        """`kept`: last good texts by name, for a file that is no text at the start (F-031).
 
-    def __init__(self, folder: Path, name: str) -> None:
+        Raises: ConfigurationError when there is no first good text (P-066).
+        """
         self._folder = folder
         self._name = name
-        self._text = read_template(folder, name)
         self._told = ""
+        try:
+            self._text = read_template(folder, name)
+        except PromptUnreadable:
+            if name not in kept:
+                raise
+            self._text = kept[name]
 
     def text(self) -> str:
         """The newest good text."""

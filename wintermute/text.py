@@ -5,8 +5,8 @@ import unicodedata
 from datetime import timedelta
 
 TAG = re.compile(
-    r"<(?=/?(?:event|memory|cathedral|room_context|raw_input|related_memories|new_contents"
-    r"|current_core_markdown|candidate_new_memories|history)\b)",
+    r"<(?=/?(?:event|memory|cathedral|room_context|replied_to|raw_input|related_memories"
+    r"|new_contents|current_core_markdown|candidate_new_memories|history)\b)",
     re.IGNORECASE,
 )
 KEPT_CONTROLS = {"\n", "\t"}

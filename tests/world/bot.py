@@ -46,7 +46,14 @@ def write_settings(
             "encryption": "preferred",
         },
         "llm": {
-            "backends": {"scripted": {"base_url": model, "model": "scripted", "timeout_s": 20}},
+            "backends": {
+                "scripted": {
+                    "base_url": model,
+                    "model": "scripted",
+                    "timeout_s": 20,
+                    "first_token_s": 20,
+                }
+            },
             "roles": {"base": ["scripted"]},
             "max_retries": 1,
         },

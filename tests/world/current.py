@@ -323,6 +323,11 @@ class CurrentClient:
         found = await self._ask("shield", room=room, event_id=message.event_id)
         return Shield(*found) if found else None
 
+    async def rings(self, room: str) -> list[str]:
+        """The events in a room for which this client notifies its person, by its push rules."""
+        found: list[str] = await self._ask("rings", room=room)
+        return found
+
     async def isolate(self, strict: bool) -> None:
         """Refuse devices that their owner did not sign, in both directions, or take them all."""
         await self._ask("isolate", strict=strict)

@@ -40,6 +40,7 @@ from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.terms import Prompt, Terms
 from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.trouble import Trouble
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, open_database
 from wintermute.delegation.delegation import Delegation
@@ -140,6 +141,7 @@ class House:
         event_id: str | None = None,
         edits: str | None = None,
         raw: Json | None = None,
+        replies_to: str | None = None,
     ) -> str:
         """Store a message as a door does and wake its room; the event's id."""
         incoming = Incoming(
@@ -154,6 +156,7 @@ class House:
             direct=scope is None if direct is None else direct,
             edits=edits,
             raw=raw or {},
+            replies_to=replies_to,
         )
         state: State = "ignored" if kind == "context" else "waiting"
         async with self.database.transaction() as tx:
@@ -297,7 +300,7 @@ async def open_house(
             speaker = SilentSpeaker()
             work = (gather, files, terms.toolbox, bounds)
             runs, promises = _promises(stores, loop, speaker, *work, checked)
-            rooms = _rooms(stores, speaker, AtWork(others, promises), *parts)
+            rooms = _rooms(stores, models, speaker, AtWork(others, promises), *parts)
             known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
             yield House(*known, promises, runs, asyncio.Event(), checked)
 
@@ -348,6 +351,7 @@ def _folding(
 
 def _rooms(
     stores: Stores,
+    models: Models,
     speaker: SilentSpeaker,
     at_work: AtWork,
     folding: Folding,
@@ -360,6 +364,16 @@ def _rooms(
     clock: Clock,
 ) -> Rooms:
     """The rooms and all that they need."""
+    trouble = Trouble(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.health,
+        models,
+        speaker,
+        clock,
+    )
     casting = Casting(
         stores.database,
         stores.inbox,
@@ -370,7 +384,7 @@ def _rooms(
         terms,
         wards,
         speaker,
-        stores.health,
+        trouble,
         clock,
         seeding,
         Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
@@ -385,6 +399,7 @@ def _rooms(
         ChatCommands(stores, seeding, folding, sub_sessions, clock, "UTC"),
         at_work,
         speaker,
+        trouble,
         stores.health,
         clock,
     )

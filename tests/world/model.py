@@ -21,6 +21,7 @@ from aiohttp import web
 from tests.world.request_rules import broken_rules as broken_rules
 from tests.world.request_rules import canary as canary
 from tests.world.request_rules import is_for_summary as is_for_summary
+from wintermute.llm.models import PROBE
 from wintermute.messages import Json, Usage
 
 USUAL = Usage(100, 10, 0)
@@ -88,11 +89,12 @@ class Garbage:
 class Events:
     """A stream of these events, as they are; text or JSON. Nothing is added.
 
-    `stay` leaves it open after the last one.
+    `stay` leaves it open after the last one; `breaks` breaks the connection then.
     """
 
     events: tuple[Json | str, ...]
     stay: bool = False
+    breaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,14 @@ class Drip:
     text: str
     gate: asyncio.Semaphore | None = None
     interval: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Trickle:
+    """These bytes again and again, for ever."""
+
+    data: bytes
+    interval: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,7 @@ Step = (
     | Empty
     | Hang
     | Drip
+    | Trickle
     | Cut
     | Slow
     | Plain
@@ -185,6 +196,11 @@ class Seen:
         return found
 
     @property
+    def is_probe(self) -> bool:
+        """Whether this is only to see whether anybody answers (F-021)."""
+        return self.messages == list(PROBE.messages) and "tools" not in self.body
+
+    @property
     def last_user(self) -> str:
         """The text of the newest user message."""
         texts = [message["content"] for message in self.messages if message.get("role") == "user"]
@@ -203,6 +219,8 @@ class ModelServer:
         self, *, default: Callable[[Seen], Step] = echo, rules: bool = True, port: int = 0
     ) -> None:
         self.requests: list[Seen] = []
+        """Without those that only ask whether anybody answers."""
+        self.probes = 0
         self.violations: list[str] = []
         self.port = port
         self._default = default
@@ -261,6 +279,11 @@ class ModelServer:
             {name.lower(): value for name, value in request.headers.items()},
             request.transport and request.transport.get_extra_info("peername"),
         )
+        if seen.is_probe:
+            self.probes += 1
+            return await self._take(
+                self._to_probe(seen), _Exchange(request, seen, len(self.requests), self._closing)
+            )
         broken = broken_rules(seen.body) if self._rules else []
         self.violations.extend(f"request {len(self.requests) + 1}: {rule}" for rule in broken)
         step = Fail(500, f"{VIOLATION}: {broken}") if broken else self._step(seen)
@@ -269,12 +292,20 @@ class ModelServer:
             self._arrived.notify_all()
         return await self._take(step, _Exchange(request, seen, len(self.requests), self._closing))
 
+    def _to_probe(self, seen: Seen) -> Step:
+        """As the next one would fare, which keeps its step."""
+        if self._keyed and (step := self._keyed(seen)):
+            return step
+        return self._script[0] if self._script else self._default(seen)
+
     def _step(self, seen: Seen) -> Step:
         if self._keyed and (step := self._keyed(seen)):
             return step
         return self._script.popleft() if self._script else self._default(seen)
 
-    async def _take(self, step: Step, to: "_Exchange") -> web.StreamResponse:
+    async def _take(  # noqa: C901  one line for each kind of step
+        self, step: Step, to: "_Exchange"
+    ) -> web.StreamResponse:
         match step:
             case Text() | Calls() | Empty():
                 return await to.say(step)
@@ -285,10 +316,13 @@ class ModelServer:
                 return await to.hang()
             case Drip():
                 return await to.drip(step)
+            case Trickle():
+                return await to.trickle(step)
             case Cut():
                 return await to.break_off(step)
             case Events():
-                return await to.stream(list(step.events), stay=step.stay)
+                response = await to.stream(list(step.events), stay=step.stay)
+                return to.cut() if step.breaks else response
             case Plain():
                 return to.whole(step.then)
             case _:
@@ -361,6 +395,13 @@ class _Exchange:
             await self._send(self._delta({"content": f"{word} "}))
         await self._send(self._delta({}, "stop"))
         await self._send("[DONE]")
+        return self._response
+
+    async def trickle(self, step: Trickle) -> web.StreamResponse:
+        await self._response.prepare(self._request)
+        while not self._closing.is_set():
+            await self._response.write(step.data)
+            await asyncio.sleep(step.interval)
         return self._response
 
     async def break_off(self, step: Cut) -> web.StreamResponse:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
-from wintermute.messages import Json
+from wintermute.messages import Json, Quote
 
 
 async def _echo(_caller: Caller, args: Json) -> object:
@@ -57,6 +57,8 @@ class SilentSpeaker:
         self.drafts: list[str] = []
         self.unfit: set[str] = set()
         self.rooms: dict[str, str] = {}
+        self.quotes: dict[str, Quote] = {}
+        """What a homeserver has of earlier messages, by their ids."""
         self.elsewhere: set[str] = set()
         """Rooms that another program serves."""
 
@@ -76,6 +78,10 @@ class SilentSpeaker:
         self._note("rest", room_id)
         if self.rests_badly:
             raise KeyError(room_id)
+
+    async def quote(self, room_id: str, event_id: str) -> Quote | None:
+        self._note(f"quote {event_id}", room_id)
+        return self.quotes.get(event_id)
 
     def draft(self, room_id: str, piece: str) -> None:
         self.drafts.append(piece)

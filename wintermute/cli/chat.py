@@ -13,6 +13,7 @@ from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
 from wintermute.errors import WintermuteError
 from wintermute.terminal.keyboard import Keyboard
+from wintermute.terminal.markdown import MarkdownPage, can_draw
 from wintermute.terminal.pipe import Pipe
 from wintermute.terminal.screen import Output
 from wintermute.terminal.talk import talk
@@ -43,7 +44,8 @@ async def _chat(config: Config) -> bool:
     try:
         with unread():
             output = Output(lambda: sys.stdout)
-            async with open_chat(config, output, attended=keyboard) as chat:
+            page = MarkdownPage(output, _is_ours) if output.live and can_draw() else None
+            async with open_chat(config, output, attended=keyboard, page=page) as chat:
                 if keyboard:
                     click.echo(HINT)
                     answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
@@ -55,3 +57,8 @@ async def _chat(config: Config) -> bool:
     if problems:
         raise problems[0]
     return answered
+
+
+def _is_ours() -> bool:
+    """Whether the cursor is: while a line is typed, it is the prompt's."""
+    return sys.stdout is sys.__stdout__

@@ -15,6 +15,8 @@ from wintermute.errors import ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.report import Fact
 from wintermute.llm.probe import probe as ask_model
 from wintermute.matrix.login import probe as ask_homeserver
+from wintermute.memory.places import Places
+from wintermute.prompt.edited import unusable_files
 
 
 @click.command("check")
@@ -43,6 +45,7 @@ async def _probe(config: Config) -> list[Fact]:
         probes.disk(config.data_dir),
         await probes.database(config.data_dir / "wintermute.db"),
         probes.templates(config.data_dir / "prompts", config.seed.language),
+        *unusable_files(Places(config.data_dir, config.matrix.owner)),
         probes.time_zone(config.timezone, SystemClock()),
         *models,
         *await _homeserver(config),

@@ -20,6 +20,7 @@ from wintermute.demo.homeserver import require_synapse
 from wintermute.demo.lines import read_lines
 from wintermute.demo.stage import Plan, run_demo
 from wintermute.errors import WintermuteError
+from wintermute.terminal.markdown import Renderer, can_draw
 
 
 @click.command("demo")
@@ -54,7 +55,8 @@ def command(ctx: click.Context, folder: Path | None, script: Path | None, practi
     if script is not None or not sys.stdin.isatty():
         lines = read_lines(script)
     with _folder(folder) as place:
-        plan = Plan(place, config, practice, environment(), lines, click.echo)
+        draw = Renderer().whole if sys.stdout.isatty() and can_draw() else str
+        plan = Plan(place, config, practice, environment(), lines, click.echo, draw)
         with unread():
             asyncio.run(run_demo(plan))
 

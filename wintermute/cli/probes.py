@@ -90,8 +90,9 @@ def templates(folder: Path, language: str) -> Fact:
     """Every prompt file that is needed, with something in it that can be understood."""
     part = "prompts"
     needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
+    seeds = [f"SEED_{language}.txt"] if (folder / f"SEED_{language}.txt").exists() else []
     try:
-        for name in (*needed, FALLBACK):
+        for name in (*needed, FALLBACK, *seeds):
             read_template(folder, name)
         unknown = unknown_tools(Instructions(folder).sections())
     except ConfigurationError as error:

@@ -14,6 +14,8 @@ from wintermute.config.lock import holder
 from wintermute.config.schema import Config
 from wintermute.db import open_database
 from wintermute.health.report import Fact, gather
+from wintermute.memory.places import Places
+from wintermute.prompt.edited import unusable_files
 
 
 @click.command("status")
@@ -36,7 +38,9 @@ async def _facts(config: Config) -> list[Fact]:
     stored = await _stored(config)
     database = await probes.database(config.data_dir / "wintermute.db")
     here = [_daemon(config.data_dir), probes.disk(config.data_dir)]
-    return [*here, *([database] if database.state == "fail" else []), *stored]
+    here += [database] if database.state == "fail" else []
+    places = Places(config.data_dir, config.matrix.owner)
+    return [*here, *stored, *unusable_files(places, config.data_dir / "prompts")]
 
 
 def _daemon(data_dir: Path) -> Fact:

@@ -1,5 +1,6 @@
 """The commands of a chat. None of them needs a model."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -18,6 +19,7 @@ from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Transaction
 from wintermute.health.report import UNLIMITED, gather
 from wintermute.mailbox.inbox import Waiting
+from wintermute.prompt.edited import unusable_files
 
 NAMES = {
     "/new": "start afresh: what was said so far is no longer in view",
@@ -164,6 +166,8 @@ class ChatCommands:
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
         facts = await gather(self._stores.database, self._clock, self._timezone, self._ceilings)
+        stores = self._stores
+        facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
         if row.origin != "owner" or await self._scope(row) != self._stores.owner_scope:
             # Details may name other people's rooms, and are nobody else's business.
             brief = "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)

@@ -61,12 +61,15 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         said, unsent = await stores.outbox.forget(tx, events, telling)
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)
+    quoted = await _quoted(stores, facts, telling)
+    async with stores.database.transaction() as tx:
+        await stores.edited.forget(tx, traces(texts))  # last: looking at a file keeps what it holds
     return Forgotten(
         facts=gone,
         records=casts + prompts + edits + received + said + calls + handed_out + promised,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
-        quoted=await _quoted(stores, facts, telling),
+        quoted=quoted,
         copies=tuple(await stores.database.copies()),
         scrubbed=await stores.database.scrub(),
     )
@@ -115,11 +118,14 @@ async def _quoted(stores: Stores, facts: Sequence[Fact], said: Sequence[str]) ->
     ]
     tasks = await stores.tasks.listed(None, "all")
     skills = [skill.name for skill in await stores.skills.listed()]
+    told = [
+        str(path) for scope, path in cores.items() if _says(said, await stores.core.text(scope))
+    ]
     return (
         *(fact.id for fact in others if fact.id in heirs or _says(said, fact.text)),
         *(task.id for task in tasks if _says(said, task.content, task.reason)),
         *[f"skill {name}" for name in skills if _says(said, await stores.skills.read(name))],
-        *(str(path) for scope, path in cores.items() if _says(said, stores.core.text(scope))),
+        *told,
     )
 
 

@@ -8,6 +8,7 @@ from wintermute.clock import Clock
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.delegation.store import SubSessions
+from wintermute.health.edited import EditedFiles
 from wintermute.health.marks import ClockMarks
 from wintermute.health.store import Health
 from wintermute.ids import NewId
@@ -24,6 +25,7 @@ from wintermute.memory.core import Core
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat import FlatFile
 from wintermute.memory.places import Places
+from wintermute.memory.versions import Versions
 from wintermute.skills.store import Skills
 from wintermute.tasks.occurrences import Occurrences
 from wintermute.tasks.runs import TaskRuns
@@ -57,10 +59,13 @@ class Stores:
         self.folds = Folds(database, clock, new_id)
         self.rewards = Rewards(database, clock, new_id)
         self.edits = Edits(database, clock, redact)
+        self.prompts = data_dir / "prompts"
         self.changes = ChangeSets(database, clock, new_id)
         self.places = Places(data_dir, owner)
-        self.core = Core(self.places)
+        self.edited = EditedFiles(database)
+        self.core = Core(self.places, self.edited)
         self.facts = Facts(database, self.changes, clock, new_id)
+        self.versions = Versions(database)
         self.memories = FlatFile(database, self.facts, self.places, self.changes)
         self.tasks = Tasks(database, self.changes, clock, new_id, owner, timezone)
         self.occurrences = Occurrences(database, clock, self.tasks.zone)

@@ -119,7 +119,12 @@ class Backend:
     api_key: Secret | None = key("Key, if the server wants one; {env: NAME} or {file: PATH}.", None)
     context_tokens: int = key("Size of the model's window.", 32768, least=1024)
     max_output_tokens: int = key("Longest answer to ask for.", 4096, least=16)
-    timeout_s: float = key("Longest time for one answer, in seconds.", 300.0, least=0.1)
+    first_token_s: float = key(
+        "Longest silence before an answer begins, in seconds; in all, four times that.",
+        900.0,
+        least=0.1,
+    )
+    timeout_s: float = key("Longest silence within an answer, in seconds.", 300.0, least=0.1)
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from wintermute.llm.backend import Draft, unseen
+from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.messages import Reply, Request
 
 
@@ -16,7 +16,7 @@ class Answering(Protocol):
         *,
         backend: str | None = None,
         cast_id: str | None = None,
-        draft: Draft = unseen,
+        listener: Listener = UNHEARD,
     ) -> Reply:
         """An answer. Raises: ModelError."""
         ...

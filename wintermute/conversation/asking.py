@@ -1,6 +1,5 @@
 """One question to the model: what a cast has in view, folded and cut until it fits."""
 
-import asyncio
 import logging
 from collections.abc import Collection
 from itertools import takewhile
@@ -8,8 +7,9 @@ from itertools import takewhile
 from wintermute.conversation.answering import Answering
 from wintermute.conversation.folding import Cause, Folding, marked
 from wintermute.conversation.history import messages, query
-from wintermute.conversation.running import Running
+from wintermute.conversation.running import Running, Summing
 from wintermute.conversation.shrink import fitted, smaller
+from wintermute.conversation.stop import Stop
 from wintermute.errors import ContextTooLarge
 from wintermute.messages import Json, Reply, Request
 from wintermute.text import untagged
@@ -43,7 +43,7 @@ class Asking:
                     self._request(running, view),
                     backend=running.terms.backend,
                     cast_id=running.cast.id,
-                    draft=running.watch.draft,
+                    listener=running,
                 )
             except ContextTooLarge:
                 less = await self._less(running, view)
@@ -74,8 +74,12 @@ class Asking:
             return None
         cast, past = running.cast, None
         try:
-            async with asyncio.timeout(running.seconds_left / 2):  # the rest is for the answer
-                past = await self._folding.fold(running.past, cast.branch_id, cast.id, cause)
+            half = Stop()  # the rest is for the answer
+            async with half.within(running.seconds_left / 2):
+                summing = Summing(running, half)
+                past = await self._folding.fold(
+                    running.past, cast.branch_id, cast.id, cause, summing
+                )
         except TimeoutError:
             log.warning("fold took too long cast=%s", cast.id)
         running.folded(past)
@@ -89,7 +93,8 @@ class Asking:
         return less
 
     def _request(self, running: Running, view: tuple[Json, ...]) -> Request:
-        return Request(view, running.terms.toolbox.definitions())
+        must_call = bool(running.cast.wards["require_done"])
+        return Request(view, running.terms.toolbox.definitions(), must_call)
 
     def _tokens(self, running: Running, view: tuple[Json, ...]) -> int:
         terms = running.terms

@@ -13,7 +13,7 @@ of a cast while it runs, `terms.py` what casts of rooms, sub-sessions and nights
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -38,7 +38,7 @@ from wintermute.errors import (
 )
 from wintermute.loom.casts import Casts
 from wintermute.loom.records import Cast, Turn
-from wintermute.messages import Reply, Usage
+from wintermute.messages import BROKEN_OFF, Reply, Usage
 from wintermute.prompt.assemble import pieces
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Loop:
         refusal = _refusal(cast, terms)
         if refusal:
             return Outcome("truncated", "refused", refusal)
-        running = Running(cast, caller, terms, watch, self._clock)
+        running = Running(cast, caller, terms, watch, stop, self._clock)
         try:
             async with stop.within(running.seconds_left) as scope:
                 return await self._steps(running, stop)
@@ -139,6 +139,7 @@ class Loop:
         except TimeoutError:
             if not question.expired():
                 raise
+            running.begun()
             return None
 
     async def _store(self, running: Running, reply: Reply, error: str | None = None) -> None:
@@ -150,6 +151,7 @@ class Loop:
             prompt = None
             if running.prompt is not None:
                 prompt = await self._casts.prompted(tx, cast.id, pieces(running.prompt))
+            reply = replace(reply, waited_ms=min(reply.ms, running.waited_ms()))
             running.took(await self._casts.add_turn(tx, cast, parent, reply, error, prompt))
 
     async def _failed(self, running: Running, error: ModelError) -> Outcome:
@@ -187,6 +189,8 @@ def _refusal(cast: Cast, terms: Terms) -> str | None:
 
 
 def _ended_by_text(running: Running, turn: Turn) -> Outcome | None:
+    if turn.finish_reason in BROKEN_OFF:  # more of the same would be paid for no more (F-019)
+        return Outcome("truncated", turn.finish_reason, turn.utterance)
     if not running.cast.wards["require_done"]:
         return Outcome("terminated", "text", turn.utterance)
     if running.on_last_turn:  # partial work is not lost (L-012)

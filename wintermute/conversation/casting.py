@@ -11,26 +11,26 @@ from wintermute.conversation.cast import JOINED, Loop, Outcome
 from wintermute.conversation.due_events import DueEvents
 from wintermute.conversation.forking import Forking
 from wintermute.conversation.intent import age, intent, written
+from wintermute.conversation.replies import Replies
 from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Shown, Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.trouble import ANSWERED, Trouble
 from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Transaction
-from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER, Outbox
-from wintermute.messages import PERSON
+from wintermute.messages import PERSON, Quote
 from wintermute.prompt.events import event, text_of
 from wintermute.prompt.limits import Component
 from wintermute.prompt.oversize import Oversize
 
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
-ANSWERED = {"text", "done", "max_turns", "max_tokens"}  # the model did its part
 WAITS = {"model_unavailable", "budget"}  # for what passes by itself
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
 
@@ -62,7 +62,7 @@ class Casting:
         terms: Terms,
         wards: Wards,
         speaker: Speaker,
-        health: Health,
+        trouble: Trouble,
         clock: Clock,
         seeding: Seeding,
         forking: Forking,
@@ -78,12 +78,13 @@ class Casting:
         self._terms = terms
         self._wards = wards
         self._speaker = speaker
-        self._health = health
+        self._trouble = trouble
         self._clock = clock
         self._seeding = seeding
         self._forking = forking
         self._oversize = oversize
         self._due_events = due_events
+        self._replies = Replies(database, inbox, outbox, conversations, speaker)
         self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(AT_ONCE)
         )
@@ -93,7 +94,7 @@ class Casting:
         self._speaker.attend(row.room_id, row.event_id)
         try:
             async with self._turnstiles[row.sender]:
-                cast = await self._opened(row)
+                cast = await self._opened(row, await self._replies.fetched(row))
                 if cast is None:
                     return
                 scope = await self._conversations.scope_of(cast.branch_id)
@@ -106,9 +107,11 @@ class Casting:
                     cast.started_at,
                     written=written(row, self._clock.now()),
                 )
+                shown = Shown(self._speaker, row.room_id)
                 outcome = await self._loop.run(
-                    cast, caller, self._terms, stop, Shown(self._speaker, row.room_id)
+                    cast, caller, self._terms, stop, self._trouble.watched(row, stop, shown)
                 )
+                outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
         finally:
             self._speaker.rest(row.room_id)
@@ -138,11 +141,16 @@ class Casting:
             )
         await self._inbox.mark(tx, row.event_id, "answered")
 
+    @property
+    def seconds(self) -> float:
+        """How long what is no cast may take for its model (F-017)."""
+        return self._wards.max_seconds
+
     async def scope(self, row: Waiting) -> str:
         """Whose memory the room of a row has now."""
         return (await self._conversations.get(row.conversation_id)).scope
 
-    async def _opened(self, row: Waiting) -> Cast | None:
+    async def _opened(self, row: Waiting, fetched: Quote | None) -> Cast | None:
         """The cast for a row: a new one, or one that a crash interrupted.
 
         None: it was stopped, is about another branch, or a seed goes first and the row comes again.
@@ -167,17 +175,18 @@ class Casting:
                 return None
             branch, effects = await self._forking.at(tx, row, branch)
             lines = await self._said_before(tx, row)
+            replied = await self._replies.shown(tx, row, scope, fetched)
             return await self._casts.start(
                 tx,
                 branch,
                 row.event_id,
-                effects + await self._told_before(tx, row) + self._intent(row, lines),
+                effects + await self._told_before(tx, row) + self._intent(row, lines, replied),
                 row.origin,
                 self._wards.record(),
             )
 
-    def _intent(self, row: Waiting, said: Sequence[Waiting]) -> str:
-        return intent(row, said, age(row, self._clock.now(), self._due_events.zone))
+    def _intent(self, row: Waiting, said: Sequence[Waiting], replied: str) -> str:
+        return intent(row, said, age(row, self._clock.now(), self._due_events.zone), replied)
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
         """Whether an event of ours is about what the room has in view (L-062, L-074)."""
@@ -221,7 +230,6 @@ class Casting:
                 return  # stopped or edited, and that was answered
             await self._settle(tx, row, cast, outcome, scope)
             await self._ask_for_less(tx, row, cast, scope, sizes)
-        await self._note(row, outcome)
 
     async def _settle(
         self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome, scope: str
@@ -236,18 +244,9 @@ class Casting:
             left = (until - self._clock.now()).total_seconds()
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
-                await self._tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
+                await self.tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
         else:
             await self.reply(tx, row, words.spoken(outcome), cast.id, meant_for=scope)
-
-    async def _note(self, row: Waiting, outcome: Outcome) -> None:
-        """What the outcome says about the model's health."""
-        if outcome.reason == "model_unavailable" and not row.is_unasked:
-            await self._outage(row, outcome.text)
-        elif outcome.reason == "model_refused":
-            await self._health.note("model", "fail", outcome.text)
-        elif outcome.reason in ANSWERED:
-            await self._health.note("model", "ok", "answers")
 
     async def _ask_for_less(
         self, tx: Transaction, row: Waiting, cast: Cast, scope: str, sizes: Mapping[Component, int]
@@ -264,17 +263,8 @@ class Casting:
             return {}
         return await self._oversize.sizes(scope)
 
-    async def _outage(self, row: Waiting, problem: str) -> None:
-        """Tell the person once per outage, when it has lasted a minute (L-034)."""
-        await self._health.note("model", "fail", problem)
-        outage = await self._health.part("model")
-        if outage is None or timedelta() <= self._clock.now() - outage.since < AGAIN:
-            return
-        async with self._database.transaction() as tx:
-            key = f"outage {outage.since.isoformat()}"
-            await self._tell_once(tx, row, key, words.OUTAGE.format(problem=problem))
-
-    async def _tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
+    async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
+        """Say something about a row in its room, and never again under the same key."""
         await self._outbox.notice_once(
             tx, f"{key} {row.room_id}", EVER, row.conversation_id, row.room_id, text
         )

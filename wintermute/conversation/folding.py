@@ -15,6 +15,7 @@ from wintermute.conversation.answering import Answering
 from wintermute.conversation.history import ERASED, is_shown, messages, turn_messages
 from wintermute.db import Database
 from wintermute.errors import ContextTooLarge, ModelError
+from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.loom.casts import Casts
 from wintermute.loom.folds import Folds
 from wintermute.loom.records import Cast, Fold, Past, Turn
@@ -109,7 +110,7 @@ def useless(reply: Reply, replaced: str) -> str | None:
     letters = sum(mark.isalnum() for mark in reply.text)
     if letters < min(FEWEST_LETTERS, sum(mark.isalnum() for mark in replaced) // 4 + 1):
         return "it is empty"
-    if reply.finish_reason in ("length", "content_filter"):
+    if not reply.is_whole:
         return "it was cut short"
     if len(reply.text) >= len(replaced):
         return "it is not shorter"
@@ -161,7 +162,12 @@ class Folding:
         return most is not None and shown >= most
 
     async def fold(
-        self, past: Past, branch_id: str, cast_id: str | None, cause: Cause
+        self,
+        past: Past,
+        branch_id: str,
+        cast_id: str | None,
+        cause: Cause,
+        listener: Listener = UNHEARD,
     ) -> Past | None:
         """The view after folding what is old; None when nothing can be folded, or it failed.
 
@@ -175,7 +181,7 @@ class Folding:
             if question == refused:
                 break
             try:
-                summary = await self._summary(question, history, cast_id)
+                summary = await self._summary(question, history, cast_id, listener)
             except ContextTooLarge:  # the window is smaller than we were told
                 room, refused = self._count(question) // 2, question
                 continue
@@ -236,11 +242,13 @@ class Folding:
         log.info("folded branch=%s turns=%d", branch_id, turns)
         return await self._folds.newest(branch_id)
 
-    async def _summary(self, prompt: str, history: str, cast_id: str | None) -> str | None:
+    async def _summary(
+        self, prompt: str, history: str, cast_id: str | None, listener: Listener
+    ) -> str | None:
         """A summary that may be stored; None: there is none. Raises: ContextTooLarge."""
         request = Request(({"role": "user", "content": prompt},))
         try:
-            reply = await self._models.ask(ROLE, request, cast_id=cast_id)
+            reply = await self._models.ask(ROLE, request, cast_id=cast_id, listener=listener)
         except ContextTooLarge:
             raise
         except ModelError as error:

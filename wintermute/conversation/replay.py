@@ -236,6 +236,9 @@ class _Nobody:
     def gate(self, name: str) -> None:
         """Unseen."""
 
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """Unseen."""
+
 
 def _recorded_ids(script: Script) -> NewId:
     """Turns get the names they had."""

@@ -11,16 +11,19 @@ from wintermute.conversation.casting import Casting, outdated
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.sub_sessions import SubSessions
+from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database, Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.health.store import Health
 from wintermute.loom.casts import Casts
 from wintermute.mailbox.inbox import Inbox, Waiting
 
+KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
+"""Commands that change what a message before them is about."""
+READ = frozenset({"/help", "/status", "/sessions", "/memory"})
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-COMMAND_SECONDS = 900.0  # for what a command does outside of a transaction
 
 
 class Commands(Protocol):
@@ -38,15 +41,31 @@ class Commands(Protocol):
 def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float | None]:
     """Which row is next, and if none is, until when to wait; by the steady clock (F-015).
 
-    Strict order, but a seed goes first, and commands and events pass a message that waits for the
-    model (L-072); an event that waits is passed by all.
+    Strict order, but a seed goes first, and events and what passes by go past a message that waits
+    for the model (L-072, F-035); an event that waits is passed by all.
     """
     rows = sorted(rows, key=lambda row: not row.is_seed)
-    head = next((row for row in rows if row.kind == "message"), None)
-    free = [row for row in rows if row is head or row.kind != "message"]
+    kept = next((row for row in rows if keeps_place(row)), None)
+    free = [row for row in rows if row is kept or row.kind == "event" or passes_by(row, rows)]
     later = [row.not_before for row in free if row.not_before is not None and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
+
+
+def keeps_place(row: Waiting) -> bool:
+    """Whether a row is only taken once all before it that keep their place are done."""
+    return row.kind == "message" or (row.kind == "command" and row.word in KEEP_PLACE)
+
+
+def passes_by(row: Waiting, rows: Sequence[Waiting]) -> bool:
+    """Whether a command is answered while messages before it wait (F-035).
+
+    What changes something does not pass `/undo`, which is not about it.
+    """
+    if row.kind != "command" or keeps_place(row):
+        return False
+    reads = row.word in READ or row.body.split() == ["/tasks"]
+    return reads or not any(each.seq < row.seq and each.word == "/undo" for each in rows)
 
 
 def is_blocked(error: Exception) -> bool:
@@ -79,6 +98,7 @@ class Rooms:
         commands: Commands,
         sub_sessions: SubSessions,
         speaker: Speaker,
+        trouble: Trouble,
         health: Health,
         clock: Clock,
     ) -> None:
@@ -89,14 +109,13 @@ class Rooms:
         self._commands = commands
         self._sub_sessions = sub_sessions
         self._speaker = speaker
+        self._trouble = trouble
         self._health = health
         self._clock = clock
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}
         self._running: dict[str, tuple[str, Stop]] = {}  # event and switch, by conversation
-        self._outdated: set[str] = (
-            set()
-        )  # conversations in which less is in view than was asked with
+        self._outdated: set[str] = set()  # conversations with less in view than was asked with
 
     def wake(self, conversation_id: str) -> None:
         """Something new is in the inbox for this conversation."""
@@ -118,12 +137,14 @@ class Rooms:
             if self._speaker.serves(room_id):
                 self.wake(conversation_id)
         async with asyncio.TaskGroup() as workers:
+            workers.create_task(self._trouble.run(self.wake))
             while True:
                 conversation_id = await self._woken.get()
                 await self._stop_if_asked(conversation_id)
                 await self._stop_if_edited(conversation_id)
                 await self._stop_if_joined(conversation_id)
                 self._ask_anew_if_outdated(conversation_id)
+                await self._pass_by(conversation_id)
                 if conversation_id in self._bells:
                     self._bells[conversation_id].set()
                 else:
@@ -134,15 +155,27 @@ class Rooms:
         bell = self._bells[conversation_id]
         while True:
             bell.clear()
+            seconds = await self._trouble.attend(conversation_id)
             rows = await self._inbox.open_rows(conversation_id)
             row, until = next_row(rows, self._clock.monotonic())
             if row is not None:
                 await self._take(row)
             elif until is not None:
-                await until_rung(bell, self._clock, until - self._clock.monotonic())
+                await self._tell_kept(rows)
+                left = until - self._clock.monotonic()
+                await until_rung(bell, self._clock, min(left, seconds))
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return
+
+    async def _tell_kept(self, rows: Sequence[Waiting]) -> None:
+        """Say of a command that keeps its place behind a message that waits, that it does."""
+        kept = [row for row in rows if row.kind == "command" and keeps_place(row)]
+        for row in kept:
+            async with self._database.transaction() as tx:
+                said = words.KEPT.format(word=row.word)
+                await self._casting.tell_once(tx, row, f"kept {row.event_id}", said)
+            self._speaker.speak(row.room_id)
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         """Answer `/stop`. One transaction with what it ends, so a kill cannot undo it (L-023)."""
@@ -193,6 +226,19 @@ class Rooms:
             stop.ask_anew()
         self._outdated.discard(conversation_id)
 
+    async def _pass_by(self, conversation_id: str) -> None:
+        """Answer what passes by a message that is at work and waits for its model (F-035)."""
+        taken, _ = self._running.get(conversation_id, (None, None))
+        wait = self._trouble.waits_in(taken, conversation_id) if taken else None
+        if wait is None:
+            return
+        rows = await self._inbox.open_rows(conversation_id)
+        passing = [row for row in rows if passes_by(row, rows) and row.event_id != taken]
+        if passing and wait > 0:
+            self._trouble.remind(conversation_id, wait)
+        for row in passing if wait == 0 else ():
+            await self._guarded(row, self._command(row, Stop()))
+
     async def _end(
         self, tx: Transaction, conversation_id: str, events: Sequence[str], reason: str
     ) -> None:
@@ -208,11 +254,16 @@ class Rooms:
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
+        is_command = row.kind == "command"
+        work = self._command(row, stop) if is_command else self._casting.cast(row, stop)
         try:
-            if row.kind == "command":
-                await self._command(row, stop)
-            else:
-                await self._casting.cast(row, stop)
+            await self._guarded(row, work)
+        finally:
+            del self._running[row.conversation_id]
+
+    async def _guarded(self, row: Waiting, work: Awaitable[None]) -> None:
+        try:
+            await work
         except Exception as error:  # bulkhead: a bug in one room must not end the others (L-031)
             if is_blocked(error):
                 raise
@@ -220,8 +271,6 @@ class Rooms:
                 "answer failed conversation=%s event=%s", row.conversation_id, row.event_id
             )
             await self._broken(row)
-        finally:
-            del self._running[row.conversation_id]
         self._speaker.speak(row.room_id)
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
@@ -242,7 +291,7 @@ class Rooms:
     async def _prepared(self, row: Waiting, stop: Stop) -> str | None:
         """What a command does outside of a transaction; the answer, if that was all."""
         try:
-            async with stop.within(COMMAND_SECONDS) as limit:
+            async with stop.within(self._casting.seconds) as limit:
                 return await self._commands.prepare(row)
         except TimeoutError:
             if not limit.expired():

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from wintermute.clock import Clock
+from wintermute.conversation.stop import Stop
 from wintermute.conversation.terms import Terms
 from wintermute.conversation.toolbox import Caller, Place
 from wintermute.conversation.wards import Wards
@@ -17,16 +18,29 @@ class Watch(Protocol):
         """The model says more; an empty piece begins an utterance, or a new attempt at it."""
         ...
 
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """An attempt to ask the model failed; see `llm.backend.Listener`."""
+        ...
+
     def gate(self, name: str) -> None:
         """A gate starts."""
         ...
 
 
 class Running:
-    """One cast at work: its record so far, what it has in view, and how much it may still use."""
+    """One cast at work: its record so far, what it has in view, and how much it may still use.
+
+    It listens to its model: the time until a first token is not the cast's (F-017).
+    """
 
     def __init__(
-        self, cast: Cast, caller: Caller, terms: Terms, watch: Watch, clock: Clock
+        self,
+        cast: Cast,
+        caller: Caller,
+        terms: Terms,
+        watch: Watch,
+        stop: Stop,
+        clock: Clock,
     ) -> None:
         self.cast = cast
         self.caller = caller
@@ -37,9 +51,47 @@ class Running:
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = Past(None, ())
+        self._stop = stop
         self._clock = clock
         # A resumed cast has used the time of its stored turns, not the time we were down.
-        self._begun = clock.monotonic() - sum(turn.ms for turn in cast.turns) / 1000
+        used = sum(turn.ms - turn.waited_ms for turn in cast.turns) / 1000
+        self._begun = clock.monotonic() - used
+        self._asked_at: float | None = None
+        self._waited = 0.0
+
+    def asked(self) -> None:
+        """The model is asked."""
+        self.watch.draft("")
+        self.held()
+
+    def held(self) -> None:
+        """No time runs until the first token is there."""
+        if self.terms.patient:
+            self._asked_at = self._clock.monotonic()
+            self._stop.hold()
+
+    def begun(self) -> None:
+        """It begins to answer, or will not: time runs again."""
+        if self._asked_at is not None:
+            waited = self._clock.monotonic() - self._asked_at
+            self._asked_at = None
+            self._waited += waited
+            self._begun += waited
+            self._stop.go_on(self.seconds_left)
+
+    def said(self, piece: str) -> None:
+        """It says more."""
+        self.watch.draft(piece)
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """It will not answer this time."""
+        self.begun()
+        self.watch.failed(problem, unreachable=unreachable)
+
+    def waited_ms(self) -> int:
+        """How long first tokens were waited for since this was asked last, in milliseconds."""
+        waited, self._waited = round(self._waited * 1000), 0.0
+        return waited
 
     @property
     def past(self) -> Past:
@@ -107,3 +159,27 @@ class Running:
     @property
     def _tokens(self) -> int:
         return sum(turn.tokens for turn in self.cast.turns)
+
+
+class Summing:
+    """Listens to the model that sums up for a cast: its time runs no more than the cast's."""
+
+    def __init__(self, running: Running, limit: Stop) -> None:
+        self._running = running
+        self._limit = limit
+
+    def asked(self) -> None:
+        self._running.held()
+        if self._running.terms.patient:
+            self._limit.hold()
+
+    def begun(self) -> None:
+        self._running.begun()
+        if self._running.terms.patient:
+            self._limit.go_on(self._running.seconds_left / 2)
+
+    def said(self, piece: str) -> None:
+        """A summary is nothing to be watched."""
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        self.begun()

@@ -18,7 +18,7 @@ from wintermute.conversation.differing import difference
 from wintermute.conversation.folding import ROLE as COMPACTION
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, ModelUnavailable, ToolFailed
 from wintermute.llm import tokens
-from wintermute.llm.backend import Draft, unseen
+from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import Recorded
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json, Reply, Request
@@ -145,7 +145,7 @@ class Script:
         *,
         backend: str | None = None,
         cast_id: str | None = None,
-        draft: Draft = unseen,
+        listener: Listener = UNHEARD,
     ) -> Reply:
         """The recorded answer. Raises: ModelError as then; Diverged, RecordEnds."""
         step = self.upcoming
@@ -199,7 +199,7 @@ class Script:
         messages, tools = json.loads(
             json.dumps([self._redact.tree(request.messages), self._redact.tree(request.tools)])
         )
-        return Request(tuple(messages), tuple(tools))
+        return Request(tuple(messages), tuple(tools), request.must_call)
 
     def result(self, turn_id: str, n: int) -> Any:
         """What a call gave. Raises: ToolFailed as then; RecordEnds when it has no result."""

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from wintermute.messages import Quote
+
 
 class Speaker(Protocol):
-    """The way back into a room. None of these waits for the homeserver."""
+    """The way back into a room. None of these but `quote` waits for the homeserver."""
 
     def serves(self, room_id: str) -> bool:
         """Whether answers for this room go out here."""
@@ -42,6 +44,10 @@ class Speaker(Protocol):
         """Something for this room is in the outbox."""
         ...
 
+    async def quote(self, room_id: str, event_id: str) -> Quote | None:
+        """An earlier message of a room, within seconds; None: it cannot be read or not be believed."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -55,3 +61,6 @@ class Shown:
 
     def gate(self, name: str) -> None:
         self.speaker.gate(self.room_id, name)
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """What is to be said of it, `Trouble` says."""

@@ -19,6 +19,16 @@ class Stop:
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
 
+    def hold(self) -> None:
+        """Let no time count until it goes on."""
+        if self._scope is not None and not (self.pressed or self._scope.expired()):
+            self._scope.reschedule(None)
+
+    def go_on(self, seconds: float) -> None:
+        """Time counts again; so much is left."""
+        if self._scope is not None and not (self.pressed or self._scope.expired()):
+            self._scope.reschedule(asyncio.get_running_loop().time() + max(seconds, 0))
+
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
         """A block that a press, or the end of `seconds`, leaves with TimeoutError."""

@@ -27,7 +27,8 @@ class Terms:
     """What a cast may use, and what it is told.
 
     `backend` names one model that is asked instead of those of the `role`. `depth` is how many
-    levels of sub-sessions may be below this cast (L-060).
+    levels of sub-sessions may be below this cast (L-060). `patient`: the time until a first token
+    is not its own (F-017); whoever waits for a sub-session was promised an end (L-061).
     """
 
     toolbox: Toolbox
@@ -35,3 +36,4 @@ class Terms:
     role: str = "base"
     backend: str | None = None
     depth: int = 0
+    patient: bool = True

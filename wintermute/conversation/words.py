@@ -22,6 +22,26 @@ NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists 
 BUDGET = "{problem}. I keep your messages and answer them then; reminders and commands go on."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
 OUTAGE = "The model does not answer ({problem}). I keep your message and go on trying."
+UNREACHABLE = (
+    "The model cannot be reached: {problem}. Please see whether its server runs. I keep your message"
+    " and answer it then; `/stop` drops it."
+)
+ALONE = (
+    "I get no answer to this message ({problem}), though the model answers others. I try again;"
+    " `/stop` drops it."
+)
+GIVEN_UP = (
+    "I could not answer this, and have stopped trying: {problem}. The model answers other messages,"
+    " so it may be about this one: try other words, or less at once."
+)
+KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
+BACK = "The model answers again."
+BROKEN_OFF = {
+    "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",
+    "content_filter": "*This is not all: the model's provider withheld the rest.*",
+    "refusal": "*The model refused to answer this.*",
+}
+"""Why there is no more, as the last line of what there is (F-019)."""
 
 
 def spoken(outcome: Outcome) -> str:
@@ -31,6 +51,10 @@ def spoken(outcome: Outcome) -> str:
     if outcome.reason in LIMITS:
         said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
         return LIMITS[outcome.reason] + said
+    if outcome.reason in BROKEN_OFF:
+        return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
+    if outcome.reason == "given_up":
+        return GIVEN_UP.format(problem=outcome.text)
     if outcome.reason == "budget":
         return BUDGET.format(problem=outcome.text)
     fixed = {"empty_reply": EMPTY, "context_too_large": TOO_LARGE, "internal_error": INTERNAL}

@@ -48,6 +48,9 @@ class Unwatched:
     def gate(self, name: str) -> None:
         pass
 
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        pass
+
 
 class Delegation:
     """The sub-sessions of all conversations. Implements `conversation.sub_sessions.SubSessions`."""
@@ -295,6 +298,7 @@ class Delegation:
             means.role,
             means.backend,
             means.depth,
+            patient=False,
         )
         return await self._loop.run(cast, caller, terms, stop, Unwatched())
 

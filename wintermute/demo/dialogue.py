@@ -11,6 +11,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 from wintermute.db import Database
 from wintermute.demo.person import Heard, Person
 from wintermute.errors import WintermuteError
+from wintermute.text import harmless
 
 YOU, BOT = "you> ", "wintermute> "
 PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
@@ -20,20 +21,29 @@ class Dialogue:
     """One room on one terminal."""
 
     def __init__(
-        self, person: Person, room_id: str, daemons: Database, show: Callable[[str], None]
+        self,
+        person: Person,
+        room_id: str,
+        daemons: Database,
+        show: Callable[[str], None],
+        draw: Callable[[str], str],
     ) -> None:
-        """`daemons`: the daemon's own database, to see which messages are an answer."""
+        """`daemons`: the daemon's own database, to see which messages are an answer.
+
+        `draw` makes of a message what is shown.
+        """
         self._person = person
         self._room_id = room_id
         self._database = daemons
         self._show = show
+        self._draw = draw
         self._texts: dict[str, str] = {}
         self._parts: set[str] = set()
 
     async def typed(self) -> None:
         """Until the person ends it: type at any time, messages are shown as they come."""
         session: PromptSession[str] = PromptSession(YOU)
-        with patch_stdout():
+        with patch_stdout(raw=True):  # what is drawn has its colours; a message steers nothing
             async with _beside(self._show_all()):
                 while True:
                     try:
@@ -48,7 +58,7 @@ class Dialogue:
         try:
             await self._person.say(self._room_id, line)
         except WintermuteError as error:
-            self._show(f"not sent: {error}")
+            self._show(f"not sent: {harmless(str(error))}")
 
     async def dictated(self, lines: AsyncIterator[str]) -> None:
         """Say each line when the one before is answered.
@@ -86,11 +96,12 @@ class Dialogue:
         before = self._texts.get(message.replaces or "")
         self._texts[message.replaces or message.event_id] = message.text
         if before is None:
-            self._show(BOT + message.text)
+            drawn = self._draw(message.text)
+            self._show(f"{BOT}\n{drawn}" if "\n" in drawn else BOT + drawn)
         elif message.text.startswith(before):
-            self._show(message.text.removeprefix(before))
+            self._show(self._draw(message.text.removeprefix(before)))
         else:
-            self._show(f"wintermute, corrected> {message.text}")
+            self._show(f"wintermute, corrected> {self._draw(message.text)}")
 
 
 @asynccontextmanager

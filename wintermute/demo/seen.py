@@ -14,7 +14,8 @@ TOLD = re.compile(
 )
 """What tasks have told the room, before the message of a person."""
 EVENT = re.compile(r'<event kind="(\w+)"')
-CONTEXT = re.compile(r"<room_context>.*</room_context>\s*", re.DOTALL)
+CONTEXT = re.compile(r"<(room_context|replied_to)>\n.*?\n</\1>\s*", re.DOTALL)
+"""What stands before a message: lines of its room, and what it replies to."""
 HEAD = re.compile(r"([^\n:@()<>]{1,200} \(@[^\s:]+:\S+\)|@[^\s:]+:\S+): ")
 TASK = re.compile(r"\[P\d+\] #(task_\w+): (.+)")
 SKILL = re.compile(r"- data/skills/(.+?)\.md — (.+)")
@@ -77,7 +78,8 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> Seen:
     text = _text(messages[newest]) if newest >= 0 else ""
     text = TOLD.sub("", text, count=1) if TOLD.match(text) else text
     event = EVENT.match(text)
-    text = CONTEXT.sub("", text, count=1) if text.startswith("<room_context>") else text
+    while found := CONTEXT.match(text):
+        text = text[found.end() :]
     head = HEAD.match(text)
     parts = _parts(system)
     core = (line for line in parts.get("Core Memory", ()) if line.startswith("- "))

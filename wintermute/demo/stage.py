@@ -49,6 +49,8 @@ class Plan:
     environment: Mapping[str, str]
     lines: AsyncIterator[str] | None
     show: Callable[[str], None]
+    draw: Callable[[str], str] = str
+    """Makes of a message what is shown."""
 
 
 async def run_demo(plan: Plan) -> None:
@@ -188,7 +190,7 @@ async def _converse(plan: Plan, kept: Kept, cast: _Cast, step: Progress) -> None
         )
     )
     async with open_database(cast.bot.database, read_only=True) as database:
-        dialogue = Dialogue(cast.person, room_id, database, plan.show)
+        dialogue = Dialogue(cast.person, room_id, database, plan.show, plan.draw)
         if plan.lines is None:
             await dialogue.typed()
             return

@@ -2,14 +2,21 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from wintermute.llm.markup import Written
 from wintermute.messages import Json
 
 ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
 COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
 """A string, which stays as it is, also one that never ends; or a comma after the last item."""
+MISTRAL = re.compile(r"\A([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
+FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
+PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.DOTALL)
+MOST_WRITTEN = 1_000_000
+"""Characters of calls written as text; no call of ours needs as many."""
 
 
 def repaired(arguments: str) -> str:
@@ -53,3 +60,62 @@ def unaliased(name: str, arguments: str) -> tuple[str, str]:
     if isinstance(given, dict) and len(given) == 1:
         (given,) = given.values()
     return "done", json.dumps({"answer": given}, ensure_ascii=False)
+
+
+def written_calls(written: Sequence[Written], offered: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """Names and arguments of calls that a model wrote as text, if they are of offered tools.
+
+    `offered`: the parameters of each tool, as JSON schema, by its name.
+    """
+    found: list[tuple[str, str]] = []
+    for call in written:
+        if len(call.body) <= MOST_WRITTEN:
+            found += [unaliased(*each) for each in _read(call, offered)]
+    return [(name, arguments) for name, arguments in found if name in offered]
+
+
+def _read(call: Written, offered: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    if call.name:
+        yield call.name, repaired(call.body)
+    elif functions := FUNCTION.findall(call.body):
+        for name, body in functions:
+            given = {
+                key: _typed(name, key, value, offered) for key, value in PARAMETER.findall(body)
+            }
+            yield name, json.dumps(given, ensure_ascii=False)
+    elif named := MISTRAL.match(call.body):
+        yield named[1], repaired(call.body[named.end() :])
+    else:
+        for value in _values(call.body):
+            function = value.get("function", value)
+            function = function if isinstance(function, dict) else {**value, "name": function}
+            arguments = function.get("arguments", function.get("parameters", {}))
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            yield str(function.get("name", "")), repaired(text)
+
+
+def _values(body: str) -> Iterator[Json]:
+    """The objects that a body holds, alone, one after the other, or in a list."""
+    decoder, at = json.JSONDecoder(strict=False), 0
+    while at < len(body):
+        try:
+            value, at = decoder.raw_decode(body, at)
+        except (ValueError, RecursionError):
+            return
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                yield each
+        while at < len(body) and (body[at].isspace() or body[at] in ",;"):
+            at += 1
+
+
+def _typed(name: str, key: str, value: str, offered: Mapping[str, Json]) -> Any:
+    """A value that was written without quotation marks, as the tool wants it."""
+    properties = offered.get(name, {}).get("properties", {})
+    wanted = properties.get(key, {}).get("type") if isinstance(properties, dict) else None
+    if wanted == "string":
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

@@ -6,7 +6,7 @@ from functools import partial
 
 from wintermute.clock import Clock
 from wintermute.errors import BudgetSpent
-from wintermute.llm.backend import Draft, Endpoint
+from wintermute.llm.backend import Endpoint, Listener
 from wintermute.llm.budget import Amount, Budget, Reservation
 from wintermute.llm.calls import NO_ROOM, Attempt, ModelCalls, cost
 from wintermute.llm.failures import NOTHING, Failed
@@ -30,7 +30,7 @@ class Question:
     """Our estimate of the request's tokens."""
     cast_id: str | None
     began: float
-    draft: Draft
+    listener: Listener
 
 
 class _Trial:
@@ -48,12 +48,23 @@ class _Trial:
         self._usage = NOTHING
         self._heard = 0
 
-    def hear(self, piece: str) -> None:
-        """Pass the draft on."""
-        self._heard += len(piece.encode("utf-8", "replace"))
-        self.question.draft(piece)
+    def asked(self) -> None:
+        """An attempt begins."""
+        self.question.listener.asked()
 
-    def failed(self, problem: Failed | BudgetSpent) -> None:
+    def begun(self) -> None:
+        """Its first token is here."""
+        self.question.listener.begun()
+
+    def said(self, piece: str) -> None:
+        """Pass it on, and count it: what was said before a failure has been paid."""
+        self._heard += len(piece.encode("utf-8", "replace"))
+        self.question.listener.said(piece)
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """Whoever tries again tells that."""
+
+    def ended_by(self, problem: Failed | BudgetSpent) -> None:
         self.detail = str(problem)
         if isinstance(problem, Failed):
             self.outcome, self._usage = problem.outcome, problem.usage
@@ -107,10 +118,10 @@ class Attempts:
         try:
             await self._budget.reserve(planned)
             trial.sent = True
-            answer = await endpoint.ask(question.request, draft=trial.hear)
+            answer = await endpoint.ask(question.request, listener=trial)
             return trial.answered(answer, self._ms_since(question.began))
         except (Failed, BudgetSpent) as problem:
-            trial.failed(problem)
+            trial.ended_by(problem)
             log.warning(
                 "model call failed backend=%s outcome=%s attempt=%d cast=%s",
                 endpoint.name,

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import UNHIDDEN, Redaction, Veil
@@ -16,18 +18,50 @@ from wintermute.messages import Json, Request
 if TYPE_CHECKING:
     from wintermute.llm.sdk import Client
 
-LONGEST_SILENCE = 60.0
-"""Seconds between two parts of an answer."""
+FIRST_TOKEN_TIMES = 4
+"""So many times its longest silence an answer may take to begin in all (F-017)."""
+TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
 LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
 
 
-Draft = Callable[[str], None]
-"""Takes what a model says, piece by piece; an empty one begins an attempt."""
+class Listener(Protocol):
+    """Who hears what comes of a question while it is being answered."""
+
+    def asked(self) -> None:
+        """An attempt begins: what an earlier one said is void, and nothing has come yet."""
+        ...
+
+    def begun(self) -> None:
+        """The first token is here: text, reasoning or part of a call (F-017)."""
+        ...
+
+    def said(self, piece: str) -> None:
+        """More of the text, without secrets (L-089)."""
+        ...
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """An attempt failed; another may follow. `unreachable`: nobody is there to ask (F-036)."""
+        ...
 
 
-def unseen(_piece: str) -> None:
-    """Nobody watches."""
+class Unheard:
+    """Nobody listens."""
+
+    def asked(self) -> None:
+        """Nothing."""
+
+    def begun(self) -> None:
+        """Nothing."""
+
+    def said(self, piece: str) -> None:
+        """Nothing."""
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """Nothing."""
+
+
+UNHEARD = Unheard()
 
 
 class Endpoint:
@@ -38,7 +72,6 @@ class Endpoint:
         name: str,
         settings: Backend,
         new_id: NewId,
-        longest_silence: float = LONGEST_SILENCE,
         redact: Redaction = UNHIDDEN,
     ) -> None:
         self.name = name
@@ -46,23 +79,24 @@ class Endpoint:
         self.measure = Measure()
         self._redact = redact
         self._new_id = new_id
-        self._silence = min(longest_silence, settings.timeout_s)
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         self._reports_usage = True
         self._limit = "max_tokens"
+        self._can_be_forced = True
+        self._thinks_aloud = False
 
     async def ask(
-        self, request: Request, most_tokens: int | None = None, draft: Draft = unseen
+        self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
     ) -> Answer:
-        """One attempt; `draft` is given what the model says, as it comes, without secrets (L-089).
+        """One attempt, with the deadlines of F-017.
 
         Raises: Failed, whose text names this backend and never its key.
         """
         try:
             client = await self._opened()
-            return await self._asked(client, request, most_tokens, draft)
+            return await self._asked(client, request, most_tokens, listener)
         except Failed as failure:
             raise failure.told_by(self.name, self._key, self._redact) from None
 
@@ -81,13 +115,13 @@ class Endpoint:
         return self._client
 
     async def _asked(
-        self, client: "Client", request: Request, most_tokens: int | None, draft: Draft
+        self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
         while True:
             body = self._body(request, most_tokens or self.settings.max_output_tokens)
             try:
-                return await self._answer(client, body, draft)
+                return await self._answer(client, body, offered(request), listener)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Refused as refusal:
@@ -103,6 +137,8 @@ class Endpoint:
         }
         if request.tools:
             body["tools"] = request.tools
+        if request.must_call and self._can_be_forced:
+            body["tool_choice"] = "required"
         if self._reports_usage:
             body["stream_options"] = {"include_usage": True}
         return body
@@ -115,49 +151,77 @@ class Endpoint:
         if "max_completion_tokens" in complaint and "max_tokens" in body:
             self._limit = "max_completion_tokens"
             return True
+        if "tool_choice" in body and TOOL_CHOICE.search(complaint):
+            self._can_be_forced = False
+            return True
         return False
 
-    async def _answer(self, client: "Client", body: Json, draft: Draft) -> Answer:
-        gathering, shown = Gathering(self._redact), Veil(self._redact, draft)
-        draft("")
-        seconds = self.settings.timeout_s
-        latest = asyncio.get_running_loop().time() + seconds
+    async def _answer(
+        self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
+    ) -> Answer:
+        gathering = Gathering(self._redact, tools, aloud=self._thinks_aloud)
+        shown = Veil(self._redact, listener.said)
+        listener.asked()
+        began, begun = asyncio.get_running_loop().time(), False
+        first = self.settings.first_token_s
         try:
-            async with asyncio.timeout_at(latest) as deadline, client.opened(body) as chunks:
+            async with asyncio.timeout(first) as deadline, client.opened(body) as chunks:
                 async for chunk in chunks:
                     gathering.feed(chunk)
-                    if piece := gathering.fresh():
-                        shown.feed(piece)
-                    deadline.reschedule(self._patience(gathering, latest))
+                    if gathering.begun and not begun:
+                        begun = True
+                        listener.begun()
+                    self._show(gathering, shown, listener)
+                    deadline.reschedule(self._patience(gathering, began))
         except TimeoutError:
             if not gathering.complete:
-                raise Outage(
-                    "timeout",
-                    f"gave no complete answer in {seconds:g} s,"
-                    f" or fell silent in the middle of one for {self._silence:g} s",
-                ) from None
+                raise Outage("timeout", self._silence(begun=begun)) from None
         except Outage:
             if not gathering.complete:
                 raise
         answer = gathering.answer(self._new_id)
+        self._thinks_aloud = gathering.aloud
+        self._show(gathering, shown, listener)
         shown.end()
         return answer
 
-    def _patience(self, gathering: Gathering, latest: float) -> float:
-        """When to give up waiting for more. Until the answer begins, the model may think."""
-        if not (gathering.begun or gathering.ended):
-            return latest
-        pause = LAST_BYTES if gathering.ended else self._silence
-        return min(latest, asyncio.get_running_loop().time() + pause)
+    def _show(self, gathering: Gathering, shown: Veil, listener: Listener) -> None:
+        piece = gathering.fresh()
+        if piece is None:  # reasoning, as it turned out
+            shown.end()
+            listener.asked()
+            piece = gathering.fresh()
+        if piece:
+            shown.feed(piece)
+
+    def _patience(self, gathering: Gathering, began: float) -> float:
+        """When to give up waiting for more (F-017)."""
+        now, first = asyncio.get_running_loop().time(), self.settings.first_token_s
+        if gathering.ended:
+            return now + LAST_BYTES
+        if gathering.begun:
+            return now + self.settings.timeout_s
+        return min(now + first, began + FIRST_TOKEN_TIMES * first)
+
+    def _silence(self, *, begun: bool) -> str:
+        if begun:
+            return f"fell silent in the middle of an answer for {self.settings.timeout_s:g} s"
+        return f"did not begin an answer in {self.settings.first_token_s:g} s"
+
+
+def offered(request: Request) -> dict[str, Json]:
+    """The parameters of the tools of a request, by name."""
+    functions = [tool["function"] for tool in request.tools]
+    return {function["name"]: function.get("parameters", {}) for function in functions}
 
 
 def _open(settings: Backend, key: str, redact: Redaction) -> "Client":
     from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
 
-    return Client(settings.base_url, key or "none", settings.timeout_s, redact)
+    return Client(settings.base_url, key or "none", settings.first_token_s, redact)
 
 
 def _encodable(request: Request) -> Request:
     text = json.dumps([request.messages, request.tools], ensure_ascii=False)
     messages, tools = json.loads(text.encode("utf-8", "replace"))
-    return Request(tuple(messages), tuple(tools))
+    return replace(request, messages=tuple(messages), tools=tuple(tools))

@@ -73,6 +73,10 @@ class Outage(Failed):
     """Another attempt may succeed."""
 
 
+class Unreachable(Outage):
+    """Nobody is there to be asked (F-036)."""
+
+
 class Empty(Outage):
     """Neither text nor calls."""
 

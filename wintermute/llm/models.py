@@ -1,7 +1,9 @@
 """Asking a role's models: retries on one backend, then the next one."""
 
+import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Llm
@@ -10,16 +12,18 @@ from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused,
 from wintermute.ids import NewId
 from wintermute.llm import tokens
 from wintermute.llm.attempts import Attempts, Question
-from wintermute.llm.backend import Draft, Endpoint, unseen
+from wintermute.llm.backend import UNHEARD, Endpoint, Listener
 from wintermute.llm.budget import Budget
 from wintermute.llm.calls import ModelCalls
-from wintermute.llm.failures import Empty, Failed, Outage, TooLarge
+from wintermute.llm.failures import Empty, Failed, Outage, TooLarge, Unreachable
 from wintermute.messages import Reply, Request
 
 LONGEST_PAUSE = 60.0
 LONGEST_WISH = 30.0
 """A Retry-After above this many seconds is a reason to ask another backend."""
 JITTER = 0.1
+PROBE = Request(({"role": "user", "content": "Reply with: ok"},))
+PROBE_SECONDS = 10.0
 FRAME = frozenset({"role", "type"})
 """Words of the protocol, which stay what they are should one of them be a password."""
 
@@ -42,6 +46,7 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
+        self._answered: dict[str, float] = {}  # when last, by backend
         self._endpoints = {
             name: Endpoint(name, settings, new_id, redact=redact)
             for name, settings in llm.backends.items()
@@ -59,26 +64,26 @@ class Models:
         *,
         backend: str | None = None,
         cast_id: str | None = None,
-        draft: Draft = unseen,
+        listener: Listener = UNHEARD,
     ) -> Reply:
         """A usable answer from the first backend of the role that gives one, or from `backend`.
 
-        No secret goes out with the request or comes back (L-089). `draft` is given what is said,
-        while it is being said.
+        No secret goes out with the request or comes back (L-089).
 
         Raises: ModelRefused, ContextTooLarge, EmptyReply, ModelUnavailable, BudgetSpent.
         """
         hidden = self._hidden(request)
         began = self._clock.monotonic()
-        question = Question(role, hidden, tokens.size(hidden), cast_id, began, draft)
+        question = Question(role, hidden, tokens.size(hidden), cast_id, began, listener)
         failures: list[Failed] = []
         spent: list[BudgetSpent] = []
         too_small = 0
-        for endpoint in self._of(role, backend):
+        endpoints = self._of(role, backend)
+        for endpoint in endpoints:
             if endpoint.settings.context_tokens <= too_small:
                 continue
             try:
-                return await self._persist(endpoint, question)
+                return await self._persist(endpoint, question, last=endpoint is endpoints[-1])
             except TooLarge as failure:
                 too_small = endpoint.settings.context_tokens
                 failures.append(failure)
@@ -89,6 +94,26 @@ class Models:
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
         raise _verdict(failures, spent)
+
+    async def answers(self, role: str, since: float) -> bool:
+        """Whether a backend of the role has answered since then, by the steady clock, or does now.
+
+        It is asked something small then, within 10 seconds (F-021).
+        """
+        endpoints = self._of(role, None)
+        if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
+            return True
+        now = self._clock.monotonic()
+        question = Question("probe", PROBE, tokens.size(PROBE), None, now, UNHEARD)
+        for endpoint in endpoints:
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await self._attempts.make(endpoint, question, 1)
+            except (Failed, BudgetSpent, TimeoutError):
+                continue
+            self._answered[endpoint.name] = self._clock.monotonic()
+            return True
+        return False
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens a request may have, so that an answer of the first backend still fits."""
@@ -107,7 +132,7 @@ class Models:
 
     def _hidden(self, request: Request) -> Request:
         messages, tools = self._redact.tree([request.messages, request.tools], FRAME)
-        return Request(tuple(messages), tuple(tools))
+        return replace(request, messages=tuple(messages), tools=tuple(tools))
 
     def _of(self, role: str, backend: str | None) -> list[Endpoint]:
         if backend is not None and backend not in self._endpoints:
@@ -122,16 +147,24 @@ class Models:
             )
         return [self._endpoints[name] for name in names]
 
-    async def _persist(self, endpoint: Endpoint, question: Question) -> Reply:
-        """Ask one backend until it answers or its retries are spent (L-033, L-034)."""
+    async def _persist(self, endpoint: Endpoint, question: Question, *, last: bool) -> Reply:
+        """Ask one backend until it answers or its retries are spent (L-033, L-034).
+
+        `last`: there is no other to be asked.
+        """
         number = 1
         while True:
             try:
-                return await self._attempts.make(endpoint, question, number)
+                reply = await self._attempts.make(endpoint, question, number)
             except Outage as failure:
+                unreachable = last and isinstance(failure, Unreachable)
+                question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
                     raise
+            else:
+                self._answered[endpoint.name] = self._clock.monotonic()
+                return reply
             pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (number - 1)))
             await self._clock.sleep(pause * (1 + JITTER * self._chance()))
             number += 1

@@ -7,7 +7,7 @@ import httpx2
 import openai
 
 from wintermute.config.secrets import Redaction
-from wintermute.llm.failures import Outage, Refused, of_status
+from wintermute.llm.failures import Outage, Refused, Unreachable, of_status
 from wintermute.messages import Json
 
 LONGEST_CONNECT = 15.0
@@ -77,6 +77,10 @@ class Client:
             raise Outage("connection", f"does not accept connections at {host}") from None
         except (openai.APIConnectionError, httpx2.RequestError) as error:
             cause = self._redact(str(error.__cause__ or error)) or type(error).__name__
+            if isinstance(error.__cause__, httpx2.ConnectError):
+                raise Unreachable(
+                    "connection", f"is not reachable at {host} ({cause[:200]})"
+                ) from None
             raise Outage(
                 "connection", f"is not reachable at {host} or hung up ({cause[:200]})"
             ) from None

@@ -1,15 +1,16 @@
 """Reading chat-completions answers, streamed or whole, however badly formed. Pure."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
-from wintermute.llm.arguments import repaired, unaliased
+from wintermute.llm.arguments import parsed, repaired, unaliased, written_calls
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
-from wintermute.messages import Call, Json, Usage
+from wintermute.llm.markup import Markup
+from wintermute.messages import BROKEN_OFF, ENDLESS, Call, Json, Usage
 from wintermute.text import clean
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -18,11 +19,34 @@ MOST_TOKENS = 10**9
 """A count beyond this is none."""
 LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
+REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
+"""Fields in which servers put what a model thinks before it answers: never shown (F-020)."""
+BROKE_DOWN = frozenset({"error", "abort", "insufficient_system_resource"})
+"""What servers say of an answer that they could not end."""
+FINISH = {
+    **dict.fromkeys(
+        ("max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"), "length"
+    ),
+    **dict.fromkeys(
+        (
+            "safety",
+            "recitation",
+            "blocklist",
+            "prohibited_content",
+            "spii",
+            "sensitive",
+            "content-filter",
+            "guardrail_intervened",
+        ),
+        "content_filter",
+    ),
+}
+"""Other words for how an answer ended; ours are those of the API that all of them speak."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One usable answer. `usage` is None when the server reported none."""
+    """One usable answer, see `Reply`. `usage` is None when the server reported none."""
 
     text: str
     calls: tuple[Call, ...]
@@ -45,29 +69,51 @@ class _Call:
         name = _string(function.get("name"))
         if name != self.name:  # some servers repeat the name in every part
             self.name += name
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
+        if arguments := _arguments_of(function):
             self.arguments.append(arguments)
-        elif arguments is not None:
-            self.arguments.append(json.dumps(arguments, ensure_ascii=False))
+
+    def is_followed_by(self, delta: Json) -> bool:
+        """Whether a part with this call's index is another call: some servers number all of them 0."""
+        given, function = _string(delta.get("id")), _mapping(delta.get("function"))
+        if given and self.id:
+            return given != self.id
+        # Nor do some give ids: where these arguments are whole, others can only be of another call.
+        begins = bool(_string(function.get("name"))) and _arguments_of(function)[:1] == "{"
+        return begins and bool(self.arguments) and self.is_whole
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments are all there."""
+        text = "".join(self.arguments)
+        return not text.strip() or parsed(repaired(text)) is not None
 
 
 class Gathering:
     """Collects the bytes of one answer; tells streams from whole bodies by what they contain.
 
+    `offered`: the parameters of the tools that may be called, by name. `aloud`: see `Markup`.
+
     Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
     """
 
-    def __init__(self, redact: Redaction = UNHIDDEN) -> None:
+    def __init__(
+        self,
+        redact: Redaction = UNHIDDEN,
+        offered: Mapping[str, Json] | None = None,
+        *,
+        aloud: bool = False,
+    ) -> None:
         self._redact = redact
+        self._offered = offered or {}
+        self._markup = Markup(aloud=aloud)
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
         self._streamed = False
         self._ended = False
         self._chose = False
-        self._text: list[str] = []
-        self._looked = 0
+        self._begun = False
+        self._refusal: list[str] = []
         self._calls: list[_Call] = []
         self._slots: dict[int, _Call] = {}
         self._finish = ""
@@ -76,14 +122,17 @@ class Gathering:
 
     @property
     def begun(self) -> bool:
-        """Part of the answer proper is here: from now on silence means trouble."""
-        return bool(self._text or self._calls)
+        """The first token is here: text, reasoning or part of a call (F-017)."""
+        return self._begun
 
-    def fresh(self) -> str:
-        """What the model said since the last look."""
-        pieces = self._text[self._looked :]
-        self._looked = len(self._text)
-        return _whole(pieces)
+    @property
+    def aloud(self) -> bool:
+        """Whether this model ends reasoning that it never began."""
+        return self._markup.aloud
+
+    def fresh(self) -> str | None:
+        """What the model said since the last look; None: forget what it said before, see `Markup`."""
+        return self._markup.fresh()
 
     @property
     def complete(self) -> bool:
@@ -111,26 +160,52 @@ class Gathering:
         """The answer, once all bytes are in."""
         self._take_line(bytes(self._line))
         self._line.clear()
-        if self._streamed and not self.complete:
-            raise Outage("connection", "ended the stream before the answer was complete")
         if not self._streamed:
             self._take_document(b"\n".join(self._body), "message")
         if not self._chose:
             raise Outage("garbage", "sent an answer without choices")
-        calls = tuple(
-            _hidden(_finished(call, new_id), self._redact)
-            for call in self._calls
-            if call.name.strip()
-        )
-        text = self._redact(_whole(self._text))
-        finish = _name(self._redact(self._finish)) or "stop"
-        if not text.strip() and not calls:
+        self._markup.end()
+        text, calls = self._redact(self._said()), self._all_calls(new_id)
+        finish = self._how_it_ended()
+        if finish in BROKE_DOWN:
+            raise Outage("connection", f"broke off its answer ({finish})")
+        if finish == ENDLESS and not self._may_be_all(text):
+            raise Outage("connection", "ended the stream before the answer was complete")
+        if not text.strip() and not calls and finish not in BROKEN_OFF:
             raise Empty(
                 "empty",
                 f"answered with neither text nor calls (finish_reason {finish[:40]})",
                 usage=self._usage or NOTHING,
             )
         return Answer(text, calls, finish, self._usage, _name(self._redact(self._model)))
+
+    def _said(self) -> str:
+        text = self._markup.text
+        return text if text.strip() else clean("".join(self._refusal))
+
+    def _all_calls(self, new_id: NewId) -> tuple[Call, ...]:
+        """What the model called; if it said nothing else, also in its text (F-020)."""
+        calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
+        if not calls and not self._markup.text.strip():
+            calls = [
+                Call(new_id("call"), name, _arguments(arguments), "tag")
+                for name, arguments in written_calls(self._markup.calls, self._offered)
+            ]
+        return tuple(_hidden(call, self._redact) for call in calls)
+
+    def _how_it_ended(self) -> str:
+        given = _name(self._redact(self._finish))
+        finish = FINISH.get(given.lower(), given)
+        if self._refusal and not self._markup.text.strip():
+            return "refusal"
+        if self._streamed and not self.complete:
+            return ENDLESS
+        return finish or "stop"
+
+    def _may_be_all(self, text: str) -> bool:
+        """Whether what came before a stream simply ended can be an answer (F-018)."""
+        whole = all(call.is_whole for call in self._calls)
+        return whole and bool(text.strip() or self._calls or self._markup.calls)
 
     def _take_line(self, raw: bytes) -> None:
         line = raw.strip()
@@ -163,9 +238,15 @@ class Gathering:
 
     def _take_choice(self, choice: Json, part: str) -> None:
         self._chose = True
+        if error := self._redact.tree(choice.get("error")):
+            raise of_error(error)
         self._finish = _string(choice.get("finish_reason")) or self._finish
         message = _mapping(choice.get(part) or choice.get("message"))
-        self._text.extend(_texts(message.get("content")))
+        for text in _texts(message.get("content")):
+            self._begun = True
+            self._markup.feed(text)
+        self._refusal.extend(_texts(message.get("refusal")))
+        self._begun = self._begun or any(message.get(field) for field in REASONING)
         self._take_calls(message.get("tool_calls"))
         if message.get("function_call"):  # the shape before tools
             self._take_calls([{"index": 0, "function": message["function_call"]}])
@@ -176,12 +257,18 @@ class Gathering:
             index = delta.get("index")
             slot = index if isinstance(index, int) else position
             call = self._slots.get(slot)
-            given = _string(delta.get("id"))
-            # Some servers number every call 0: a second id there is a second call.
-            if call is None or (given and call.id and given != call.id):
+            if call is None or call.is_followed_by(delta):
                 call = self._slots[slot] = _Call()
                 self._calls.append(call)
             call.add(delta)
+            self._begun = True
+
+
+def _arguments_of(function: Json) -> str:
+    arguments = function.get("arguments")
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _finished(call: _Call, new_id: NewId) -> Call:
@@ -200,7 +287,7 @@ def _hidden(call: Call, redact: Redaction) -> Call:
             usual = arguments
         if redact(usual) != usual:
             arguments = redact(usual)
-    return Call(redact(call.id), redact(call.name), arguments)
+    return replace(call, id=redact(call.id), name=redact(call.name), arguments=arguments)
 
 
 def _arguments(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,13 +163,19 @@ class Casts:
             finish_reason=reply.finish_reason,
             tokens=reply.usage.tokens_in + reply.usage.tokens_out,
             ms=reply.ms,
+            waited_ms=reply.waited_ms,
             error=error,
         )
-        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in reply.calls]
+        calls = [
+            {"id": c.id, "name": c.name, "arguments": c.arguments}
+            | ({"via": c.via} if c.via != "call" else {})
+            for c in reply.calls
+        ]
         row = await tx.row(
             "INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason,"
-            " backend, model, tokens_in, tokens_out, tokens_cached, ms, error, created_at,"
-            " prompt_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
+            " backend, model, tokens_in, tokens_out, tokens_cached, ms, waited_ms, error,"
+            " created_at, prompt_hash)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
             (
                 turn.id,
                 cast.id,
@@ -184,6 +190,7 @@ class Casts:
                 reply.usage.tokens_out,
                 reply.usage.tokens_cached,
                 turn.ms,
+                turn.waited_ms,
                 error,
                 stamp(self._clock.now()),
                 prompt_hash,
@@ -197,8 +204,8 @@ class Casts:
         """Record that a gate starts, before it has any effect."""
         await tx.execute(
             "INSERT INTO observations (turn_id, n, gate, args, tool_call_id, via, state, started_at)"
-            " VALUES (?, ?, ?, ?, ?, 'call', 'started', ?)",
-            (turn_id, n, call.name, _json(args), call.id, stamp(self._clock.now())),
+            " VALUES (?, ?, ?, ?, ?, ?, 'started', ?)",
+            (turn_id, n, call.name, _json(args), call.id, call.via, stamp(self._clock.now())),
         )
 
     async def complete_observation(
@@ -278,6 +285,18 @@ class Casts:
             (conversation_id, sender),
         )
         return [(row["id"], row["event_id"], row["intent"]) for row in rows]
+
+    async def quoting(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> list[tuple[str, str, str]]:
+        """Casts whose message replies to one of these of a room: conversation, id and intent."""
+        rows = await tx.rows(
+            "SELECT b.conversation_id, c.id, c.intent FROM inbox i JOIN casts c ON c.event_id = i.event_id"
+            " JOIN branches b ON b.id = c.branch_id WHERE i.replies_to IN"
+            " (SELECT value FROM json_each(?)) AND i.room_id = ? ORDER BY c.seq",
+            (json.dumps(sorted(events)), room_id),
+        )
+        return [(row["conversation_id"], row["id"], row["intent"]) for row in rows]
 
     async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
         """Show a cast less of what was said before its message; the database allows nothing else."""
@@ -521,6 +540,7 @@ def _turn(row: Row) -> Turn:
         finish_reason=row["finish_reason"],
         tokens=row["tokens_in"] + row["tokens_out"],
         ms=row["ms"],
+        waited_ms=row["waited_ms"],
         error=row["error"],
         seq=row["seq"],
     )

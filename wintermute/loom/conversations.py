@@ -230,6 +230,16 @@ class Conversations:
         """When the current branch began: nothing from before is in view."""
         return moment((await self._current(tx, conversation_id))["created_at"])
 
+    async def scoped_since(self, tx: Transaction, conversation_id: str) -> datetime | None:
+        """Since when a conversation has its scope without a break; None: it never had another."""
+        row = await tx.row(
+            "SELECT min(b.created_at) AS since FROM branches b JOIN conversations c"
+            " ON c.id = b.conversation_id WHERE c.id = :id AND b.seq > (SELECT max(o.seq)"
+            "  FROM branches o WHERE o.conversation_id = :id AND o.scope NOT IN ('', c.scope))",
+            {"id": conversation_id},
+        )
+        return moment(row["since"]) if row and row["since"] else None
+
     async def scope_of(self, branch_id: str) -> str:
         """Whose memory a branch may touch; that of its conversation may have changed since."""
         row = await self._database.row(

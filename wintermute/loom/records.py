@@ -36,6 +36,8 @@ class Turn:
     finish_reason: str
     tokens: int
     ms: int
+    waited_ms: int = 0
+    """How much of `ms` nothing had come yet of what was asked (F-017)."""
     error: str | None = None
     observations: tuple[Observation, ...] = ()
     seq: int = 0

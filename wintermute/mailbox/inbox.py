@@ -46,6 +46,7 @@ class Waiting:
     received_at: datetime
     sent_at: datetime
     edits: str | None = None
+    replies_to: str | None = None
 
     @property
     def word(self) -> str:
@@ -102,8 +103,8 @@ class Inbox:
         """Keep an event; False when it was stored before (L-073)."""
         added = await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
-            " kind, body, direct, by_bot, raw, sent_at, received_at, state, edits)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " kind, body, direct, by_bot, raw, sent_at, received_at, state, edits, replies_to)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (event_id) DO NOTHING",
             (
                 incoming.event_id,
@@ -121,6 +122,7 @@ class Inbox:
                 stamp(self._clock.now()),
                 state,
                 incoming.edits,
+                incoming.replies_to,
             ),
         )
         return added == 1
@@ -176,8 +178,8 @@ class Inbox:
         """Put the decrypted event in the place of its locked row; what was private stays that."""
         await tx.execute(
             "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
-            " direct = max(direct, ?), by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?"
-            " WHERE seq = ? AND state IN ('locked', 'untrusted')",
+            " direct = max(direct, ?), by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?,"
+            " replies_to = ? WHERE seq = ? AND state IN ('locked', 'untrusted')",
             (
                 incoming.sender,
                 self._redact(incoming.sender_name),
@@ -190,6 +192,7 @@ class Inbox:
                 stamp(incoming.sent_at),
                 state,
                 incoming.edits,
+                incoming.replies_to,
                 seq,
             ),
         )
@@ -298,12 +301,37 @@ class Inbox:
         row = await tx.row("SELECT * FROM inbox WHERE event_id = ?", (event_id,))
         return _waiting(row) if row else None
 
+    async def newest_version(self, tx: Transaction, event_id: str) -> Waiting | None:
+        """The row of an event as it reads by now, edits of it included, if we keep one."""
+        row = await tx.row(
+            "SELECT * FROM inbox WHERE event_id = :event OR edits = :event"
+            " ORDER BY kind = 'locked', body = '', seq DESC LIMIT 1",
+            {"event": event_id},
+        )
+        return _waiting(row) if row else None
+
+    async def address(self, tx: Transaction, seq: int) -> None:
+        """A line of a group turns out to be a message to us: an edit of it is answered (F-025)."""
+        await tx.execute(
+            "UPDATE inbox SET kind = 'message', state = 'answered'"
+            " WHERE seq = ? AND kind = 'context'",
+            (seq,),
+        )
+
     async def is_open(self, tx: Transaction, room_id: str, event_id: str) -> bool:
         """Whether a message, or an edit of it, still wants something done in this room."""
         row = await tx.row(
             "SELECT 1 FROM inbox WHERE (event_id = :event OR edits = :event) AND room_id = :room"
             " AND state IN ('waiting', 'casting') LIMIT 1",
             {"event": event_id, "room": room_id},
+        )
+        return row is not None
+
+    async def is_waiting(self, tx: Transaction, event_id: str) -> bool:
+        """Whether this very row still wants something done."""
+        row = await tx.row(
+            "SELECT 1 FROM inbox WHERE event_id = ? AND state IN ('waiting', 'casting')",
+            (event_id,),
         )
         return row is not None
 
@@ -563,4 +591,5 @@ def _waiting(row: Row) -> Waiting:
         received_at=moment(row["received_at"]),
         sent_at=moment(row["sent_at"]),
         edits=row["edits"],
+        replies_to=row["replies_to"],
     )

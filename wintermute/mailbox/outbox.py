@@ -92,10 +92,15 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A message of ours that is in a room. `cast_id`: the work it is the answer of, if any."""
+    """A message of ours that is in a room. `cast_id`: the work it is the answer of, if any.
+
+    `body`: the text of the one event that was asked for, "" once it was erased.
+    """
 
     id: str
     cast_id: str | None
+    body: str
+    meant_for: str
 
 
 Said = Callable[[Transaction, str], Awaitable[Sequence[str]]]
@@ -213,6 +218,14 @@ class Outbox:
         if fresh:
             await self.say(tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for)
         return bool(fresh)
+
+    async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
+        """The keys of notices that begin so."""
+        rows = await tx.rows(
+            "SELECT key FROM notices WHERE substr(key, 1, ?) = ? ORDER BY key",
+            (len(prefix), prefix),
+        )
+        return [row["key"] for row in rows]
 
     async def notice_again(self, tx: Transaction, prefix: str) -> None:
         """The notices whose keys begin so are news again."""
@@ -407,11 +420,13 @@ class Outbox:
     async def spoken(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
         """The message of ours that an event of a room is a part of (X-026)."""
         row = await tx.row(
-            "SELECT o.id, o.cast_id FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
+            "SELECT o.id, o.cast_id, o.meant_for,"
+            " coalesce(json_extract(p.content, '$.body'), o.body) AS body"
+            " FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
             " WHERE p.event_id = ? AND o.room_id = ? LIMIT 1",
             (event_id, room_id),
         )
-        return Spoken(row["id"], row["cast_id"]) if row else None
+        return Spoken(row["id"], row["cast_id"], row["body"], row["meant_for"]) if row else None
 
     async def relabel(self, tx: Transaction, outbox_id: str, late: Late, cause: str) -> None:
         """What waits to be said is late by now, and ends with something else (T-043).

@@ -336,6 +336,10 @@ class MatrixClient:
             if not events:
                 return
 
+    async def event(self, room_id: str, event_id: str) -> Json:
+        """One event of a room, as it came."""
+        return await call(self._nio, "GET", path("rooms", room_id, "event", event_id))
+
     def decrypted(self, room_id: str, event: Json) -> Json | None:
         """A room event in clear; None while its key is missing or it is garbage."""
         opened = self.opened(room_id, event)

@@ -1,4 +1,7 @@
-"""What a reaction, an edit or a redaction does, by what we know of its event (X-026, L-054, F-027)."""
+"""What a reaction, an edit, a reply or a redaction is to us, by what we know of the event it is about.
+
+X-026, L-054, F-025, F-027.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -7,9 +10,10 @@ from wintermute.loom.edits import Edits
 from wintermute.loom.rewards import Reward, Rewards
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.mailbox.outbox import Outbox, Spoken
+from wintermute.matrix.inbox import replied_to
 from wintermute.matrix.redactions import Redactions
-from wintermute.matrix.relations import Reaction
-from wintermute.messages import Incoming
+from wintermute.matrix.relations import Reaction, edited_by
+from wintermute.messages import Incoming, Json
 from wintermute.tasks.occurrences import Occurrences
 
 
@@ -47,16 +51,27 @@ class FollowUps:
         if ours.cast_id is not None:
             await self.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
 
+    async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
+        """Whether an event replies to something that we said, or edits a message that does."""
+        target, edited = replied_to(event), edited_by(event)
+        if edited is not None:
+            found = await self.inbox.find(tx, edited)
+            target = found.replies_to if found else None
+        return target is not None and await self.outbox.spoken(tx, room_id, target) is not None
+
     async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
         """What an edit changes, when it is for us and its sender's own to change.
 
-        It may still be locked, and whose it is be known only later.
+        It may still be locked, and whose it is be known only later. A line of a group is for us
+        with the edit that addresses us (F-025).
         """
         found = await self.inbox.find(tx, edit.edits or "")
         if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
             return None
         if found.state in ("locked", "untrusted"):
             return found
+        if found.kind == "context":
+            return found if edit.kind == "message" else None
         ours = found.state != "ignored" and found.edits is None
         return found if ours and found.kind in ("message", "command") else None
 
@@ -65,15 +80,19 @@ class FollowUps:
     ) -> bool:
         """Whether an edit is answered: of the newest message (no command is), and a message itself.
 
+        A line that did not address us has no answer that could be out of date: any may be.
         `seq` is its place if it has been waiting for its key; a later edit may be there by now.
         """
         conversation = original.conversation_id
         newest = await self.inbox.newest_message(tx, conversation)
-        return (
-            edit.kind == "message"
-            and newest is not None
+        is_newest = (
+            newest is not None
             and edit.edits in (newest.event_id, newest.edits)
             and (seq is None or seq > newest.seq)
+        )
+        return (
+            edit.kind == "message"
+            and (is_newest or original.kind == "context")
             and original.received_at >= await self.edits.since(tx, conversation)
             and not await self.inbox.new_waits(tx, conversation, original.seq)
         )

@@ -4,12 +4,14 @@ Events come from anybody: each field may be missing, of another type, nested dee
 here raises on them.
 """
 
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from wintermute import text
 from wintermute.messages import PERSON, ROOM, Incoming, Json, Kind
@@ -35,6 +37,12 @@ FIRST_YEAR = datetime(2014, 1, 1, tzinfo=UTC)
 """No Matrix event is older than Matrix."""
 CLOCK_SLACK = timedelta(days=1)
 QUOTE_BEGINS = re.compile(r"> (?:\* )?<@")
+HTML_QUOTE, HTML_QUOTE_END = "<mx-reply>", "</mx-reply>"
+PILL = re.compile(
+    r"""<a\s[^<>]{0,300}?\bhref\s?=\s?["']?(?:https?://matrix\.to/#/|matrix:u/)([^\s"'<>?]{1,800})""",
+    re.IGNORECASE,
+)
+"""A link to somebody, as clients show a person; bounded, as the HTML is anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +106,22 @@ class Reading(NamedTuple):
 
 
 def read_event(
-    source: object, room: RoomView, account: Account, policy: Policy, received_at: datetime
+    source: object,
+    room: RoomView,
+    account: Account,
+    policy: Policy,
+    received_at: datetime,
+    *,
+    answers_us: bool = False,
 ) -> Incoming | None:
-    """The incoming message that a decrypted raw event is, or None when it is not ours."""
+    """The incoming message that a decrypted raw event is, or None when it is not ours.
+
+    `answers_us`: it replies to something that we said, which addresses us (F-025).
+    """
     event = mapping(source)
     content = mapping(event.get("content"))
-    if not is_fresh_message(event, content) or (policy.rooms and room.room_id not in policy.rooms):
+    is_message = string(event, "type") == "m.room.message" and is_fresh(event, content)
+    if not is_message or (policy.rooms and room.room_id not in policy.rooms):
         return None
     event_id, sender = string(event, "event_id"), string(event, "sender")
     if not (is_id(event_id) and is_id(sender)):
@@ -118,7 +136,7 @@ def read_event(
     elif direct:
         kind, body = Reading("command" if said.startswith("/") else "message", said)
     else:
-        named = not policy.mention_in_groups or mentions(content, account)
+        named = answers_us or not policy.mention_in_groups or is_addressed(content, account)
         kind, body = in_group(said, named, account, policy)
     return Incoming(
         event_id=event_id,
@@ -132,6 +150,7 @@ def read_event(
         direct=direct,
         by_bot=is_marked_by(content, sender),
         raw=bounded(event),
+        replies_to=replied_to(event),
     )
 
 
@@ -168,11 +187,10 @@ def is_direct(room: RoomView, account: Account, policy: Policy) -> bool:
     return scope_of(room, account, policy) != room.scope
 
 
-def is_fresh_message(event: Json, content: Json) -> bool:
-    """Whether an event is somebody's message, not state, not an edit, not taken back."""
+def is_fresh(event: Json, content: Json) -> bool:
+    """Whether an event is something new of somebody: not state, not an edit, not taken back."""
     return (
-        string(event, "type") == "m.room.message"
-        and "state_key" not in event
+        "state_key" not in event
         and "redacted_because" not in mapping(event.get("unsigned"))
         and string(mapping(content.get("m.relates_to")), "rel_type") != "m.replace"
     )
@@ -193,18 +211,34 @@ def is_id(value: str) -> bool:
 
 def readable(content: Json, sender_name: str) -> str:
     """The text of a message's content; "" when it has none for us."""
-    msgtype, body = string(content, "msgtype"), text.clean(string(content, "body"))
+    msgtype, words = string(content, "msgtype"), own_words(content)
     if msgtype in MEDIA:
+        named = text.clean(string(content, "filename") or string(content, "body"))
+        file_name = text.display_name(named, FILE_NAME_MOST)
+        return f"[{MEDIA[msgtype]}: {file_name}] {words}".rstrip()
+    if msgtype == "m.emote" and words:
+        return f"* {sender_name} {words}"
+    return words if msgtype == "m.text" else ""
+
+
+def own_words(content: Json) -> str:
+    """What the sender wrote: without the quote of an older client, of a file its caption only."""
+    body = text.clean(string(content, "body"))
+    if string(content, "msgtype") in MEDIA:
         named = text.clean(string(content, "filename"))
-        caption = body.strip() if named and named != body else ""
-        file_name = text.display_name(named or body, FILE_NAME_MOST)
-        return f"[{MEDIA[msgtype]}: {file_name}] {caption}".rstrip()
+        return body.strip() if named and named != body else ""
     if "m.in_reply_to" in mapping(content.get("m.relates_to")):
         body = without_quote(body)
-    body = body.strip()
-    if msgtype == "m.emote" and body:
-        return f"* {sender_name} {body}"
-    return body if msgtype == "m.text" else ""
+    return body.strip()
+
+
+def replied_to(event: Json) -> str | None:
+    """The event that a message replies to; what a thread names for older clients is none."""
+    relation = mapping(mapping(event.get("content")).get("m.relates_to"))
+    target = string(mapping(relation.get("m.in_reply_to")), "event_id")
+    if relation.get("is_falling_back") is True or not is_id(target):
+        return None
+    return target if target != event.get("event_id") else None
 
 
 def without_quote(body: str) -> str:
@@ -239,10 +273,30 @@ def after_address(said: str, account: Account) -> str | None:
     return said[found.end() :] if found else None
 
 
-def mentions(content: Json, account: Account) -> bool:
-    """Whether a message's content names us as somebody it is for."""
+def is_addressed(content: Json, account: Account) -> bool:
+    """Whether a message's content is for us, wherever in it that shows (F-025).
+
+    Our name inside a text is a sign only where its client does not say whom it mentions.
+    """
     listed = mapping(content.get("m.mentions")).get("user_ids")
-    return isinstance(listed, list) and account.user_id in listed
+    if isinstance(listed, list) and account.user_id in listed:
+        return True
+    if has_pill(string(content, "formatted_body"), account.user_id):
+        return True
+    words, name = own_words(content), account.display_name.strip()
+    # Another id may begin or end like ours: `@bot:home.org`, `@bot:home:8448`.
+    if re.search(rf"(?<!\w){re.escape(account.user_id)}(?![\w-]|\.\w|:\d)", words, re.IGNORECASE):
+        return True
+    is_named = name and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", words, re.IGNORECASE)
+    return bool(is_named) and not isinstance(content.get("m.mentions"), dict)
+
+
+def has_pill(formatted: str, user_id: str) -> bool:
+    """Whether a link in a formatted text, outside of what it quotes, is to this user."""
+    if formatted.startswith(HTML_QUOTE):
+        formatted = formatted.partition(HTML_QUOTE_END)[2]
+    links = (unquote(html.unescape(found)) for found in PILL.findall(formatted))
+    return any(link.removeprefix("@") == user_id.removeprefix("@") for link in links)
 
 
 def moment(sent: object, received_at: datetime) -> datetime:

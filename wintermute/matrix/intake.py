@@ -48,12 +48,14 @@ from wintermute.matrix.trust import (
     room_conversation,
     worth,
 )
+from wintermute.matrix.unread import unread
 from wintermute.matrix.verifications import Verifications
 from wintermute.messages import PERSON, Incoming, Json
 
 log = logging.getLogger(__name__)
 
 MOST_BOT_EXCHANGES = 3  # X-004
+HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
 ONLY_ENCRYPTED = (
@@ -221,12 +223,10 @@ class Intake:
             if opened is not None:
                 await self._verifies(tx, event, opened.event, room_id)
 
-    async def _verifies(self, tx: Transaction, raw: Json, event: Json, room_id: str) -> bool:
-        """Whether an event belongs to a verification, which then takes it."""
+    async def _verifies(self, tx: Transaction, raw: Json, event: Json, room_id: str) -> str | None:
+        """What is to be told of an event that belongs to a verification; None: it is no such."""
         message = verification_in_room(raw, event, room_id)
-        if message is not None:
-            await self._verifications.heard(tx, message)
-        return message is not None
+        return None if message is None else await self._verifications.heard(tx, message)
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us; its conversation then."""
@@ -289,8 +289,10 @@ class Intake:
 
     async def _take(self, tx: Transaction, came: Arrival) -> str | None:
         """Store what an event in clear is to us; its conversation then."""
-        verifies = await self._verifies(tx, came.raw, came.event, came.view.room_id)
-        conversation = None if verifies else await self._read(tx, came)
+        trouble = await self._verifies(tx, came.raw, came.event, came.view.room_id)
+        if trouble:
+            await self._tell(tx, came, "verification", trouble)
+        conversation = await self._read(tx, came) if trouble is None else None
         if conversation is None and came.locked is not None:
             await self._inbox.discard_locked(tx, came.locked.seq)
         return conversation
@@ -303,11 +305,30 @@ class Intake:
         reaction = read_reaction(*asked)
         if reaction is not None:
             return await self._reacted(tx, came, reaction)
-        edit = read_edit(*asked)
+        answers_us = await self._followups.answers_us(tx, came.view.room_id, came.event)
+        edit = read_edit(*asked, answers_us=answers_us)
         if edit is not None:
             return await self._edited(tx, came, edit)
-        incoming = read_event(*asked)
-        return await self._message(tx, came, incoming) if incoming else None
+        incoming = read_event(*asked, answers_us=answers_us)
+        if incoming is not None:
+            return await self._message(tx, came, incoming)
+        await self._unread(tx, came, answers_us=answers_us)
+        return None
+
+    async def _unread(self, tx: Transaction, came: Arrival, *, answers_us: bool) -> None:
+        """Tell who sends us something that we do not read, unless it may not be their word."""
+        asked = (came.event, came.view, came.account, self._policy)
+        found = unread(*asked, answers_us=answers_us)
+        if found is None or self._worth(came) == "held":
+            return
+        if not await self._refuses(tx, await self._home(tx, came), came):
+            await self._tell(tx, came, found.kind, found.line)
+
+    async def _tell(self, tx: Transaction, came: Arrival, kind: str, line: str) -> None:
+        """Say that something is not read: once per kind, room and hour (F-024)."""
+        room_id = came.view.room_id
+        key, conversation = f"unread {kind} {room_id}", await self._home(tx, came)
+        await self._outbox.notice_once(tx, key, HOUR, conversation, room_id, line)
 
     async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
         worth_of = self._worth(came)
@@ -366,6 +387,8 @@ class Intake:
         if not await self._followups.is_newest(tx, edit, original, seq):
             await self._followups.note(tx, edit, original)
             return None
+        await self._inbox.address(tx, original.seq)
+        edit = replace(edit, replies_to=original.replies_to)
         return await self._keep(tx, came, conversation, edit, "waiting")
 
     async def _home(self, tx: Transaction, came: Arrival) -> str:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from wintermute.commands.forgetting import with_reports
 from wintermute.commands.stores import Stores
-from wintermute.conversation.intent import without
+from wintermute.conversation.intent import without, without_quote
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.inbox import is_id, mapping, string
@@ -74,7 +74,21 @@ class Redactions:
             rows = [row for row in found if row.conversation_id == conversation_id]
             log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
             await self._take(tx, conversation_id, rows)
-        return conversations
+        originals = {row.edits for row in found if row.edits}
+        return conversations | await self._unquote(tx, room_id, originals.union(events))
+
+    async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+        """Take the text of these out of what was asked in reply to them; the conversations."""
+        casts, changed = self._stores.casts, dict[str, list[str]]()
+        for conversation_id, cast_id, said in await casts.quoting(tx, room_id, events):
+            if (left := without_quote(said)) != said:
+                await casts.cut(tx, cast_id, left)
+                changed.setdefault(conversation_id, []).append(cast_id)
+        for conversation_id, touched in changed.items():
+            self._work.ask_anew(conversation_id)
+            shown = await casts.from_first(tx, conversation_id, touched)
+            await self._stores.model_calls.forget(tx, shown, ())
+        return set(changed)
 
     async def _take(self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]) -> None:
         stores = self._stores
@@ -88,7 +102,7 @@ class Redactions:
             await stores.casts.forget(tx, unheard, ())
         await stores.sub_sessions.forget(tx, events, ())
         for row in rows:
-            if row.kind == "context":
+            if not row.direct:
                 touched += await self._cut(tx, row)
         if touched:
             self._work.ask_anew(conversation_id)

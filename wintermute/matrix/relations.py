@@ -70,29 +70,39 @@ def read_reaction(
 
 
 def read_edit(
-    source: object, room: RoomView, account: Account, policy: Policy, received_at: datetime
+    source: object,
+    room: RoomView,
+    account: Account,
+    policy: Policy,
+    received_at: datetime,
+    *,
+    answers_us: bool = False,
 ) -> Incoming | None:
     """The new text that an allowed person gives an earlier message, read as if said now (L-054).
 
     Not of bots: theirs grow while they write, and each step would be answered (X-004).
+    `answers_us`: the earlier message does, which an edit does not change.
     """
     event = mapping(source)
-    content = mapping(event.get("content"))
-    relation = mapping(content.get("m.relates_to"))
-    edited = string(relation, "event_id")
-    if (
-        string(relation, "rel_type") != "m.replace"
-        or not is_target(edited, event)
-        or string(event, "sender") not in policy.allowed
-    ):
+    content, edited = mapping(event.get("content")), edited_by(event)
+    if edited is None or string(event, "sender") not in policy.allowed:
         return None
     # What a message relates to is not changed by an edit, whatever stands in there.
     new = {k: v for k, v in mapping(content.get("m.new_content")).items() if k != "m.relates_to"}
     sender = string(event, "sender")
     if is_marked_by(content, sender) or is_marked_by(new, sender):
         return None
-    read = read_event(event | {"content": new}, room, account, policy, received_at)
+    said = event | {"content": new}
+    read = read_event(said, room, account, policy, received_at, answers_us=answers_us)
     return replace(read, edits=edited, raw=bounded(event)) if read else None
+
+
+def edited_by(event: Json) -> str | None:
+    """The event that another one edits, by its own word."""
+    relation = mapping(mapping(event.get("content")).get("m.relates_to"))
+    edited = string(relation, "event_id")
+    is_edit = string(relation, "rel_type") == "m.replace" and is_target(edited, event)
+    return edited if is_edit else None
 
 
 def is_target(event_id: str, event: Json) -> bool:

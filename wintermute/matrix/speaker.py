@@ -9,6 +9,8 @@ from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, may_read
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.past import Past
+from wintermute.messages import Quote
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +27,9 @@ class _Wanted:
 class MatrixSpeaker:
     """Shows in the room what a worker wants shown; nobody waits for it."""
 
-    def __init__(self, client: MatrixClient, sender: Sender, policy: Policy) -> None:
+    def __init__(self, client: MatrixClient, sender: Sender, policy: Policy, past: Past) -> None:
         self._client = client
+        self._past = past
         self._policy = policy
         self._sender = sender
         self._wanted: dict[str, _Wanted] = {}
@@ -63,6 +66,10 @@ class MatrixSpeaker:
     def speak(self, room_id: str) -> None:
         """Something for a room is in the outbox."""
         self._sender.wake()
+
+    async def quote(self, room_id: str, event_id: str) -> Quote | None:
+        """An earlier message of a room."""
+        return await self._past.quote(room_id, event_id)
 
     def _want(self, room_id: str, wanted: _Wanted) -> None:
         self._wanted[room_id] = wanted

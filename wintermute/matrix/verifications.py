@@ -77,6 +77,10 @@ NOT_OURS = (
     "`wintermute status` on the machine I run on says what to do."
 )
 TOO_MANY = "There are too many verifications under way. Please try again in a minute."
+TOO_OLD = (
+    "Your verification request reached me too late: it is over by now. Please ask again, or write "
+    "`/verify` and accept the request that I send you then."
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -142,18 +146,22 @@ class Verifications:
 
     # What arrives, in the transaction that stores the sync --------------------------------
 
-    async def heard(self, tx: Transaction, message: VerificationMessage) -> None:
-        """Somebody's message of a verification. Whatever needs time is done by `run`."""
+    async def heard(self, tx: Transaction, message: VerificationMessage) -> str:
+        """Somebody's message of a verification. Whatever needs time is done by `run`.
+
+        Returns what its room is to be told, if it asks for one that cannot be (F-024).
+        """
         if message.room_id and message.sender == self._client.account.user_id:
             self._another_device(message)
-            return
+            return ""
         exchange = self._find(message)
         if exchange is not None:
             exchange.take(message)
         elif message.kind == "request":
-            await self._requested(tx, message)
+            return await self._requested(tx, message)
         elif not message.room_id and message.kind not in ("cancel", "done"):
             await self._not_known(tx, message)
+        return ""
 
     def echoed(self, txn_id: str, event_id: str) -> None:
         """Something that this device said is in its room, although its sender may not know yet."""
@@ -207,32 +215,36 @@ class Verifications:
                 if not exchange.now.we_asked and (first or message.kind == "start"):
                     exchange.give_up("m.accepted")
 
-    async def _requested(self, tx: Transaction, message: VerificationMessage) -> None:
-        if not self._concerns_us(message):
-            return
+    async def _requested(self, tx: Transaction, message: VerificationMessage) -> str:
         user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
-        now = self._clock.now()
-        if user not in self._policy.allowed or self._cannot():
+        if not self._concerns_us(message) or await self._rows.knows(tx, user, transaction_id):
+            return ""
+        allowed, trouble = user in self._policy.allowed, self._cannot()
+        if not self._is_new(message):
+            return TOO_OLD if allowed else ""
+        if trouble or not allowed:
             if self._strangers.admits(user):
                 self._refuse(message, "m.user")
-            return
-        if (
-            (room_id and self._client.is_held(room_id))
-            or self._is_full(user)
-            or await self._rows.knows(tx, user, transaction_id)
-        ):
-            return
+            return trouble if allowed else ""
+        if room_id and self._client.is_held(room_id):
+            return ""
+        if self._is_full(user):
+            return TOO_MANY
+        now = self._clock.now()
         step = sas.asked(transaction_id, room_id, self._ours(), user, message.content, now)
         await self._begin(tx, Exchange(*step))
+        return ""
 
     def _concerns_us(self, message: VerificationMessage) -> bool:
-        """Whether a request is for us, where we listen, and neither old nor of the future."""
+        """Whether a request is for us, where we listen."""
         rooms, room_id = self._policy.rooms, message.room_id
-        if room_id and (
-            (rooms and room_id not in rooms)
-            or message.content.get("to") != self._client.account.user_id
-        ):
-            return False
+        if not room_id:
+            return True
+        here = not rooms or room_id in rooms
+        return here and message.content.get("to") == self._client.account.user_id
+
+    def _is_new(self, message: VerificationMessage) -> bool:
+        """Whether a request is neither old nor of the future."""
         now = self._clock.now()
         oldest, newest = ((now - OLDEST).timestamp(), (now + NEWEST).timestamp())
         return oldest * 1000 <= message.sent_ms <= newest * 1000

@@ -1,17 +1,16 @@
 """Reading and replacing the small text files of the memory, which people edit too."""
 
 import os
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wintermute.errors import MemoryFileUnusable
+from wintermute.errors import FileUnusable, MemoryFileUnusable
+from wintermute.files import content_of, decoded
 
 MOST_BYTES = 50_000_000
+MOST_LINE = 1_000_000
 
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
@@ -21,6 +20,7 @@ class TextFile:
 
     path: Path
     name: str
+    most: int = MOST_BYTES
 
     def text(self) -> str | None:
         """Its text; None when there is no such file. Raises: MemoryFileUnusable."""
@@ -28,28 +28,23 @@ class TextFile:
         return None if content is None else self.decoded(content)
 
     def decoded(self, content: bytes) -> str:
-        """Its bytes as text. Raises: MemoryFileUnusable.
-
-        A file full of zeros is what some file systems leave after a power cut, not an edit.
-        """
+        """Its bytes as text. Raises: MemoryFileUnusable."""
         try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
+            text = decoded(content)
+        except FileUnusable as problem:
+            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
+        if len(text) > MOST_LINE and max(map(len, text.splitlines())) > MOST_LINE:
             raise MemoryFileUnusable(
-                f"{self.name} is not UTF-8 at byte {error.start}: save it as UTF-8"
-            ) from error
-        if "\0" in text:
-            raise MemoryFileUnusable(f"{self.name} is not a text file: repair it or move it aside")
+                f"{self.name} has a line of over {MOST_LINE} characters: break it up"
+            )
         return text
 
     def content(self) -> bytes | None:
         """What a plain file holds; None when there is none. Raises: MemoryFileUnusable."""
         try:
-            return self._content()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise MemoryFileUnusable(f"{self.name} cannot be read: {error.strerror}") from error
+            return content_of(self.path, self.most, follow=False)
+        except FileUnusable as problem:
+            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
 
     def saved_at(self) -> float:
         """When it was last saved, in seconds since 1970; 0 where nobody knows."""
@@ -78,19 +73,6 @@ class TextFile:
                 part.unlink()
             raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
         return True
-
-    def _content(self) -> bytes:
-        descriptor = os.open(self.path, READ)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise MemoryFileUnusable(f"{self.name} is not a plain file: move it aside")
-            if found.st_size > MOST_BYTES:
-                raise MemoryFileUnusable(f"{self.name} has over {MOST_BYTES} bytes: shorten it")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(descriptor)
 
 
 def _make_folder(folder: Path) -> None:

@@ -28,6 +28,7 @@ from wintermute.memory.places import Places
 from wintermute.memory.records import EXPLICIT, Fact, NewFact, Replaced, Source
 from wintermute.memory.rows import retirements, revivals
 from wintermute.memory.said import SaidOnce
+from wintermute.memory.versions import Versions
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ class FlatFile:
         self._facts = facts
         self._places = places
         self._changes = changes
+        self._versions = Versions(database)
         self._settled: dict[str, _Settled] = {}
         self._said = SaidOnce(log)
 
@@ -138,6 +140,9 @@ class FlatFile:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
             planned = await asyncio.to_thread(plan, found.lines, rows)
+            if planned.removed:  # else it does not matter from which version it was saved
+                spans = await self._versions.spans(tx, scope)
+                planned = await asyncio.to_thread(plan, found.lines, rows, spans)
             if planned.loses_most:
                 await self._wait_for_the_rest(scope)
             await self._learn(tx, scope, planned)
@@ -150,6 +155,7 @@ class FlatFile:
                 self._said.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
             await self._facts.written(tx, scope)
+            await self._versions.written(tx, scope)
             return _Settled(text, digest)
 
         # Kept only when committed: else edits by hand would count as known.
@@ -195,6 +201,9 @@ class FlatFile:
         new = [NewFact(scope, text) for text in planned.added if text not in known]
         taken = await self._facts.take(tx, new)
         edits += [done.change for done in taken if done.change]
+        await self._versions.keep(tx, planned.learnt)
+        if edits or planned.learnt:
+            await self._versions.found(tx, scope, planned.names)
         if not edits:
             return
         summary = f"{len(planned.added)} lines added by hand, {len(gone)} removed"

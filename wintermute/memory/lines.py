@@ -1,11 +1,13 @@
 """What the lines of a memories file and the facts make of each other. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from wintermute.memory.entry import entries, key
+from wintermute.memory.guard import successors
 from wintermute.memory.records import Row
+from wintermute.memory.versions import Span, nearest
 
 MANY = 5
 """Fewer lines a person may well remove on purpose."""
@@ -26,6 +28,10 @@ class Plan:
     """Facts (id) whose line a person removed."""
     dropped: int = 0
     """Lines of mere decoration, which go."""
+    learnt: tuple[str, ...] = ()
+    """Facts (id) whose line is missing because the file was saved from an older buffer."""
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """The keys of the lines that were found."""
 
     @property
     def loses_most(self) -> bool:
@@ -50,11 +56,18 @@ def arranged(lines: Sequence[str], order: Iterable[str]) -> tuple[str, ...]:
     return (*first, *(line for line in lines if line.strip() and line not in first))
 
 
-def plan(lines: Sequence[str] | None, rows: Sequence[Row]) -> Plan:
-    """Bring a file and the rows of `Facts.for_file` together. None: there is no file."""
+def plan(lines: Sequence[str] | None, rows: Sequence[Row], spans: Collection[Span] = ()) -> Plan:
+    """Bring a file and the rows of `Facts.for_file` together. None: there is no file.
+
+    `spans`: the versions that the file may come from (F-032).
+    """
     live = {row.key: row for row in rows if row.live}
-    left_over = {row.key for row in rows if not row.live}
     texts, dropped = _facts_in(lines or (), live.values())
+    names = {name for name, _ in texts if name}
+    missing = [row for name, row in live.items() if name not in names]
+    gone = [] if lines is None else [row for row in missing if row.exported]
+    learnt, stale = _since(texts, gone, live, spans)
+    left_over = {row.key for row in rows if not row.live} | stale
     kept: list[str] = []
     added: list[str] = []
     reworded: list[tuple[str, str]] = []
@@ -68,11 +81,37 @@ def plan(lines: Sequence[str] | None, rows: Sequence[Row]) -> Plan:
             reworded.append((row.id, text))
         elif name and not row and name not in left_over:
             added.append(text)
-    names = {name for name, _ in texts}
-    missing = [row for name, row in live.items() if name not in names]
-    removed = [row.id for row in missing if row.exported and lines is not None]
-    kept += [row.text for row in missing if not row.exported or lines is None]
-    return Plan(_trimmed(kept), tuple(added), tuple(reworded), tuple(removed), dropped)
+    goes = {row.id for row in gone} - set(learnt)
+    removed = [row.id for row in gone if row.id in goes]
+    kept += [row.text for row in missing if row.id not in goes]
+    return Plan(
+        *(_trimmed(kept), tuple(added), tuple(reworded), tuple(removed), dropped, tuple(learnt)),
+        names=tuple(names),
+    )
+
+
+def _since(
+    texts: Sequence[tuple[str, str]],
+    gone: Sequence[Row],
+    live: Collection[str],
+    spans: Collection[Span],
+) -> tuple[list[str], frozenset[str]]:
+    """What we learnt since the version that a saved file comes from, and what went since.
+
+    That is: those of the lines that are `gone` (by id) which that version never had, and, if there
+    are any, the keys of its lines that live no more.
+    """
+    ours = {span.key for span in spans if span.ours and span.until is None}
+    gone = [row for row in gone if row.key in ours]
+    if not gone:
+        return [], frozenset()
+    # A line that was reworded by hand was there.
+    new = [text for name, text in texts if name and name not in live]
+    heirs = successors([row.text for row in gone], new)
+    edited = {row.key for row, heir in zip(gone, heirs, strict=True) if heir is not None}
+    base = nearest(spans, {name for name, _ in texts if name} | edited)
+    learnt = [row.id for row in gone if row.key not in base | edited]
+    return learnt, base - set(live) if learnt else frozenset()
 
 
 def _facts_in(lines: Sequence[str], live: Iterable[Row]) -> tuple[list[tuple[str, str]], int]:

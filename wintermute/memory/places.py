@@ -1,6 +1,7 @@
 """Where the memory files of each person and room lie (M-013)."""
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
@@ -8,7 +9,9 @@ from wintermute.memory.files import TextFile
 
 MEMORIES = "MEMORIES.txt"
 CORE = "core.md"
+SCOPES = "scopes"
 MOST_BYTES = 200
+MOST_CORE_BYTES = 1_000_000
 
 
 class Places:
@@ -28,20 +31,35 @@ class Places:
 
     def memories_file(self, scope: str) -> TextFile:
         """The file of facts, to be read and written."""
-        return TextFile(self.memories(scope), self.shown_memories(scope))
+        return self._pair(self._below(scope))[0]
 
     def core_file(self, scope: str) -> TextFile:
         """The core memory, to be read and written."""
-        return TextFile(self.core(scope), str("data" / self._below(scope) / CORE))
+        return self._pair(self._below(scope))[1]
 
     def shown_memories(self, scope: str) -> str:
         """What prompt and tools call the file of facts, wherever the data folder is."""
         return str("data" / self._below(scope) / MEMORIES)
 
+    def files(self) -> list[TextFile]:
+        """The files of everybody for whom there may be one."""
+        folders = [PurePosixPath()]
+        with suppress(OSError):
+            found = sorted((self._data_dir / SCOPES).iterdir())
+            folders += [PurePosixPath(SCOPES, folder.name) for folder in found]
+        return [file for folder in folders for file in self._pair(folder)]
+
+    def _pair(self, folder: PurePosixPath) -> tuple[TextFile, TextFile]:
+        here, shown = self._data_dir / folder, "data" / folder
+        return (
+            TextFile(here / MEMORIES, str(shown / MEMORIES)),
+            TextFile(here / CORE, str(shown / CORE), MOST_CORE_BYTES),
+        )
+
     def _below(self, scope: str) -> PurePosixPath:
         if scope == self._owner:
             return PurePosixPath()
-        return PurePosixPath("scopes", folder_name(scope))
+        return PurePosixPath(SCOPES, folder_name(scope))
 
 
 def folder_name(scope: str) -> str:

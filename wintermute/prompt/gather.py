@@ -1,6 +1,5 @@
 """Reads the parts of the system prompt as they are at this moment; `assemble` then joins them."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
@@ -83,7 +82,7 @@ class Gather:
         return Parts(
             instructions=instructions,
             now=current_time(self._clock.now(), self._timezone),
-            core=core_text(await asyncio.to_thread(self._core.text, scope)),
+            core=core_text(await self._core.text(scope)),
             memories=await self._remembered(scope, query),
             ranked=ranked,
             tasks=await self._active(scope),

@@ -1,11 +1,12 @@
 """The instructions as they stand in BASE_PROMPT.txt, or as they last stood there in order."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError
 from wintermute.prompt.sections import Section, parse
-from wintermute.templates import Template
+from wintermute.templates import NOTHING_KEPT, Template
 
 log = logging.getLogger(__name__)
 
@@ -13,13 +14,13 @@ FILE = "BASE_PROMPT.txt"
 
 
 class Instructions:
-    """The newest good version of the file in `folder`.
+    """The newest good version of the file in `folder`; of `kept` where it is no text (F-031).
 
     Raises: ConfigurationError when it cannot be used at the start.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = Template(folder, FILE)
+    def __init__(self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT) -> None:
+        self._file = Template(folder, FILE, kept)
         self._seen = self._file.text()
         self._sections = parse(self._seen, FILE)
 

@@ -9,7 +9,7 @@ from wintermute.db import Transaction
 from wintermute.memory.places import Places
 from wintermute.prompt.gather import Gather
 from wintermute.prompt.limits import Component, Told, oversize
-from wintermute.templates import Template, fill
+from wintermute.templates import NOTHING_KEPT, Template, fill
 
 FILES: Mapping[Component, str] = {
     "memories": "OVERSIZE_MEMORIES.txt",
@@ -28,6 +28,7 @@ class Oversize:
         prompts: Path,
         places: Places,
         clock: Clock,
+        kept: Mapping[str, str] = NOTHING_KEPT,
     ) -> None:
         self._gather = gather
         self._limits: Mapping[Component, int] = {
@@ -35,7 +36,7 @@ class Oversize:
             "tasks": limits.tasks,
             "skills": limits.skills_total,
         }
-        self._texts = {part: Template(prompts, name) for part, name in FILES.items()}
+        self._texts = {part: Template(prompts, name, kept) for part, name in FILES.items()}
         self._places = places
         self._clock = clock
 

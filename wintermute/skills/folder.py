@@ -1,10 +1,13 @@
 """The folder of skills: plain files are read, replaced in one step and removed; no link is followed."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import yaml
 
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
@@ -12,7 +15,13 @@ from wintermute.skills.records import Skill
 from wintermute.text import one_line
 
 ENDING = ".md"
-HEAD = 4_096  # characters in which the first line is looked for
+HEAD = 16_384  # characters in which front matter has to end, and the first line is looked for
+OPENING = re.compile(r"[\[{]|[-?:](?=[ \t])")
+MOST_OPENINGS = 1_000  # of lists and mappings: to read deep ones takes the square of their depth
+TEXT = "tag:yaml.org,2002:str"
+FRONT_MATTER = re.compile(
+    r"\s*---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
 MOST_SHOWN = 200
 MOST_BYTES = 1_000_000
 PART = ".part_"
@@ -64,12 +73,42 @@ def _skill(entry: "os.DirEntry[str]") -> Skill | None:
         suppress(UnicodeDecodeError),
         open(entry.path, encoding="utf-8-sig", opener=_unfollowed) as file,
     ):
-        for line in file.read(HEAD).splitlines():
-            if summary := summary_of(line):
-                fits = len(summary) <= MOST_SHOWN
-                summary = summary if fits else f"{summary[: MOST_SHOWN - 1]}…"
-                return Skill(entry.name.removesuffix(ENDING), summary)
+        if summary := summary_in(file.read(HEAD)):
+            fits = len(summary) <= MOST_SHOWN
+            summary = summary if fits else f"{summary[: MOST_SHOWN - 1]}…"
+            return Skill(entry.name.removesuffix(ENDING), summary)
     return None
+
+
+def summary_in(head: str) -> str:
+    """What the beginning of a skill says it is for; "" where it has no text.
+
+    That is the `description` of YAML front matter (F-033), or the first line of text. Front matter
+    that does not end in the head, or is no mapping, is none.
+    """
+    matter = FRONT_MATTER.match(head)
+    told = _description(matter[1]) if matter else None
+    if matter and told is not None:
+        head = head[matter.end() :]
+    lines = (summary_of(line) for line in head.splitlines())
+    return told or next((line for line in lines if line.strip("-. ")), "")
+
+
+def _description(matter: str) -> str | None:
+    """None where it is no front matter; "" where that describes nothing."""
+    if len(OPENING.findall(matter)) > MOST_OPENINGS:
+        return None
+    try:
+        # Nodes only: nothing is made of them, however often an alias or a merge stands for them.
+        fields = yaml.compose(matter, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not isinstance(fields, yaml.MappingNode):
+        return None if fields else ""
+    found = (value for key, value in fields.value if key.value == "description")
+    told = next(found, None)
+    is_text = isinstance(told, yaml.ScalarNode) and told.tag == TEXT
+    return one_line(told.value) if told and is_text else ""
 
 
 def summary_of(line: str) -> str:

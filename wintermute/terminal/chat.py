@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
+from wintermute.conversation.rooms import next_row
 from wintermute.ids import NewId
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.messages import Incoming
 from wintermute.terminal.screen import TerminalSpeaker
 from wintermute.text import clean
@@ -72,12 +74,24 @@ class Chat:
                 rows += await self._stores.inbox.stops(conversation)
                 if not rows and await self._stores.outbox.next(TERMINAL) is None:
                     return True
-                if rows and all(row.not_before for row in rows):
-                    break
+                due, until = next_row(rows, self._clock.monotonic())
+                waits = due is None and until is not None
+                if waits and not await self._tell_away(rows[0]):
+                    return False
                 await self._shown.wait()
+
+    async def _tell_away(self, row: Waiting) -> bool:
+        """Say once that the model is away, to somebody who is sitting there; False: it was said."""
         part = await self._stores.health.part("model")
-        self._speaker.say(AWAY.format(problem=part.detail if part else "it is away"))
-        return False
+        is_outage = part is not None and part.state == "fail"
+        key = f"outage {part.since.isoformat()}" if part and is_outage else f"alone {row.event_id}"
+        said = AWAY.format(problem=part.detail if part and is_outage else "it gives no answer")
+        async with self._stores.database.transaction() as tx:
+            told = await self._stores.outbox.notice_once(
+                tx, f"{key} {TERMINAL}", EVER, row.conversation_id, TERMINAL, said
+            )
+        self._speaker.speak(TERMINAL)
+        return told
 
     async def typed(self, limit: int = 200) -> list[str]:
         """What was typed here before, oldest first."""

@@ -175,6 +175,14 @@ const commands = {
     return known !== null && (!encrypted || (await crypto.isEncryptionEnabledInRoom(room)));
   },
   send: async ({ room, kind, content }) => (await client.sendEvent(room, kind, content)).event_id,
+  rings: ({ room }) =>
+    client
+      .getRoom(room)
+      .getLiveTimeline()
+      .getEvents()
+      .filter((event) => event.getSender() !== login.user_id)
+      .filter((event) => client.getPushActionsForEvent(event, true)?.notify)
+      .map((event) => event.getId()),
   shield: ({ room, event_id }) => shieldOf(client.getRoom(room).findEventById(event_id)),
   async history({ room }) {
     const found = [];

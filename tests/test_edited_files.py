@@ -1,0 +1,304 @@
+"""Files that people edit and that cannot be used: nothing is lost, and their owner hears of it (F-031)."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.world.bot import said
+from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open_house
+from tests.world.memory import Memory, memory_in
+from tests.world.model import ModelServer
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.changes.records import Reason
+from wintermute.errors import ConfigurationError, FileUnusable
+from wintermute.files import decoded
+from wintermute.health.edited import EditedFiles
+from wintermute.prompt.edited import EditedLook
+from wintermute.schedule.edited import PAUSE, EditedNotices
+from wintermute.templates import Template
+
+MINE = f"person:{ANN}"
+LATIN = "Käse mag sie\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("Käse\n".encode(), "Käse\n"),
+        ("Käse\n".encode("utf-8-sig"), "Käse\n"),
+        (b"\xff\xfe" + "Käse 🧀\n".encode("utf-16-le"), "Käse 🧀\n"),
+        (b"\xfe\xff" + "Käse 🧀\n".encode("utf-16-be"), "Käse 🧀\n"),
+        (b"", ""),
+    ],
+)
+def test_text_is_read_as_editors_save_it(content: bytes, text: str) -> None:
+    assert decoded(content) == text
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (LATIN, "is not UTF-8 at byte 1: save it as UTF-8"),
+        ("Käse".encode("utf-16-le"), "is not UTF-8 at byte 2: save it as UTF-8"),
+        ("Cheese".encode("utf-16-be"), "is not a text file"),
+        ("Cheese".encode("utf-32"), "is not a text file"),
+        (b"\xff\xfex", "is not UTF-16 at byte 2: save it as UTF-8"),
+        (bytes(range(256)), "is not UTF-8"),
+        (bytes(9), "is not a text file"),
+    ],
+)
+def test_what_is_no_text_is_named_with_what_to_do(content: bytes, problem: str) -> None:
+    with pytest.raises(FileUnusable) as told:
+        decoded(content)
+    assert str(told.value).startswith(problem)
+
+
+def _latin(path: Path) -> None:
+    path.write_bytes(LATIN)
+
+
+def _large(path: Path) -> None:
+    path.write_text("x" * 5_000_000)
+
+
+def _folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def _fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def _link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    (path.parent / "elsewhere").write_text("secret line\n")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+HARMS = [_latin, _large, _folder, _fifo, _device]
+
+
+@pytest.fixture
+async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
+    async with memory_in(tmp_path) as memory:
+        yield memory
+
+
+@pytest.mark.parametrize("harm", [*HARMS, _link])
+async def test_whatever_takes_the_place_of_the_memories_the_facts_stay(
+    memory: Memory, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    await memory.add("likes tea")
+    await memory.flat.text(MINE)
+    harm(memory.file)
+    before = memory.file.lstat()
+    async with asyncio.timeout(10):
+        assert await memory.flat.text(MINE) == "likes tea\n"
+    assert await memory.texts() == ["likes tea"]
+    assert memory.file.lstat() == before
+    assert "data/MEMORIES.txt " in caplog.text
+    (problem,) = EditedLook(memory.places, None).look().problems.values()
+    assert problem.startswith("data/MEMORIES.txt ")
+
+
+async def test_memories_in_sixteen_bits_are_read_and_written_as_utf_eight(memory: Memory) -> None:
+    """An edit in them counts like any other."""
+    memory.file.write_bytes(b"\xff\xfe" + "mag Käse\r\n".encode("utf-16-le"))
+    assert await memory.flat.text(MINE) == "mag Käse\n"
+    await memory.add("likes tea")
+    assert await memory.flat.text(MINE) == "mag Käse\nlikes tea\n"
+    assert memory.file.read_text("utf-8") == "mag Käse\nlikes tea\n"
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_prompt_that_is_no_text_is_what_it_last_held(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    """Also over a restart; without an earlier text there is nothing to begin with."""
+    path = tmp_path / "A.txt"
+    path.write_text("Be kind.\r\n", newline="")
+    template = Template(tmp_path, "A.txt")
+    harm(path)
+    assert template.text() == "Be kind.\n"
+    restarted = Template(tmp_path, "A.txt", {"A.txt": "Be kind.\n"})
+    assert restarted.text() == "Be kind.\n"
+    with pytest.raises(ConfigurationError, match=r"prompt file .*A\.txt (is not|has over)"):
+        Template(tmp_path, "A.txt")
+    path.rmdir() if path.is_dir() else path.unlink()
+    path.write_text("Be brief.")
+    assert restarted.text() == "Be brief."
+
+
+def test_a_prompt_may_be_a_link_to_a_text(tmp_path: Path) -> None:
+    """Some keep theirs elsewhere."""
+    _link(tmp_path / "A.txt")
+    assert Template(tmp_path, "A.txt").text() == "secret line\n"
+
+
+async def test_what_prompts_last_held_is_kept_by_name(memory: Memory) -> None:
+    edited = EditedFiles(memory.database)
+    await edited.keep([("data/prompts/A.txt", "a"), ("data/core.md", "c")])
+    await edited.keep([("data/prompts/A.txt", "b")])
+    async with memory.database.transaction() as tx:
+        await edited.tell(tx, {"data/prompts/A.txt", "data/MEMORIES.txt"})
+    assert await edited.texts("data/prompts") == {"A.txt": "b"}
+    assert await edited.told() == {"data/prompts/A.txt", "data/MEMORIES.txt"}
+
+
+class Watched:
+    """A house in whose folder the notices look, by a clock that a test moves."""
+
+    def __init__(self, house: House, clock: HeldClock, folder: Path) -> None:
+        self.house = house
+        self.clock = clock
+        self.folder = folder
+        look = EditedLook(house.stores.places, folder / "prompts")
+        self.notices = EditedNotices(house.stores, look, house.speaker, clock)
+
+    async def look(self, times: int = 1) -> list[str]:
+        """Let it look so many times more; all that it said about files by then."""
+        for _ in range(times):
+            looked = await self._asleep()
+            await self.clock.move(PAUSE)
+            await self._asleep(looked + 1)
+        return [text for text in await self.house.spoken() if "Until then" in text]
+
+    async def _asleep(self, times: int = 1) -> int:
+        """Wait until it has looked so often; how often it has."""
+        async with asyncio.timeout(WITHIN):
+            while (looked := self.clock.slept.count(PAUSE)) < times:  # noqa: ASYNC110  others sleep too
+                await asyncio.sleep(0.01)
+        return looked
+
+
+@pytest.fixture
+async def watched(tmp_path: Path, model: ModelServer) -> AsyncIterator[Watched]:
+    clock = HeldClock()
+    shutil.copytree(PROMPTS, tmp_path / "prompts")
+    async with (
+        open_house(tmp_path, model.url, clock=clock, prompts=tmp_path / "prompts") as house,
+        house.working(),
+        asyncio.TaskGroup() as group,
+    ):
+        watched = Watched(house, clock, tmp_path)
+        work = group.create_task(watched.notices.run())
+        yield watched
+        work.cancel()
+
+
+async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched: Watched) -> None:
+    await watched.house.incoming("hello")
+    await watched.house.said(1)
+    core, seed = watched.folder / "core.md", watched.folder / "prompts" / "SEED_fr.txt"
+    core.write_bytes(LATIN)
+    assert await watched.look() == []  # it may be just being saved
+    assert await watched.look(4) == [
+        "data/core.md is not UTF-8 at byte 1: save it as UTF-8."
+        " Until then I leave it alone and go on with what it last held."
+    ]
+    seed.write_bytes(LATIN)
+    assert len(await watched.look(4)) == 2
+    core.write_text("- tea\n")
+    assert len(await watched.look(2)) == 2
+    core.write_bytes(b"- " + LATIN)
+    first, second, third = await watched.look(3)
+    assert "SEED_fr.txt" in second
+    assert third == first.replace("byte 1", "byte 3")
+    room = {row["room_id"] for row in await watched.house.rows("SELECT * FROM outbox")}
+    assert room == {ROOM}
+
+
+async def test_the_owner_is_told_as_soon_as_there_is_a_chat_with_nobody_else(
+    watched: Watched,
+) -> None:
+    watched.house.speaker.unfit.add(ROOM)
+    await watched.house.incoming("hello")
+    await watched.house.said(1)
+    (watched.folder / "core.md").write_bytes(LATIN)
+    assert await watched.look(3) == []
+    watched.house.speaker.unfit.clear()
+    assert len(await watched.look(3)) == 1
+
+
+async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_it(
+    watched: Watched,
+) -> None:
+    """F-032: with what removes it."""
+    house, file = watched.house, watched.folder / "MEMORIES.txt"
+    await house.incoming("hello")
+    await house.said(1)
+    ids = []
+    for text in ("likes tea", "has a dog", "owns a boat"):
+        async with house.database.transaction() as tx:
+            why = Reason("tool", MINE)
+            fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=MINE)
+        ids.append(fact.id)
+        await house.stores.memories.text(MINE)
+    for _ in range(2):
+        file.write_text("likes tea\n")
+        await house.stores.memories.text(MINE)
+        await watched.look(3)
+    notices = [text for text in await house.spoken() if "I kept it" in text]
+    assert len(notices) == 1
+    assert f": `{ids[1]}`, `{ids[2]}`. What shall go" in notices[0]
+    assert notices[0].startswith("data/MEMORIES.txt was saved without what I learnt")
+    assert "`wintermute memory forget ID`" in notices[0]
+    assert await house.rows("SELECT meant_for FROM outbox WHERE kind = 'notice'") == [
+        {"meant_for": MINE}
+    ]
+
+
+async def test_a_status_in_the_chat_names_the_files(watched: Watched) -> None:
+    (watched.folder / "core.md").write_bytes(LATIN)
+    await watched.house.incoming("/status")
+    (status,) = await watched.house.said(1)
+    assert "**files** (warn): data/core.md is not UTF-8 at byte 1: save it as UTF-8" in status
+
+
+async def test_what_a_file_last_held_can_be_forgotten(memory: Memory) -> None:
+    """F-034: a copy is no place for what nobody may keep."""
+    edited = EditedFiles(memory.database)
+    await edited.keep([("data/core.md", "- a canary"), ("data/prompts/A.txt", "b")])
+    async with memory.database.transaction() as tx:
+        assert await edited.forget(tx, ["a canary"]) == 1
+    assert await edited.text("data/core.md") is None
+    assert await edited.texts("data/prompts") == {"A.txt": "b"}
+
+
+@pytest.mark.slow
+async def test_broken_files_are_told_and_change_no_answer_over_a_restart(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """At a real homeserver: what they last held is in the prompt, and one notice for each."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    (daemon.data / "core.md").write_text("# USER\n- Ann is a vegan\n")
+    (daemon.data / "MEMORIES.txt").write_text("likes tea\n")
+    await ann.send(chat, "one")
+    await ann.wait_for(chat, lambda heard: heard.body == "echo: one")
+    for name in ("core.md", "MEMORIES.txt", "prompts/BASE_PROMPT.txt"):
+        (daemon.data / name).write_bytes(LATIN)
+    await ann.wait_for_count(chat, daemon.user_id, 4)
+    await daemon.restart()
+    await ann.send(chat, "two")
+    await ann.wait_for(chat, lambda heard: heard.body == "echo: two")
+    asked = str(model.requests[-1].body)
+    assert all(text in asked for text in ("Ann is a vegan", "likes tea", "personal AI assistant"))
+    notices = [text for text in await said(ann, chat, daemon.user_id) if "Until then" in text]
+    assert [text.split()[0] for text in sorted(notices)][:2] == [
+        "data/MEMORIES.txt",
+        "data/core.md",
+    ]
+    assert len(notices) == 3

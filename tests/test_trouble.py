@@ -1,0 +1,281 @@
+"""What people hear of a model that does not answer (F-019, F-021, F-035, F-036)."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.test_history import row
+from tests.test_llm_models import DEAD
+from tests.world.clock import SYSTEM, FakeClock, HeldClock
+from tests.world.house import Gate, House, open_house
+from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Plain, Seen, Slow, Step, Text
+from wintermute.conversation.stop import Stop
+from wintermute.conversation.trouble import Failing, next_step
+from wintermute.conversation.trouble import Step as Next
+from wintermute.conversation.wards import Wards
+from wintermute.conversation.words import BACK, BROKEN_OFF
+
+POISON = "poison"
+
+
+def poisoned(seen: Seen) -> Step | None:
+    """One message fails, whatever else is asked."""
+    return Fail(500) if POISON in seen.last_user else None
+
+
+async def seconds_pass(house: House, clock: HeldClock, seconds: int) -> None:
+    """A few at a time, and each only when what the last ones brought is done."""
+
+    async def nothing_under_way() -> bool:
+        return not await house.rows("SELECT 1 FROM inbox WHERE state = 'casting'")
+
+    for _ in range(0, seconds, 5):
+        await clock.move(5)
+        await asyncio.sleep(0.05)
+        await house.until(nothing_under_way)
+
+
+async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
+    tmp_path: Path,
+) -> None:
+    """F-036: with its address and what to do, though each attempt is tried again; once."""
+    async with open_house(tmp_path, DEAD, clock=SYSTEM, retries=3) as house, house.working():
+        began = time.monotonic()
+        await house.incoming("hello")
+        (told,) = await house.said(1)
+        assert time.monotonic() - began < 5
+        assert "is not reachable at 127.0.0.1:9" in told
+        assert "see whether its server runs" in told
+        await house.incoming("/help")
+        assert len(await house.said(2)) == 2
+
+
+async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) -> None:
+    """F-036: and before the answer that waited."""
+    clock = HeldClock()
+    async with ModelServer() as gone:
+        port, url = gone.port, gone.url
+    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+        await house.incoming("hello")
+        await house.incoming("and here", room="!other")
+        await clock.asleep()
+        await seconds_pass(house, clock, 180)
+        assert len(await house.said(1)) == len(await house.said(1, "!other")) == 1
+        async with ModelServer(port=port):
+            await seconds_pass(house, clock, 120)
+            assert (await house.said(3))[1:] == [BACK, "echo: hello"]
+            assert (await house.said(3, "!other"))[1:] == [BACK, "echo: and here"]
+
+
+async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path) -> None:
+    """F-036."""
+    clock = HeldClock()
+    async with ModelServer() as gone:
+        port, url = gone.port, gone.url
+    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+        await house.incoming("hello")
+        await clock.asleep()
+        await clock.move(3)
+        await house.said(1)
+        async with ModelServer(port=port):
+            await clock.move(20)
+            await house.incoming("and here", room="!other")
+            await house.said(1, "!other")
+            await seconds_pass(house, clock, 60)
+            assert (await house.said(2))[1:] == ["echo: hello"]
+            assert await house.spoken("!other") == ["echo: and here"]
+
+
+async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_reason(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-021: told within a minute, given up after three casts, and what is behind it goes on."""
+    clock = HeldClock()
+    model.keyed(poisoned)
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming(POISON)
+        await house.incoming("behind")
+        await clock.asleep()
+        began = clock.monotonic()
+        while not (said := await house.spoken()):
+            await seconds_pass(house, clock, 5)
+        assert clock.monotonic() - began <= 60
+        assert "though the model answers others" in said[0]
+        await seconds_pass(house, clock, 180)
+        _, given_up, behind = await house.said(3)
+        casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
+    assert "I could not answer this" in given_up
+    assert "scripted 500" in given_up
+    assert behind == "echo: behind"
+    reasons = [cast["reason"] for cast in casts]
+    assert reasons == ["model_unavailable", "model_unavailable", "given_up", "text"]
+
+
+def failing(**known: object) -> Failing:
+    base = Failing(row(seq=1), Stop(), 0.0, "why", unreachable=False)
+    return Failing(**{**{name: getattr(base, name) for name in base.__slots__}, **known})
+
+
+@pytest.mark.parametrize(
+    ("known", "step"),
+    [
+        ({}, ("look", 45)),
+        ({"unreachable": True}, ("unreachable", 2)),
+        ({"unreachable": True, "told": True}, None),
+        ({"alone": False}, ("outage", 60)),
+        ({"alone": False, "told": True}, None),
+        ({"alone": True}, ("alone", 55)),
+        ({"alone": True, "told": True}, ("give up", 1800)),
+        ({"alone": True, "told": True, "given_up": True}, None),
+        ({"alone": None, "told": True}, ("look", 45)),
+    ],
+)
+def test_what_is_done_about_a_message_that_fails(
+    known: dict[str, object], step: tuple[Next, float] | None
+) -> None:
+    """F-021, F-036, L-034."""
+    assert next_step(failing(**known)) == step
+
+
+@pytest.mark.parametrize("command", ["/help", "/status", "/tasks", "/memory", "/sessions"])
+async def test_what_only_reads_passes_a_message_whose_model_is_silent(
+    tmp_path: Path, model: ModelServer, command: str
+) -> None:
+    """F-035: it has been asked five seconds ago, and nothing has come."""
+    clock = HeldClock()
+    model.script(Hang())
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await clock.move(5)
+        await house.incoming(command)
+        assert len(await house.said(1)) == 1
+        states = await house.rows("SELECT body, state FROM inbox ORDER BY seq")
+        assert [tuple(each.values()) for each in states] == [
+            ("go", "casting"),
+            (command, "answered"),
+        ]
+
+
+async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its_place(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035: and that it does is told."""
+    clock = HeldClock()
+    model.script(Fail(500))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        await house.incoming("/new")
+        await house.incoming("/remind in 20 minutes drink")
+        said = await house.said(2)
+        assert any("I will remind" in text for text in said)
+        assert any("`/new` has its turn once" in text for text in said)
+        await seconds_pass(house, clock, 120)
+        assert (await house.said(4))[2:] == [
+            "echo: go",
+            "A fresh start: I no longer look at what was said before.",
+        ]
+
+
+async def test_a_quick_model_keeps_the_strict_order(tmp_path: Path, model: ModelServer) -> None:
+    """L-072: nothing passes a message that is being answered."""
+    gate = asyncio.Event()
+    model.script(Slow(gate, Text("first")))
+    async with open_house(tmp_path, model.url, clock=HeldClock()) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await house.incoming("/help")
+        gate.set()
+        first, _ = await house.said(2)
+    assert first == "first"
+
+
+def refusal() -> Events:
+    said = {"choices": [{"delta": {"refusal": "I will not."}}]}
+    return Events((said, {"choices": [{"delta": {}, "finish_reason": "stop"}]}, "[DONE]"))
+
+
+@pytest.mark.parametrize(
+    ("step", "what", "reason"),
+    [
+        (Text("half a sen", finish="length"), "half a sen", "length"),
+        (Text("half", finish="content_filter"), "half", "content_filter"),
+        (Text("", finish="length"), "", "length"),
+        (Plain(Text("", finish="content_filter")), "", "content_filter"),
+        (refusal(), "I will not.", "refusal"),
+    ],
+)
+async def test_an_answer_that_was_broken_off_says_so(
+    tmp_path: Path, model: ModelServer, step: Step, what: str, reason: str
+) -> None:
+    """F-019: what there is, one line, and nothing is paid again."""
+    model.script(step)
+    async with open_house(tmp_path, model.url, clock=FakeClock()) as house, house.working():
+        await house.incoming("go")
+        (said,) = await house.said(1)
+        (cast,) = await house.rows("SELECT state, reason FROM casts")
+    assert said == f"{what}\n\n{BROKEN_OFF[reason]}".strip()
+    assert (cast["state"], cast["reason"]) == ("truncated", reason)
+    assert len(model.requests) == 1
+
+
+async def test_a_call_written_as_text_is_that_call(tmp_path: Path, model: ModelServer) -> None:
+    """F-020: `via: tag`, and neither its markup nor what was thought before is shown or kept."""
+    call = (
+        '<think>hm</think>\n<tool_call>\n{"name": "echo", "arguments": {"say": "x"}}\n</tool_call>'
+    )
+    model.script(Text(call), Text("<think>so</think>done"))
+    async with (
+        open_house(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert await house.said(1) == ["done"]
+        (seen,) = await house.rows("SELECT gate, args, via, is_error FROM observations")
+        kept = await house.rows("SELECT utterance, calls FROM turns")
+    assert tuple(seen.values()) == ("echo", '{"say": "x"}', "tag", 0)
+    assert "think" not in str(kept)
+    assert "tool_call>" not in str(kept)
+
+
+async def limited(house: House) -> tuple[str, str]:
+    await house.incoming("go")
+    (said,) = await house.said(1)
+    cast = await house.one("SELECT reason FROM casts")
+    return said, cast["reason"]
+
+
+WARDS = Wards(10, 1.5, 10_000, require_done=False)
+
+
+async def test_waiting_for_a_first_token_is_not_the_casts_time(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-017: and it is known as such after a restart."""
+    gate = asyncio.Event()
+    model.script(Slow(gate, Text("slowly")))
+    async with (
+        open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house,
+        house.working(),
+    ):
+        asyncio.get_running_loop().call_later(2.0, gate.set)
+        assert await limited(house) == ("slowly", "text")
+        turn = await house.one("SELECT ms, waited_ms FROM turns")
+    assert turn["ms"] >= turn["waited_ms"] >= 1900
+    assert turn["ms"] - turn["waited_ms"] < 1500
+
+
+async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-017, L-022."""
+    model.keyed(lambda _: Drip("and so on " * 100, interval=0.05))
+    async with (
+        open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house,
+        house.working(),
+    ):
+        _, reason = await limited(house)
+    assert reason == "max_seconds"

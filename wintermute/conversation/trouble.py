@@ -1,0 +1,334 @@
+"""What people hear of a model that does not answer: here alone, in time, never twice the same.
+
+    an attempt fails ─▶ nobody is there to ask: told at once (F-036)
+                     ─▶ else, after 45 s: does it answer others?
+                            yes: tried again now, then told, and given up after three casts or
+                                 half an hour (F-021)
+                            no, after a minute: an outage, told once (L-034)
+    it answers again ─▶ told where it was said to be away, if that was longer than a minute
+
+While a cast is at work, `run` sees to it; while its message waits, the worker of its room does.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from math import inf
+from typing import Literal, Protocol
+
+from wintermute.clock import Clock
+from wintermute.conversation import words
+from wintermute.conversation.cast import Outcome
+from wintermute.conversation.running import Watch
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.stop import Stop
+from wintermute.db import Database, Transaction
+from wintermute.health.store import Health
+from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.outbox import EVER, Outbox
+
+MINUTE = 60.0
+GRACE = 2.0
+"""Seconds in which a server that was just started anew is not told to be away."""
+LOOKS = 45.0
+"""Seconds until it is asked whether others are answered: so that a person hears within a minute."""
+TELLS = 55.0
+"""Seconds until a person is told that their message fails alone."""
+MOST_CASTS = 3
+MOST_SECONDS = 1800.0
+ROLE = "base"
+"""In which rooms are answered."""
+ANSWERED = frozenset({"text", "done", "max_turns", "max_tokens", "length", "content_filter"})
+"""How casts end in which the model did its part."""
+GIVEN_UP = Outcome("truncated", "given_up", "")
+SILENT = 5.0
+"""Seconds without a word after which a message is taken to wait for its model (F-035)."""
+
+Step = Literal["unreachable", "look", "alone", "outage", "give up"]
+
+
+class Prober(Protocol):
+    """Who knows whether a model answers. See `llm.models.Models`."""
+
+    async def answers(self, role: str, since: float) -> bool:
+        """Whether one of a role has answered since then, by the steady clock, or does now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A message that has met failures; times are the steady clock's.
+
+    `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain.
+    """
+
+    row: Waiting
+    stop: Stop
+    since: float
+    problem: str
+    unreachable: bool
+    alone: bool | None = None
+    told: bool = False
+    casts: int = 0
+    given_up: bool = False
+    at_work: bool = True
+
+
+def next_step(failing: Failing) -> tuple[Step, float] | None:
+    """What is to be done about a message that fails, and when; None: nothing for now."""
+    since = failing.since
+    if failing.alone:
+        if not failing.told:
+            return "alone", since + TELLS
+        return None if failing.given_up else ("give up", since + MOST_SECONDS)
+    if not failing.told and failing.unreachable:
+        return "unreachable", since + GRACE
+    if failing.alone is None and not failing.unreachable:
+        return "look", since + LOOKS
+    return None if failing.told else ("outage", since + MINUTE)
+
+
+class Trouble:
+    """Knows which messages fail, and tells their people."""
+
+    def __init__(
+        self,
+        database: Database,
+        inbox: Inbox,
+        outbox: Outbox,
+        conversations: Conversations,
+        health: Health,
+        models: Prober,
+        speaker: Speaker,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._inbox = inbox
+        self._outbox = outbox
+        self._conversations = conversations
+        self._health = health
+        self._models = models
+        self._speaker = speaker
+        self._clock = clock
+        self._failing: dict[str, Failing] = {}  # by conversation
+        self._silent: dict[str, float] = {}  # since when, by conversation
+        self._wakes: dict[str, float] = {}  # when to look again, by conversation
+        self._bell = asyncio.Event()
+        self._was_away = True  # perhaps, before we came
+
+    def watched(self, row: Waiting, stop: Stop, watch: Watch) -> Watch:
+        """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
+        return watch if row.is_unasked else _Watched(self, row, stop, watch)
+
+    def asked(self, row: Waiting) -> None:
+        """A model was asked about a message."""
+        self._silent[row.conversation_id] = self._clock.monotonic()
+        self._change(row, lambda now: replace(now, at_work=True))
+
+    def heard(self, row: Waiting) -> None:
+        """The model says something."""
+        self._silent.pop(row.conversation_id, None)
+
+    def waits_in(self, row_event: str, conversation_id: str) -> float | None:
+        """Seconds until a message at work is taken to wait for its model, 0: it does (F-035).
+
+        None: the model is at it.
+        """
+        failing = self._failing.get(conversation_id)
+        if failing and failing.row.event_id == row_event:
+            return 0.0
+        since = self._silent.get(conversation_id)
+        return None if since is None else max(0.0, since + SILENT - self._clock.monotonic())
+
+    def failed(self, row: Waiting, stop: Stop, problem: str, *, unreachable: bool) -> None:
+        """An attempt to answer a message failed."""
+        known = self._failing.get(row.conversation_id)
+        if known is None or known.row.event_id != row.event_id:
+            known = Failing(row, stop, self._clock.monotonic(), problem, unreachable)
+        self._failing[row.conversation_id] = replace(
+            known, row=row, stop=stop, problem=problem, unreachable=unreachable, at_work=True
+        )
+        self._bell.set()
+
+    def remind(self, conversation_id: str, seconds: float) -> None:
+        """Somebody is to look at a conversation again after so long."""
+        self._wakes[conversation_id] = self._clock.monotonic() + seconds
+        self._bell.set()
+
+    async def run(self, wake: Callable[[str], None]) -> None:
+        """See to what is at work, until cancelled; `wake` whoever is to look at a conversation."""
+        while True:
+            self._bell.clear()
+            now = self._clock.monotonic()
+            for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
+                del self._wakes[conversation_id]
+                wake(conversation_id)
+            at_work = [failing for failing in self._failing.values() if failing.at_work]
+            steps = [(failing, next_step(failing)) for failing in at_work]
+            for failing, step in steps:
+                if step is not None and step[1] <= now:
+                    await self._take(failing, step[0])
+                    self._bell.set()
+                    wake(failing.row.conversation_id)
+            due = [*self._wakes.values(), *(step[1] for _, step in steps if step is not None)]
+            with suppress(TimeoutError):
+                # By the loop's clock, as the deadlines of the model's answer.
+                async with asyncio.timeout(min(due) - now if due else None):
+                    await self._bell.wait()
+
+    async def attend(self, conversation_id: str) -> float:
+        """See to what waits in a conversation; how many seconds until that is due again."""
+        while True:
+            failing = self._failing.get(conversation_id)
+            step = next_step(failing) if failing and not failing.at_work else None
+            if failing is None or step is None:
+                return inf
+            left = step[1] - self._clock.monotonic()
+            if left > 0:
+                return left
+            await self._take(failing, step[0])
+
+    async def _take(self, failing: Failing, step: Step) -> None:
+        row = failing.row
+        match step:
+            case "look":
+                alone = await self._models.answers(ROLE, failing.since)
+                self._change(row, lambda now: replace(now, alone=alone))
+                if alone and not failing.at_work:
+                    await self._again(row)
+            case "give up":
+                self._change(row, lambda now: replace(now, given_up=True))
+                failing.stop.press()
+                if not failing.at_work:
+                    await self._again(row)
+            case "alone":
+                await self._tell(failing, f"alone {row.event_id}", words.ALONE)
+            case _:
+                await self._health.note("model", "fail", failing.problem)
+                unreachable = step == "unreachable"
+                said = words.UNREACHABLE if unreachable else words.OUTAGE
+                await self._tell(failing, await self._outage(), said)
+
+    async def _again(self, row: Waiting) -> None:
+        """Let a message that waits be tried at once."""
+        async with self._database.transaction() as tx:
+            if await self._inbox.is_waiting(tx, row.event_id):
+                await self._inbox.mark(tx, row.event_id, "waiting")
+            else:
+                self._forget(row)
+
+    def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
+        """Note what is known of a message now, if it still fails."""
+        now = self._failing.get(row.conversation_id)
+        if now is not None and now.row.event_id == row.event_id:
+            self._failing[row.conversation_id] = change(now)
+
+    async def _tell(self, failing: Failing, key: str, text: str) -> None:
+        row = failing.row
+        said = text.format(problem=failing.problem)
+        async with self._database.transaction() as tx:
+            if await self._inbox.is_waiting(tx, row.event_id):
+                await self._say(tx, key, row.conversation_id, row.room_id, said)
+            else:
+                self._forget(row)
+        self._change(row, lambda now: replace(now, told=True))
+        self._speaker.speak(row.room_id)
+
+    async def _say(
+        self, tx: Transaction, key: str, conversation_id: str, room_id: str, text: str
+    ) -> None:
+        await self._outbox.notice_once(tx, f"{key} {room_id}", EVER, conversation_id, room_id, text)
+
+    async def _outage(self) -> str:
+        self._was_away = True
+        part = await self._health.part("model")
+        return f"outage {part.since.isoformat()}" if part else "outage"
+
+    async def ended(self, row: Waiting, outcome: Outcome) -> Outcome:
+        """What is to come of a message whose cast has ended so."""
+        self._silent.pop(row.conversation_id, None)
+        failing = self._failing.get(row.conversation_id)
+        if outcome.reason in ANSWERED:
+            await self._answered()
+        if outcome.reason == "model_refused":
+            await self._health.note("model", "fail", outcome.text)
+        is_same = failing is not None and failing.row.event_id == row.event_id
+        if failing is None or not is_same or row.is_unasked:
+            return outcome
+        failing = replace(failing, at_work=False)
+        if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
+            self._forget(row)
+            return replace(GIVEN_UP, text=failing.problem)
+        if outcome.reason != "model_unavailable":
+            self._forget(row)
+            return outcome
+        return await self._in_vain(replace(failing, casts=failing.casts + 1), outcome)
+
+    async def _in_vain(self, failing: Failing, outcome: Outcome) -> Outcome:
+        """A cast ended without an answer: whether that was the last one (F-021)."""
+        now, row = self._clock.monotonic(), failing.row
+        spent = failing.casts >= MOST_CASTS or now - failing.since >= MOST_SECONDS
+        if failing.alone and spent and await self._models.answers(ROLE, now):
+            self._forget(row)
+            return replace(GIVEN_UP, text=outcome.text)
+        if not failing.alone:
+            await self._health.note("model", "fail", outcome.text)
+            self._was_away = True
+        if failing.unreachable or failing.alone is False or (failing.alone and spent):
+            # An outage, in which nothing counts; once that is told, it is looked for its end.
+            anew = replace(failing, casts=0, alone=None, since=now)
+            failing = anew if failing.told else replace(failing, casts=0)
+        self._failing[row.conversation_id] = failing
+        self._bell.set()
+        return outcome
+
+    def _forget(self, row: Waiting) -> None:
+        self._failing.pop(row.conversation_id, None)
+
+    async def _answered(self) -> None:
+        """Tell those who were told that it was away, if that was long enough to be missed (F-036)."""
+        part = await self._health.part("model") if self._was_away else None
+        if part is not None and part.state == "fail":
+            away = self._clock.now() - part.since
+            if not timedelta() <= away <= timedelta(seconds=MINUTE):
+                await self._tell_back(f"outage {part.since.isoformat()} ")
+        self._was_away = False
+        await self._health.note("model", "ok", "answers")
+
+    async def _tell_back(self, outage: str) -> None:
+        async with self._database.transaction() as tx:
+            told = await self._outbox.noticed(tx, outage)
+            for key in told:
+                room_id = key.removeprefix(outage)
+                held = await self._conversations.of_room(tx, room_id)
+                if held is not None:
+                    await self._say(tx, f"back {outage}", held.id, room_id, words.BACK)
+        for key in told:
+            self._speaker.speak(key.removeprefix(outage))
+
+
+class _Watched:
+    """A cast's watcher, to whom failures are told too."""
+
+    def __init__(self, trouble: Trouble, row: Waiting, stop: Stop, watch: Watch) -> None:
+        self._trouble = trouble
+        self._row = row
+        self._stop = stop
+        self._watch = watch
+
+    def draft(self, piece: str) -> None:
+        if piece:
+            self._trouble.heard(self._row)
+        else:
+            self._trouble.asked(self._row)
+        self._watch.draft(piece)
+
+    def gate(self, name: str) -> None:
+        self._trouble.heard(self._row)
+        self._watch.gate(name)
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        self._trouble.failed(self._row, self._stop, problem, unreachable=unreachable)

@@ -1,0 +1,55 @@
+"""Text files that people edit: read whole, whatever stands in their place by now (F-031)."""
+
+import codecs
+import errno
+import os
+import stat
+from pathlib import Path
+
+from wintermute.errors import FileUnusable
+
+# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
+    """What a plain file of at most so many bytes holds; None when there is none.
+
+    `follow`: a link to such a file will do. Raises: FileUnusable.
+    """
+    try:
+        descriptor = os.open(path, READ if follow else READ | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FileUnusable("is a link: put the file itself there") from error
+        raise FileUnusable(f"cannot be read: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileUnusable("is not a plain file: move it aside")
+        if found.st_size > most:
+            raise FileUnusable(f"has over {most} bytes: shorten it")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    except OSError as error:
+        raise FileUnusable(f"cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def decoded(content: bytes) -> str:
+    """Bytes as text: UTF-8, or UTF-16 that begins with its mark. Raises: FileUnusable.
+
+    A file full of zeros is what some file systems leave after a power cut, not an edit.
+    """
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if is_wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        name = "UTF-16" if is_wide else "UTF-8"
+        raise FileUnusable(f"is not {name} at byte {error.start}: save it as UTF-8") from error
+    if "\0" in text:
+        raise FileUnusable("is not a text file: save it as UTF-8, or move it aside")
+    return text

@@ -1,0 +1,330 @@
+"""What a model says, apart from the markup of its template that its server left in. Pure (F-020).
+
+    say ─▶ code        (a fence, or a span in a line: all in there is text)
+        ─▶ reasoning   (<think>, channels that are not `final`)
+        ─▶ a call      (<tool_call>, [TOOL_CALLS], a channel that names a function)
+        ─▶ over        (a token that ends the turn: nothing after it was said to anybody)
+
+What is held back until more has come is bounded, but for what is never said, so that a stream of
+any length takes time in proportion to it.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from wintermute.text import clean
+
+State = Literal["say", "fence", "reason", "call", "header", "over"]
+
+REASONING = {
+    "<think>": ("</think>",),
+    "<thinking>": ("</thinking>",),
+    "<thought>": ("</thought>",),
+    "<reasoning>": ("</reasoning>",),
+    "<seed:think>": ("</seed:think>",),
+    "[think]": ("[/think]",),
+    "\N{WHITE LEFT-POINTING TRIANGLE}think\N{WHITE RIGHT-POINTING TRIANGLE}": (
+        "\N{WHITE LEFT-POINTING TRIANGLE}/think\N{WHITE RIGHT-POINTING TRIANGLE}",
+    ),
+    "\N{FULLWIDTH LESS-THAN SIGN}think\N{FULLWIDTH GREATER-THAN SIGN}": (
+        "\N{FULLWIDTH LESS-THAN SIGN}/think\N{FULLWIDTH GREATER-THAN SIGN}",
+    ),
+}
+CALLS = {
+    "<tool_call>": ("</tool_call>",),
+    "<|tool_call|>": ("<|/tool_call|>", "<|end|>"),
+    "[tool_calls]": ("[tool_calls]", "</s>"),
+    "<|python_tag|>": ("<|eom_id|>", "<|eot_id|>"),
+}
+HIDDEN = {"<\uff5ctool\u2581calls\u2581begin\uff5c>": ("<\uff5ctool\u2581calls\u2581end\uff5c>",)}
+"""Calls in a writing of their own, which are not read."""
+CHANNEL = ("<|channel|>", "<|start|>")
+MESSAGE = "<|message|>"
+CHANNEL_ENDS = ("<|end|>", "<|call|>", "<|return|>", *CHANNEL)
+TURN_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
+DROPPED = (
+    "<|im_start|>assistant\n",
+    "<|im_start|>assistant",
+    "<|im_start|>",
+    "<start_of_turn>model\n",
+    "<start_of_turn>model",
+    "<start_of_turn>",
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "<|start_header_id|>assistant<|end_header_id|>",
+    "<|begin_of_text|>",
+    "<|end|>",
+    "<|call|>",
+    MESSAGE,
+    "</tool_call>",
+)
+CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
+ENDS = {**REASONING, **CALLS, **HIDDEN}
+CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
+MARKS = tuple({*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, "<s>", "</s>"})
+LONGEST_MARK = max(map(len, MARKS))
+LONGEST_RUN = 200
+LONGEST_SPAN = 2_000
+"""Characters of code within a line; a backtick that is not closed by then is just one."""
+LONGEST_HEADER = 500
+
+
+def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
+    longest_first = sorted(marks, key=len, reverse=True)
+    return re.compile("|".join([*map(re.escape, longest_first), *more]), re.IGNORECASE)
+
+
+SPECIAL = _any_of(MARKS, f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
+BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
+"""What may become a mark, or a longer one."""
+BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
+PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
+NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A call as text. `name` is empty where it stands in the body."""
+
+    name: str
+    body: str
+
+
+class Markup:
+    """Takes what a model says piece by piece, and gives what of it a person may read.
+
+    `aloud`: this model is known to end reasoning that it never began, so that until then nothing
+    can be told apart.
+    """
+
+    def __init__(self, *, aloud: bool = False) -> None:
+        self.calls: list[Written] = []
+        self.aloud = aloud
+        """Whether reasoning ended that had not begun: all before it was reasoning."""
+        self._waits = aloud
+        self._rewound = False
+        self._state: State = "say"
+        self._said: list[str] = []
+        self._looked = 0
+        self._cut = False
+        self._opens_line = True
+        self._struck = 0
+        self._half, self._rest, self._at = "", "", 0
+        self._ends = self._closes = SPECIAL
+        self._name = ""
+        self._kept: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All that was said so far."""
+        return "".join(self._said)
+
+    def fresh(self) -> str | None:
+        """What can be read since the last look; None: forget what was read, it was reasoning."""
+        if self._waits:
+            return ""
+        if self._rewound:
+            self._rewound, self._looked = False, 0
+            return None
+        pieces = self._said[self._looked :]
+        self._looked = len(self._said)
+        return "".join(pieces)
+
+    def feed(self, piece: str) -> None:
+        """Take the next piece, cut anywhere, also between the halves of one character."""
+        text = self._half + piece
+        in_two = text[-1:] == "\r" or "\ud800" <= text[-1:] < "\udc00"
+        self._half = text[-1] if in_two else ""
+        self._take(text[:-1] if in_two else text, final=False)
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self._take(self._half, final=True)
+        self._half = ""
+        if self._state == "call":
+            self._keep()
+        self._waits = False
+
+    def _take(self, text: str, *, final: bool) -> None:
+        if not text.isascii():
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        self._rest, self._at = self._rest[self._at :] + clean(text), 0
+        goes_on = True
+        while goes_on and self._at < len(self._rest):
+            match self._state:
+                case "say":
+                    goes_on = self._say(final)
+                case "fence":
+                    goes_on = self._in_fence(final)
+                case "header":
+                    goes_on = self._header(final)
+                case "over":
+                    self._at = len(self._rest)
+                case _:
+                    goes_on = self._hidden(final)
+
+    # Each of these takes something from the rest, and is False when it needs more to go on.
+
+    def _say(self, final: bool) -> bool:
+        found = SPECIAL.search(self._rest, self._at)
+        start = found.start() if found else len(self._rest)
+        if not final:
+            start = min(start, self._perhaps(start))
+        self._emit(start)
+        if found is None or start < found.start():
+            return False
+        mark = found[0].lower()
+        if not final and self._may_grow(mark):
+            return False
+        if mark[0] in "`~":
+            return self._code(found[0], final)
+        self._at = found.end()
+        if mark in ("<s>", "</s>"):
+            self._strike(found[0])
+        else:
+            self._turn(mark)
+        return True
+
+    def _perhaps(self, before: int) -> int:
+        """Where the rest, as far as it goes, may be the beginning of a mark."""
+        first = max(self._at, len(self._rest) - LONGEST_MARK)
+        for at in range(first, min(before, len(self._rest))):
+            if self._rest[at:].lower() in BEGUN:
+                return at
+        return len(self._rest)
+
+    def _may_grow(self, mark: str) -> bool:
+        """Whether the mark that stands next is perhaps a longer one."""
+        begun = self._rest[self._at : self._at + LONGEST_MARK + LONGEST_RUN].lower()
+        if mark[0] in "`~":
+            return begun == mark and len(mark) < LONGEST_RUN
+        return begun in BEGUN
+
+    def _code(self, run: str, final: bool) -> bool:
+        """A fence, a span within the line, or nothing but backticks."""
+        at, after = self._at, self._at + len(run)
+        if len(run) >= 3 and self._opens_line:
+            line_end = self._rest.find("\n", after, after + LONGEST_RUN)
+            if line_end < 0 and not final and len(self._rest) < after + LONGEST_RUN:
+                return False
+            info = self._rest[after : line_end if line_end >= 0 else len(self._rest)]
+            if line_end >= 0 and ("`" not in info or run[0] == "~"):
+                self._emit(line_end)
+                self._closes = re.compile(rf"\n[ \t>]*{run[0]}{{{len(run)},}}[ \t]*(?=\n|\Z)")
+                self._state = "fence"
+                return True
+        end = after
+        if run[0] == "`":
+            last = min(len(self._rest), after + LONGEST_SPAN)
+            blank = self._rest.find("\n\n", after, last)
+            closing = re.compile(f"(?<!`){run}(?!`)").search(
+                self._rest, after, last if blank < 0 else blank
+            )
+            is_open = blank < 0 and last == len(self._rest) and not final
+            if is_open and (closing is None or closing.end() == last):
+                return False
+            end = closing.end() if closing else after
+        self._emit(end, from_=at)
+        return True
+
+    def _in_fence(self, final: bool) -> bool:
+        found = self._closes.search(self._rest, self._at)
+        if found and (final or found.end() < len(self._rest)):
+            self._emit(found.end())
+            self._state = "say"
+            return True
+        perhaps = PERHAPS_FENCE.search(self._rest, max(self._at, len(self._rest) - LONGEST_RUN))
+        self._emit(perhaps.start() if perhaps and not final else len(self._rest))
+        return False
+
+    def _header(self, final: bool) -> bool:
+        end = self._rest.find(MESSAGE, self._at, self._at + LONGEST_HEADER)
+        if end < 0 and not final and len(self._rest) < self._at + LONGEST_HEADER:
+            return False
+        header = self._rest[self._at : end if end >= 0 else self._at]
+        self._at += len(header) + (len(MESSAGE) if end >= 0 else 0)
+        channel = header.rsplit("<|channel|>", 1)[-1].split()
+        named = NAMED.search(header)
+        if named:
+            self._hide("call", CHANNEL_ENDS, named[1])
+        elif channel[:1] in (["final"], ["assistant"]):
+            self._state = "say"
+        else:
+            self._hide("reason", CHANNEL_ENDS)
+        return True
+
+    def _hidden(self, final: bool) -> bool:
+        found = self._ends.search(self._rest, self._at)
+        end = found.start() if found else len(self._rest)
+        if found is None and not final:
+            end = max(self._at, end - LONGEST_MARK)
+        if self._state == "call":
+            self._kept.append(self._rest[self._at : end])
+        self._at = end
+        if found is None:
+            return False
+        self._at = found.end()
+        if self._state == "call":
+            self._keep()
+        self._state = "say"
+        if (mark := found[0].lower()) in ENDS or mark in CHANNEL:
+            self._turn(mark)
+        return True
+
+    def _turn(self, mark: str) -> None:
+        """Go where a mark leads."""
+        self._cut = True
+        if mark in CLOSING:
+            self._forget()
+        elif mark in TURN_ENDS:
+            self._state = "over"
+        elif mark in CHANNEL:
+            self._state = "header"
+        elif mark in CALLS:
+            self._hide("call", CALLS[mark])
+        elif mark in ENDS:
+            self._hide("reason", ENDS[mark])
+
+    def _forget(self) -> None:
+        self._rewound = self._rewound or self._looked > 0
+        self.aloud, self._waits = True, False
+        self._said.clear()
+        self.calls.clear()
+        self._looked, self._opens_line = 0, True
+
+    def _hide(self, state: State, ends: tuple[str, ...], name: str = "") -> None:
+        self._state, self._ends, self._name = state, _any_of(ends), name
+
+    def _keep(self) -> None:
+        self.calls.append(Written(self._name, "".join(self._kept).strip()))
+        self._kept.clear()
+
+    def _strike(self, mark: str) -> None:
+        """HTML's struck text; but the end of one that was not begun ends a turn for some models."""
+        self._struck += 1 if mark[1] != "/" else -1
+        if self._struck < 0:
+            self._struck, self._cut = 0, True
+        else:
+            self._said.append(mark)
+
+    def _emit(self, end: int, from_: int | None = None) -> None:
+        """Say what comes before this place in the rest."""
+        text = self._rest[self._at if from_ is None else from_ : end]
+        self._at = max(self._at, end)
+        if self._cut and not self._said:
+            text = text.lstrip()
+        if text:
+            self._said.append(text)
+            _, line_end, line = text.rpartition("\n")
+            begins = bool(line_end) or self._opens_line
+            self._opens_line = begins and BEFORE_FENCE.fullmatch(line) is not None
