@@ -18,27 +18,7 @@ from wintermute.messages import Json, Request
 
 SENT = (*LOCAL, *HOSTED, *LEAKED)
 
-NOT_YET = {
-    "llama.cpp: an error in a field that SSE does not know",
-    "llama.cpp: too large, as a server error",
-    "vllm: an error in the stream, without a field of its own",
-    "gemini: too large, in a list",
-    "groq: a call that its parser could not read, which the model may get right next time",
-    "z.ai: the network behind it broke",
-    "a gateway: neither a finish nor [DONE], after the head of a call",
-    "lm studio: glm's form of a call",
-    "lm studio: lfm's form of a call, which is nobody's",
-    "lm studio: gemma 4's channels, whose tokens are not harmony's",
-}
-"""Rows that the reader gets wrong so far."""
-CASES = [
-    pytest.param(
-        sent,
-        id=sent.name,
-        marks=[pytest.mark.xfail(strict=True)] if sent.name in NOT_YET else [],
-    )
-    for sent in SENT
-]
+CASES = [pytest.param(sent, id=sent.name) for sent in SENT]
 
 
 def offered(name: str) -> Json:
@@ -61,7 +41,6 @@ def step(sent: Sent) -> Step:
 def test_each_row_has_a_name_of_its_own() -> None:
     names = {sent.name for sent in SENT}
     assert len(names) == len(SENT)
-    assert names >= NOT_YET
 
 
 @pytest.mark.parametrize("sent", CASES)

@@ -108,7 +108,7 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
         casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
     assert "I could not answer this" in given_up
     assert "scripted 500" in given_up
-    assert behind == "echo: behind"
+    assert behind.endswith("behind")
     reasons = [cast["reason"] for cast in casts]
     assert reasons == ["model_unavailable", "model_unavailable", "given_up", "text"]
 

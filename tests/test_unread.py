@@ -22,6 +22,7 @@ from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, read_event
+from wintermute.matrix.intake import ONLY_ENCRYPTED
 from wintermute.matrix.unread import LOCATION, OTHER, POLL, STICKER, Unread, unread
 from wintermute.matrix.verifications import NO_KEYS, TOO_OLD
 
@@ -233,3 +234,16 @@ async def test_a_verification_request_that_came_too_late_is_told(
     daemon.set_clocks(wall=900, steady=900)
     await daemon.start()
     await ann.wait_for(chat, lambda message: message.body == TOO_OLD)
+
+
+@pytest.mark.slow
+async def test_where_only_encrypted_words_count_that_is_what_is_told(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-024, X-015: the sticker would not be read in words either."""
+    ann = await person("ann")
+    daemon = await bot(ann, matrix={"encryption": "required"})
+    chat = await room(ann, daemon)
+    await ann.send_event(chat, "m.sticker", PICTURE)
+    [line] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    assert line.body == ONLY_ENCRYPTED

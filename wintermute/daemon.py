@@ -424,16 +424,7 @@ def _answering(
     tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
     runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
     promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
-    trouble = Trouble(
-        stores.database,
-        stores.inbox,
-        stores.outbox,
-        stores.conversations,
-        stores.health,
-        models,
-        speaker,
-        clock,
-    )
+    trouble = _trouble(stores, models, speaker, clock)
     seeding = Seeding(texts.seed, stores.inbox, stores.casts)
     casting = Casting(
         stores.database,
@@ -468,6 +459,19 @@ def _answering(
     )
     edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
     return Answering(rooms, delegation, promises, edited, tools, speaker)
+
+
+def _trouble(stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> Trouble:
+    return Trouble(
+        stores.database,
+        stores.inbox,
+        stores.outbox,
+        stores.conversations,
+        stores.health,
+        models,
+        speaker,
+        clock,
+    )
 
 
 def _means(config: Config) -> Means:

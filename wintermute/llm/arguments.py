@@ -9,12 +9,13 @@ from wintermute.llm.markup import Written
 from wintermute.messages import Json
 
 ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
-FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
+FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*)```\Z", re.DOTALL | re.IGNORECASE)
 COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
 """A string, which stays as it is, also one that never ends; or a comma after the last item."""
 MISTRAL = re.compile(r"\A([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
 FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.DOTALL)
+PAIR = re.compile(r"<arg_key>([\w.-]+)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|\Z)", re.DOTALL)
 MOST_WRITTEN = 1_000_000
 """Characters of calls written as text; no call of ours needs as many."""
 
@@ -30,7 +31,7 @@ def repaired(arguments: str) -> str:
     found = parsed(arguments)
     if found is not None and arguments.lstrip()[0] == "{":
         return arguments
-    fenced = FENCE.match(arguments)
+    fenced = FENCE.match(arguments.strip())
     text = COMMA.sub(lambda match: match[1] or "", fenced[1] if fenced else arguments)
     found = parsed(text, strict=False)
     return arguments if found is None else json.dumps(found, ensure_ascii=False)
@@ -83,6 +84,10 @@ def _read(call: Written, offered: Mapping[str, Json]) -> Iterator[tuple[str, str
                 key: _typed(name, key, value, offered) for key, value in PARAMETER.findall(body)
             }
             yield name, json.dumps(given, ensure_ascii=False)
+    elif "<arg_key>" in call.body:  # GLM's
+        name = call.body.split("<arg_key>", 1)[0].strip()
+        pairs = {key: _typed(name, key, value, offered) for key, value in PAIR.findall(call.body)}
+        yield name, json.dumps(pairs, ensure_ascii=False)
     elif named := MISTRAL.match(call.body):
         yield named[1], repaired(call.body[named.end() :])
     else:

@@ -18,9 +18,11 @@ NOTHING = Usage()
 LONGEST_QUOTE = 300
 TOO_LARGE = re.compile(
     r"context_length|context length|context.?size|context.?window|exceeds? the (available )?context"
-    r"|n_ctx|(?<!took )too long|too many (input )?tokens",
+    r"|n_ctx|(?<!took )too long|too many (input )?tokens|exceeds the maximum number of tokens",
     re.IGNORECASE,
 )
+TOO_LARGE_500 = "exceed_context_size_error"
+"""Some builds of llama.cpp call it an error of theirs."""
 NO_TOOLS = re.compile(
     r"(does not|doesn't|not) support (tool|function)|support tool use|tool choice requires"
     r"|tools param requires",
@@ -101,9 +103,9 @@ def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
     if status >= 400 and NO_TOOLS.search(body):
         advice = "choose a model that does, in config.yaml, or turn them on in its server"
         return Refused("refused", f"supports no tool calls ({status}{quote}): {advice}")
-    if status == 413 or (status in {400, 422} and TOO_LARGE.search(body)):
+    if status == 413 or TOO_LARGE_500 in body or (status in {400, 422} and TOO_LARGE.search(body)):
         return TooLarge("context", f"finds the request too large ({status}{quote})")
-    if status in PASSING or status >= 500:
+    if status in PASSING or status >= 500 or "tool_use_failed" in body:
         return Outage(
             f"status_{status}", f"answered {status}{quote}", retry_after=_retry_after(headers)
         )
@@ -136,6 +138,8 @@ def _decoded(body: str) -> Any:
 
 def _quote(error: Any) -> str:
     """What the server said, as `: words` in one bounded line, or nothing."""
+    if isinstance(error, list) and len(error) == 1:  # Gemini's
+        (error,) = error
     for part in ("error", "message", "detail"):
         if isinstance(error, dict) and error.get(part):
             error = error[part]

@@ -38,8 +38,13 @@ CALLS = {
     "[tool_calls]": ("[tool_calls]", "</s>"),
     "<|python_tag|>": ("<|eom_id|>", "<|eot_id|>"),
 }
-HIDDEN = {"<\uff5ctool\u2581calls\u2581begin\uff5c>": ("<\uff5ctool\u2581calls\u2581end\uff5c>",)}
-"""Calls in a writing of their own, which are not read."""
+HIDDEN = {
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>": ("<\uff5ctool\u2581calls\u2581end\uff5c>",),
+    "<|tool_call_start|>": ("<|tool_call_end|>",),
+    "<|tool_call>": ("<tool_call|>",),
+    "<|channel>": ("<channel|>",),
+}
+"""Calls in a writing of their own, which are not read, and Gemma's channels."""
 CHANNEL = ("<|channel|>", "<|start|>")
 MESSAGE = "<|message|>"
 CHANNEL_ENDS = ("<|end|>", "<|call|>", "<|return|>", *CHANNEL)
@@ -67,6 +72,7 @@ DROPPED = (
     "<|call|>",
     MESSAGE,
     "</tool_call>",
+    "<channel|>",
 )
 CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
 ENDS = {**REASONING, **CALLS, **HIDDEN}
@@ -84,7 +90,10 @@ def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
     return re.compile("|".join([*map(re.escape, longest_first), *more]), re.IGNORECASE)
 
 
-SPECIAL = _any_of(MARKS, f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
+RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
+PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
+SPECIAL = re.compile(f"(?=[{PERHAPS}])(?:{_any_of(MARKS, *RUNS).pattern})", re.IGNORECASE)
+"""A mark or a run; first one look at the character, for most text has none."""
 BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
 """What may become a mark, or a longer one."""
 BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")

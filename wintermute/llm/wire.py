@@ -21,7 +21,7 @@ LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
 REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
 """Fields in which servers put what a model thinks before it answers: never shown (F-020)."""
-BROKE_DOWN = frozenset({"error", "abort", "insufficient_system_resource"})
+BROKE_DOWN = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
 """What servers say of an answer that they could not end."""
 FINISH = {
     **dict.fromkeys(
@@ -78,14 +78,15 @@ class _Call:
         if given and self.id:
             return given != self.id
         # Nor do some give ids: where these arguments are whole, others can only be of another call.
+        # Those servers send each call in one part, so it is enough to look at the first.
         begins = bool(_string(function.get("name"))) and _arguments_of(function)[:1] == "{"
-        return begins and bool(self.arguments) and self.is_whole
+        return begins and len(self.arguments) == 1 and self.is_whole
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arguments are all there."""
+        """Whether its arguments are all there; none may be about to come."""
         text = "".join(self.arguments)
-        return not text.strip() or parsed(repaired(text)) is not None
+        return bool(text.strip()) and parsed(repaired(text)) is not None
 
 
 class Gathering:
@@ -216,13 +217,16 @@ class Gathering:
                 self._ended = True
             elif event and not self._ended:
                 self._take_document(event, "delta")
+        elif line.startswith(b"error:"):  # llama.cpp's of 2025
+            self._take_document(b'{"error": %b}' % line[6:], "delta")
         elif line and not line.startswith(STREAM_FIELDS):
             self._body.append(line)
 
     def _take_document(self, raw: bytes, part: str) -> None:
         try:
             document = _mapping(json.loads(raw.decode("utf-8", "replace")))
-            error = self._redact.tree(document.get("error"))
+            told = document if document.get("object") == "error" else document.get("error")
+            error = self._redact.tree(told)
         except (ValueError, RecursionError):
             kind = "a web page" if raw.startswith(b"<") else "something that is not JSON"
             raise Outage(
