@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.test_malformed_readers import JOIN, Always, Json, member
 from tests.world.clock import HeldClock
 from tests.world.desk import ANN, BOT, POLICY, ROOM, Desk, at_desk
+from tests.world.parts import Idle
 from tests.world.proxy import Answer, Proxy
 from wintermute.clock import CheckedClock
 from wintermute.config.schema import Matrix
@@ -49,7 +50,7 @@ def door_of(desk: Desk) -> Door:
     past = Past(desk.client, desk.stores, settings, desk.clock)
     speaker = MatrixSpeaker(desk.client, sender, POLICY, past)
     clocks = (CheckedClock(desk.clock, None), desk.clock)
-    parts = (speaker, sender, desk.work, copies, lambda _: None, lambda: None, clocks)
+    parts = (speaker, sender, desk.work, copies, Idle(), lambda: None, clocks)
     return open_door(settings, POLICY, desk.client, desk.stores, *parts)
 
 

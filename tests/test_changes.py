@@ -330,7 +330,7 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
             kept, _ = await stores.facts.add(tx, WHY, "Ann likes jazz", "harvest", scope=ANN)
             await stores.facts.retire(tx, WHY, [gone.id])
         await stores.memories.text(ANN)
-        expiry = Expiry(stores.database, stores.facts, stores.changes, CheckedClock(clock))
+        expiry = _expiry(stores, CheckedClock(clock))
         clock.advance((KEPT - timedelta(minutes=1)).total_seconds())
         await expiry.purge()
         assert await stores.facts.get(gone.id) is not None
@@ -354,7 +354,7 @@ async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path)
             await stores.facts.add(tx, WHY, "Ann likes tea", "harvest", scope=ANN)
         machine.ahead = 12 * KEPT
         clock = CheckedClock(machine, asks=True)
-        expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+        expiry = _expiry(stores, clock)
         async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
             run = group.create_task(expiry.run())
             await machine.asleep()
@@ -369,6 +369,11 @@ async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path)
             while await stores.database.rows(kept):
                 pass
             run.cancel()
+
+
+def _expiry(stores: Stores, clock: CheckedClock) -> Expiry:
+    kept = (stores.inbox, stores.conversations, stores.facts, stores.changes)
+    return Expiry(stores.database, *kept, clock)
 
 
 def copies_in(folder: Path) -> set[str]:
@@ -386,7 +391,7 @@ async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) ->
             os.utime(tmp_path / name, (clock.now().timestamp(),) * 2)
         clock.advance(86_400)
         os.utime(tmp_path / names[2], (clock.now().timestamp(),) * 2)
-        expiry = Expiry(stores.database, stores.facts, stores.changes, CheckedClock(clock))
+        expiry = _expiry(stores, CheckedClock(clock))
         clock.advance((KEPT - timedelta(days=1)).total_seconds())
         await expiry.purge()
         assert copies_in(tmp_path) == set(names)

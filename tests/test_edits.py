@@ -23,6 +23,7 @@ from tests.world.bot import Bot
 from tests.world.bot import said as spoken
 from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer
+from tests.world.parts import Idle
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
@@ -33,6 +34,7 @@ from wintermute.ids import new_id
 from wintermute.mailbox.inbox import State
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
+from wintermute.matrix.redactions import Redactions
 from wintermute.messages import Incoming, Kind
 
 Json = dict[str, Any]
@@ -151,7 +153,12 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
         followups = FollowUps(
-            stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
+            stores.inbox,
+            stores.outbox,
+            stores.rewards,
+            stores.edits,
+            stores.occurrences,
+            Redactions(stores, Idle()),
         )
         yield Desk(stores, clock, followups, conversation)
 

@@ -216,6 +216,37 @@ async def test_ends_completions_and_redactions_are_allowed(
         assert await tx.execute(statement) >= 1
 
 
+SAID = "[late]\n<room_context>\nEve: one\nEve: two\n</room_context>\nAnn: so?"
+
+
+@pytest.mark.parametrize("state", ["running", "terminated"])
+async def test_only_what_was_said_before_a_message_may_get_less(
+    database: Database, state: str
+) -> None:
+    """F-027, L-048: a line that was taken back goes out of it; all around it stays."""
+    ended = "'running', NULL, NULL, NULL" if state == "running" else "'terminated', 'text', '', ''"
+    async with database.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO casts (id, branch_id, entity_id, intent, origin, wards, state, reason,"
+            f" result, ended_at, started_at) VALUES ('g', 'b', 'e', ?, 'owner', '{{}}', {ended}, '')",
+            (SAID,),
+        )
+    for intent in (
+        SAID.replace("one", "1 or 2"),
+        SAID.replace("so", ""),
+        SAID.replace("late", ""),
+        SAID.replace("one\n", "").replace("so", "no"),
+        SAID.partition("</")[0],
+        SAID.replace("<room_context>", ""),
+        SAID.replace("</room_context>", ""),
+    ):
+        await refused(database, f"UPDATE casts SET intent = '{intent}' WHERE id = 'g'")
+    less = SAID.replace("Eve: one\n", "")
+    await refused(database, f"UPDATE casts SET intent = '{less}', taint = 1 WHERE id = 'g'")
+    async with database.transaction() as tx:
+        assert await tx.execute(f"UPDATE casts SET intent = '{less}' WHERE id = 'g'") == 1
+
+
 async def test_a_conversation_with_history_cannot_be_deleted(database: Database) -> None:
     """L-048: nor take its history along into another name."""
     for statement in (

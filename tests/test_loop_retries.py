@@ -29,7 +29,7 @@ from wintermute.messages import Json, Usage
 async def test_an_outage_keeps_the_message_and_tries_every_minute(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """L-034: one notice per outage, after a minute of it."""
+    """L-034, F-029: one notice per outage, after a minute of it; the model hears how old it is."""
     clock = HeldClock()
     model.script(*[Fail(500)] * 4, Text("back"))
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
@@ -55,7 +55,8 @@ async def test_an_outage_keeps_the_message_and_tries_every_minute(
     assert [cast["reason"] for cast in casts] == ["model_unavailable"] * 4 + ["text"]
     assert [turn["cast_id"] for turn in turns] == [cast["id"] for cast in casts]
     assert [turn["error"] is None for turn in turns] == [False] * 4 + [True]
-    assert [m["content"] for m in model.requests[4].messages[1:]] == ["go"]
+    [asked] = [m["content"] for m in model.requests[4].messages[1:]]
+    assert asked.endswith(" 4 minutes ago]\ngo")  # F-029
     assert part is not None
     assert part.state == "ok"
 

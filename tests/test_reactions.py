@@ -25,12 +25,14 @@ from tests.test_matrix_reading import (
 )
 from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, Text
+from tests.world.parts import Idle
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
 from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import Policy, RoomView
+from wintermute.matrix.redactions import Redactions
 from wintermute.matrix.relations import Mark, Reaction, meaning
 from wintermute.messages import Incoming
 
@@ -136,7 +138,12 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield Desk(
             stores,
             FollowUps(
-                stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
+                stores.inbox,
+                stores.outbox,
+                stores.rewards,
+                stores.edits,
+                stores.occurrences,
+                Redactions(stores, Idle()),
             ),
         )
 

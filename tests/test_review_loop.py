@@ -266,7 +266,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
         assert len(await house.spoken()) == 3
         await clock.move(3600)
         _, _, _, answer, again = await house.said(5)
-    assert answer == "re b"
+    assert answer == "re [written 2026-05-04 14:00, 12 hours ago]\nb"  # F-029
     assert "`/new`" in help_
     for told in (notice, other, again):
         assert told.endswith(

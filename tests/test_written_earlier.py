@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.clock import NOON, FakeClock
+from tests.world.clock import NOON, FakeClock, HeldClock
 from tests.world.house import ANN, PROMPTS, House, open_house
-from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.conversation.intent import age, intent
 from wintermute.mailbox.inbox import Waiting
 
@@ -111,3 +111,44 @@ def test_in_a_group_it_stands_before_the_line_that_it_is_about() -> None:
     """F-029."""
     lines = intent(message(direct=False), [message("context", direct=False)], "[written]")
     assert lines.splitlines()[3:] == ["[written]", f"Ann ({ANN}): tea?"]
+
+
+async def test_what_the_tool_is_asked_for_may_have_passed(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-029: no error for the model; said at once, and marked."""
+    clock = FakeClock()
+    async with open_house(tmp_path, model.url, clock=clock, prompts=PROMPTS) as house:
+        at = {"schedule_type": "once", "at": "in 5 minutes"}
+        model.script(
+            Calls((Use("task", {"action": "add", "content": "tea"} | at),)), Text("too late")
+        )
+        await house.incoming("remind me of tea in 5 minutes")
+        clock.advance(600)
+        async with house.working():
+            await house.said(1)
+        [result] = [m["content"] for m in model.requests[1].messages if m["role"] == "tool"]
+        assert "error" not in result
+        await house.fire()
+        assert await house.deliver() == ["too late", "⏰ tea (was due 2026-05-04 14:05)"]
+
+
+async def test_the_model_is_told_although_it_was_asked_in_vain_when_it_was_written(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-029, L-034: it was away since then."""
+    clock = HeldClock()
+    model.script(Fail(503))
+    async with open_house(tmp_path, model.url, clock=clock) as house:
+        await house.incoming("tea in 20 minutes?")
+        async with house.working():
+            await house.until(lambda: _waits(house))
+    clock.advance(600)
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.said(1)
+        assert model.requests[0].last_user == "tea in 20 minutes?"
+        assert model.requests[1].last_user == "[written 14:00, 10 minutes ago]\ntea in 20 minutes?"
+
+
+async def _waits(house: House) -> bool:
+    return bool(await house.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL"))

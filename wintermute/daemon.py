@@ -337,11 +337,13 @@ async def _built(
         sender,
         verifications,
         copies,
-        answering.rooms.wake,
+        answering.rooms,
         pulse,
         (clock, Attempts(clock, pulse)),
     )
-    expiry = Expiry(stores.database, stores.facts, stores.changes, clock)
+    expiry = Expiry(
+        stores.database, stores.inbox, stores.conversations, stores.facts, stores.changes, clock
+    )
     return Wintermute(door, answering, expiry, session, config)
 
 

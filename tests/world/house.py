@@ -139,6 +139,8 @@ class House:
         scope: str | None = None,
         direct: bool | None = None,
         event_id: str | None = None,
+        edits: str | None = None,
+        raw: Json | None = None,
         replies_to: str | None = None,
     ) -> str:
         """Store a message as a door does and wake its room; the event's id."""
@@ -152,6 +154,8 @@ class House:
             body=text,
             sent_at=self.clock.now(),
             direct=scope is None if direct is None else direct,
+            edits=edits,
+            raw=raw or {},
             replies_to=replies_to,
         )
         state: State = "ignored" if kind == "context" else "waiting"

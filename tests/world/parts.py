@@ -1,10 +1,11 @@
 """What stands in for a door in tests, and a tool that does what a test says."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from wintermute.conversation.toolbox import Caller
+from wintermute.db import Transaction
 from wintermute.messages import Json, Quote
 
 
@@ -28,6 +29,19 @@ class Gate:
     async def run(self, caller: Caller, args: Json) -> object:
         self.taken.append(args)
         return await self.act(caller, args)
+
+
+class Idle:
+    """Rooms in which nothing is under way."""
+
+    def wake(self, conversation_id: str) -> None:
+        """Nobody works."""
+
+    async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
+        """Nothing ends."""
+
+    def ask_anew(self, conversation_id: str) -> None:
+        """Nobody asks."""
 
 
 class SilentSpeaker:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wintermute.commands.stores import Stores
-from wintermute.db import Copy
+from wintermute.db import Copy, Transaction
 from wintermute.db.traces import Wanted
 from wintermute.errors import MemoryFileUnusable
 from wintermute.memory.files import TextFile
@@ -51,7 +51,9 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     """
     facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
-    events = await _with_reports(stores, {origin for fact in facts for origin in fact.origins})
+    async with stores.database.transaction() as tx:
+        origins = {origin for fact in facts for origin in fact.origins}
+        events = await with_reports(stores, tx, origins)
     names = [*(fact.id for fact in facts), *texts]
     telling = [name for name in names if len(name) >= RECOGNISABLE]
     bodies = await stores.inbox.bodies(events)
@@ -93,12 +95,11 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     )
 
 
-async def _with_reports(stores: Stores, events: set[str]) -> list[str]:
+async def with_reports(stores: Stores, tx: Transaction, events: set[str]) -> list[str]:
     """These events, and those that came of what was handed out for them."""
     newest = events
     while newest:
-        async with stores.database.transaction() as tx:
-            turns = await stores.casts.turns_of(tx, sorted(newest))
+        turns = await stores.casts.turns_of(tx, sorted(newest))
         newest = set(await stores.inbox.reports(turns)) - events
         events = events | newest
     return sorted(events)

@@ -97,37 +97,58 @@ class Loop:
         refusal = _refusal(cast, terms)
         if refusal:
             return Outcome("truncated", "refused", refusal)
-        past = await self._folding.past(cast.branch_id)
-        running = Running(cast, caller, terms, watch, past, stop, self._clock)
+        running = Running(cast, caller, terms, watch, stop, self._clock)
         try:
             async with stop.within(running.seconds_left) as scope:
-                return await self._steps(running)
+                return await self._steps(running, stop)
         except TimeoutError:
             if not scope.expired():
                 raise
             return _truncated(running, "stopped" if stop.pressed else "max_seconds")
 
-    async def _steps(self, running: Running) -> Outcome:
-        while True:
-            if running.cast.turns:
-                outcome = await self._finish(running, running.cast.turns[-1])
-                if outcome is not None:
-                    return outcome
-            if not await self._casts.in_scope(running.cast.branch_id):
-                return JOINED
-            if running.breached:
-                return _truncated(running, running.breached)
+    async def _steps(self, running: Running, stop: Stop) -> Outcome:
+        while (outcome := await self._over(running)) is None:
             try:
-                reply = await self._asking.reply(running)
+                reply = await self._reply(running, stop)
             except ConfigurationError as error:  # no instructions (L-005)
                 return Outcome("truncated", "refused", str(error))
             except ModelError as error:
                 return await self._failed(running, error)
-            await self._store(running, reply)
+            if reply is not None:
+                await self._store(running, reply)
+        return outcome
+
+    async def _over(self, running: Running) -> Outcome | None:
+        """Do what the newest turn has left to do; an outcome if the cast ends with it, or here."""
+        turns = running.cast.turns
+        outcome = await self._finish(running, turns[-1]) if turns else None
+        if outcome is None and (outcome := await self._ended(running)) is None and running.breached:
+            return _truncated(running, running.breached)
+        return outcome
+
+    async def _ended(self, running: Running) -> Outcome | None:
+        """What has ended a cast from outside, if anything: its stop may be pressed only later."""
+        if not await self._casts.is_running(running.cast.id):
+            return _truncated(running, "stopped")
+        return None if await self._casts.in_scope(running.cast.branch_id) else JOINED
+
+    async def _reply(self, running: Running, stop: Stop) -> Reply | None:
+        """The model's answer to what is in view now; None: less is in view since it was asked."""
+        running.sees(await self._folding.past(running.cast.branch_id))
+        try:
+            async with stop.asking() as question:
+                return await self._asking.reply(running)
+        except TimeoutError:
+            if not question.expired():
+                raise
+            running.begun()
+            return None
 
     async def _store(self, running: Running, reply: Reply, error: str | None = None) -> None:
         cast = running.cast
         async with self._database.transaction() as tx:
+            if not await self._casts.is_running(cast.id):
+                return  # it was ended meanwhile
             parent = await self._casts.last_turn(tx, cast.branch_id)
             prompt = None
             if running.prompt is not None:
@@ -149,8 +170,8 @@ class Loop:
         if not turn.calls:
             return _ended_by_text(running, turn)
         for n, call in enumerate(turn.calls):
-            if not await self._casts.in_scope(running.cast.branch_id):
-                return JOINED
+            if (ended := await self._ended(running)) is not None:
+                return ended
             running.watch.gate(call.name)
             observation = await self._gates.observe(
                 running.terms.toolbox, running.at(turn, n), turn, n

@@ -39,7 +39,9 @@ class Forking:
         events = await self._inbox.versions(row.edits)
         abandoned = await self._casts.since(tx, branch, events)
         begun = any((c.branch_id, c.event_id) == (branch, row.event_id) for c in abandoned)
-        if begun or not abandoned:  # the model was away; or nobody has looked at the old text here
+        if begun:  # the model was away
+            return branch, _done([cast for cast in abandoned if cast.branch_id != branch])
+        if not abandoned:  # nobody has looked at the old text here
             return branch, ""
         parent = await self._casts.turn_before(tx, branch, abandoned[0])
         parent_id, place = parent or (None, 0)
@@ -47,8 +49,12 @@ class Forking:
         fork = await self._conversations.branch(
             tx, row.conversation_id, "edit", row.received_at, parent_id
         )
-        done = list(_effects(abandoned))
-        return fork, words.EDITED.format(effects="; ".join(done)) if done else ""
+        return fork, _done(abandoned)
+
+
+def _done(casts: Iterable[Cast]) -> str:
+    effects = "; ".join(_effects(casts))
+    return words.EDITED.format(effects=effects) if effects else ""
 
 
 def _effects(casts: Iterable[Cast]) -> Iterable[str]:

@@ -26,7 +26,8 @@ def messages(
 ) -> tuple[Json, ...]:
     """The system prompt, then every cast's intent, utterances and observations, in order.
 
-    Several casts for one event (the model was away, L-034) show their intent once. Turns that
+    Several casts for one event (the model was away, L-034) show their intent once, as it was told
+    last: only that may say how long ago the message was written (F-029). Turns that
     record a failed call are not shown (L-033), nor those that a redaction emptied. Without a
     system prompt the `summary` of what was folded stands before the first intent. Results of the
     `hidden` gates are never shown (L-055).
@@ -35,12 +36,13 @@ def messages(
     if system is not None:
         found.append({"role": "system", "content": system})
         summary = ""
+    told = {cast.event_id: cast.intent for cast in casts if cast.event_id}
     previous: str | None = None
     for cast in casts:
         if cast.event_id is None or cast.event_id != previous:
             if found and found[-1]["role"] == "user":  # many chat templates want turns to alternate
                 found.append({"role": "assistant", "content": UNANSWERED})
-            intent = cast.intent or ERASED
+            intent = told.get(cast.event_id or "", cast.intent) or ERASED
             found.append(
                 {"role": "user", "content": f"{summary}\n\n{intent}" if summary else intent}
             )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from wintermute.conversation.intent import line
+from wintermute.conversation.intent import DELETED, line
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Database, Transaction
 from wintermute.loom.conversations import Conversations
@@ -13,7 +13,6 @@ from wintermute.text import shortened
 
 MOST_CHARACTERS = 1000
 US = "you"
-DELETED = "[deleted]"
 UNREADABLE = "[it could not be read]"
 PRIVATE = "[said to other people than those who are here now: not shown]"
 
@@ -76,7 +75,7 @@ class Replies:
         found = await self._inbox.newest_version(tx, event_id)
         if found is None or found.room_id != room_id or found.kind == "event" or is_let_go(found):
             return None
-        refused = found.state == "ignored" and found.kind != "context"
+        refused = found.state == "ignored" and found.kind != "context" and found.body
         if refused or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)

@@ -115,10 +115,20 @@ class Rooms:
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}
         self._running: dict[str, tuple[str, Stop]] = {}  # event and switch, by conversation
+        self._outdated: set[str] = set()  # conversations with less in view than was asked with
 
     def wake(self, conversation_id: str) -> None:
         """Something new is in the inbox for this conversation."""
         self._woken.put_nowait(conversation_id)
+
+    async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
+        """End all that was begun for events that were taken back, without a word (F-027)."""
+        await self._end(tx, conversation_id, events, "redacted")
+        await self._sub_sessions.take_back(tx, conversation_id, events)
+
+    def ask_anew(self, conversation_id: str) -> None:
+        """Less is in view in a conversation when it is woken: the model is asked without that (F-027)."""
+        self._outdated.add(conversation_id)
 
     async def run(self) -> None:
         """Work until cancelled, beginning with what an earlier run left."""
@@ -133,6 +143,7 @@ class Rooms:
                 await self._stop_if_asked(conversation_id)
                 await self._stop_if_edited(conversation_id)
                 await self._stop_if_joined(conversation_id)
+                self._ask_anew_if_outdated(conversation_id)
                 await self._pass_by(conversation_id)
                 if conversation_id in self._bells:
                     self._bells[conversation_id].set()
@@ -207,6 +218,13 @@ class Rooms:
         cast = await self._casts.running(taken) if taken else None
         if stop and cast and not await self._casts.in_scope(cast.branch_id):
             stop.press()
+
+    def _ask_anew_if_outdated(self, conversation_id: str) -> None:
+        """Ask with nothing that was taken back, also not once more after a failure (F-027)."""
+        _, stop = self._running.get(conversation_id, (None, None))
+        if stop is not None and conversation_id in self._outdated:
+            stop.ask_anew()
+        self._outdated.discard(conversation_id)
 
     async def _pass_by(self, conversation_id: str) -> None:
         """Answer what passes by a message that is at work and waits for its model (F-035)."""

@@ -39,7 +39,6 @@ class Running:
         caller: Caller,
         terms: Terms,
         watch: Watch,
-        past: Past,
         stop: Stop,
         clock: Clock,
     ) -> None:
@@ -51,7 +50,7 @@ class Running:
         """The system prompt of the newest request."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
-        self._past = past
+        self._past = Past(None, ())
         self._stop = stop
         self._clock = clock
         # A resumed cast has used the time of its stored turns, not the time we were down.
@@ -101,6 +100,12 @@ class Running:
         turns = tuple(turn for turn in self.cast.turns if turn.seq > after)
         earlier = (cast for cast in self._past.casts if cast.id != self.cast.id)
         return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
+
+    def sees(self, past: Past) -> None:
+        """What is in view now: what was taken back is not, also of what was said before."""
+        self._past = past
+        mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
+        self.cast = replace(self.cast, intent=mine.intent)
 
     def folded(self, past: Past | None) -> None:
         """Less is in view from now on; None: folding was tried and is of no use now."""

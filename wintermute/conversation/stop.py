@@ -1,4 +1,4 @@
-"""How a running cast is ended from outside: by its person, or by its time."""
+"""How a running cast is ended from outside, by its person or its time, or has to ask anew."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,6 +10,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._scope: asyncio.Timeout | None = None
+        self._question: asyncio.Timeout | None = None
         self.pressed = False
 
     def press(self) -> None:
@@ -37,3 +38,18 @@ class Stop:
                 yield scope
             finally:
                 self._scope = None
+
+    def ask_anew(self) -> None:
+        """Something that is in view was taken back: a question with it goes out no more."""
+        if self._question is not None and not self._question.expired():
+            self._question.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[asyncio.Timeout]:
+        """A block that `ask_anew` leaves with TimeoutError."""
+        async with asyncio.timeout(None) as question:
+            self._question = question
+            try:
+                yield question
+            finally:
+                self._question = None

@@ -1,5 +1,6 @@
 """What rooms and commands may do about the work that conversations have handed out."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 from wintermute.db import Transaction
@@ -15,4 +16,10 @@ class SubSessions(Protocol):
 
         `only`: just the one of this id.
         """
+        ...
+
+    async def take_back(
+        self, tx: Transaction, conversation_id: str, events: Collection[str]
+    ) -> None:
+        """End what a conversation has handed out for these events; nobody is told of it (F-027)."""
         ...

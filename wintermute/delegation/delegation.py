@@ -8,7 +8,8 @@ Each step is a transaction that looks at the tables, so that a kill between two 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from wintermute.clock import LONGEST_NAP, Clock, until_rung
@@ -144,6 +145,25 @@ class Delegation:
         await self._ending.close(tx, named[0].id, STOPPED, "")
         self._ring()
         return [named[0].id, *(node.id for node in below)]
+
+    async def take_back(
+        self, tx: Transaction, conversation_id: str, events: Collection[str]
+    ) -> None:
+        """End what these events have led to, for good and without a word (F-027).
+
+        What depends on it fails, and is told with what it belongs to.
+        """
+        await self._store.sweep(tx)
+        found = [
+            node
+            for node in await self._store.open_in(tx, conversation_id)
+            if node.root_event in events
+        ]
+        await self._abandon(tx, found)
+        for node in found:
+            await self._store.fail_dependents(tx, replace(node, name=None))
+        for workflow in dict.fromkeys(node.workflow for node in found):
+            await self._ending.tell(tx, workflow)
 
     async def _tell_rest(
         self, tx: Transaction, conversation_id: str, ended: Sequence[SubSession], after: int

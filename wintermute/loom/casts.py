@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -258,6 +258,63 @@ class Casts:
         )
         return casts + turns, await self._running_with(tx, asked)
 
+    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """Blank what these events asked for, and summaries of it, once their casts have ended (F-027).
+
+        What was answered stays. Returns the casts.
+        """
+        asked = {"events": json.dumps(list(events)), "traces": "[]"}
+        rows = await tx.rows(
+            "UPDATE casts SET intent = '' WHERE state <> 'running' AND intent <> ''"
+            " AND event_id IN (SELECT value FROM json_each(:events)) RETURNING id",
+            asked,
+        )
+        await self._forget_folds(tx, asked)
+        return [row["id"] for row in rows]
+
+    async def in_groups(
+        self, tx: Transaction, conversation_id: str, sender: str
+    ) -> list[tuple[str, str | None, str]]:
+        """Casts of a conversation that were told what was said before, by this person too.
+
+        Each with its event and its intent.
+        """
+        rows = await tx.rows(
+            "SELECT c.id, c.event_id, c.intent FROM casts c JOIN branches b ON b.id = c.branch_id"
+            " WHERE b.conversation_id = ? AND instr(c.intent, '<room_context>')"
+            " AND instr(c.intent, ?)",
+            (conversation_id, sender),
+        )
+        return [(row["id"], row["event_id"], row["intent"]) for row in rows]
+
+    async def quoting(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> list[tuple[str, str, str]]:
+        """Casts whose message replies to one of these of a room: conversation, id and intent."""
+        rows = await tx.rows(
+            "SELECT b.conversation_id, c.id, c.intent FROM inbox i JOIN casts c ON c.event_id = i.event_id"
+            " JOIN branches b ON b.id = c.branch_id WHERE i.replies_to IN"
+            " (SELECT value FROM json_each(?)) AND i.room_id = ? ORDER BY c.seq",
+            (json.dumps(sorted(events)), room_id),
+        )
+        return [(row["conversation_id"], row["id"], row["intent"]) for row in rows]
+
+    async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
+        """Show a cast less of what was said before its message; the database allows nothing else."""
+        await tx.execute("UPDATE casts SET intent = ? WHERE id = ?", (intent, cast_id))
+
+    async def from_first(
+        self, tx: Transaction, conversation_id: str, casts: Sequence[str]
+    ) -> list[str]:
+        """The casts of a conversation from the first of these on: those that may have seen it."""
+        rows = await tx.rows(
+            "SELECT c.id FROM casts c JOIN branches b ON b.id = c.branch_id"
+            " WHERE b.conversation_id = ? AND c.seq >= (SELECT min(seq) FROM casts WHERE id IN"
+            "  (SELECT value FROM json_each(?)))",
+            (conversation_id, json.dumps(list(casts))),
+        )
+        return [row["id"] for row in rows]
+
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the casts for these events."""
         rows = await tx.rows(
@@ -277,16 +334,18 @@ class Casts:
 
         Also where the prompts of their conversations repeat them.
         """
-        of_events = (
-            "(SELECT b.conversation_id, t.seq FROM casts c JOIN turns t ON t.cast_id = c.id"
+        of_events = (  # a cast without a turn is summed up with the turns that follow
+            "(SELECT b.conversation_id, c.seq, (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id)"
+            " AS last_turn FROM casts c"
             f" JOIN branches b ON b.id = c.branch_id WHERE c.id {_OF_EVENTS})"
         )
         rows = await tx.rows(
             f"UPDATE folds SET summary = '' WHERE summary <> '' AND ({holds('summary')} OR EXISTS"
             f" (SELECT 1 FROM {of_events} e JOIN branches b ON b.id = folds.branch_id"
-            "  WHERE e.conversation_id = b.conversation_id"
-            "   AND e.seq >= (SELECT seq FROM turns WHERE id = from_turn)"
-            "   AND e.seq <= (SELECT seq FROM turns WHERE id = to_turn))) RETURNING id",
+            "  WHERE e.conversation_id = b.conversation_id AND (e.last_turn IS NULL"
+            "   OR e.last_turn >= (SELECT seq FROM turns WHERE id = from_turn))"
+            "   AND e.seq <= (SELECT c.seq FROM turns t JOIN casts c ON c.id = t.cast_id"
+            "    WHERE t.id = to_turn))) RETURNING id",
             asked,
         )
         await tx.execute(
@@ -376,6 +435,13 @@ class Casts:
             {"branch": branch_id, "events": json.dumps(list(events))},
         )
         return await self._with_turns(rows)
+
+    async def is_running(self, cast_id: str) -> bool:
+        """Whether nothing has ended a cast from outside."""
+        row = await self._database.row(
+            "SELECT 1 FROM casts WHERE id = ? AND state = 'running'", (cast_id,)
+        )
+        return row is not None
 
     async def in_scope(self, branch_id: str) -> bool:
         """Whether nobody came or went, since a branch began, for whom its memory is or is not (F-004).

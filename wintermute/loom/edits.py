@@ -1,7 +1,7 @@
 """Edits that are noted and not answered: of older messages, and into or of commands (L-054)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from wintermute.clock import Clock, moment, stamp
@@ -56,6 +56,16 @@ class Edits:
         if row is None:
             raise LookupError(conversation_id)
         return moment(row["created_at"])
+
+    async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> None:
+        """Blank these edits, and those of these messages, in a room (F-027)."""
+        await tx.execute(
+            "UPDATE edits SET text = '' WHERE text <> ''"
+            " AND (event_id IN (SELECT value FROM json_each(:events))"
+            "  OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
+            " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)",
+            {"room": room_id, "events": json.dumps(sorted(events))},
+        )
 
     async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
         """Blank the edits of these events and what holds one of the `traces`; how many that was."""

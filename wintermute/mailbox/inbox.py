@@ -1,7 +1,7 @@
 """What reached us. An event is stored once; its state says how far we are with it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -13,6 +13,8 @@ from wintermute.db.traces import holds
 from wintermute.messages import Incoming, Json, Kind, Origin
 
 SEED = "seed_"
+LAST = 2**63 - 1
+"""A place behind all rows."""
 OVERSIZE = "oversize_"
 """How the ids of such events begin, followed by their branch; the homeserver's begin with `$`."""
 RESULT = "result_"
@@ -303,7 +305,7 @@ class Inbox:
         """The row of an event as it reads by now, edits of it included, if we keep one."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE event_id = :event OR edits = :event"
-            " ORDER BY kind = 'locked', seq DESC LIMIT 1",
+            " ORDER BY kind = 'locked', body = '', seq DESC LIMIT 1",
             {"event": event_id},
         )
         return _waiting(row) if row else None
@@ -389,6 +391,38 @@ class Inbox:
         )
         return [row["event_id"] for row in rows]
 
+    async def of_events(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> list[Waiting]:
+        """The rows of these events of a room and of edits of them, in order.
+
+        None of a stop or a sign that was not followed yet: taking one back undoes nothing (X-026).
+        """
+        rows = await tx.rows(
+            "SELECT * FROM inbox WHERE room_id = :room AND (event_id IN"
+            "  (SELECT value FROM json_each(:events)) OR edits IN (SELECT value FROM json_each(:events)))"
+            " AND NOT (state = 'waiting'"
+            "  AND iif(json_valid(raw), raw ->> '$.type', '') IS 'm.reaction') ORDER BY seq",
+            {"room": room_id, "events": json.dumps(sorted(events))},
+        )
+        found = map(_waiting, rows)
+        return [row for row in found if not (row.is_stop and row.state == "waiting")]
+
+    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """Keep no more of these events than that they came (F-027); which wanted an answer yet."""
+        asked = (json.dumps(list(events)),)
+        rows = await tx.rows(
+            "SELECT event_id FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))"
+            " AND state IN ('waiting', 'casting')",
+            asked,
+        )
+        await tx.execute(
+            "UPDATE inbox SET state = 'ignored', body = '', raw = '', not_before = NULL"
+            " WHERE event_id IN (SELECT value FROM json_each(?))",
+            asked,
+        )
+        return [row["event_id"] for row in rows]
+
     async def said_in(self, conversation_id: str, limit: int) -> list[str]:
         """The newest messages and commands of a conversation, oldest of them first."""
         rows = await self._database.rows(
@@ -439,13 +473,45 @@ class Inbox:
         """
         rows = await self._database.rows(
             "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
-            " AND kind = 'context' AND seq < :before AND seq > coalesce((SELECT max(seq) FROM inbox"
+            " AND kind = 'context' AND body <> '' AND seq < :before"
+            " AND seq > coalesce((SELECT max(seq) FROM inbox"
             "  WHERE conversation_id = :conversation AND kind = 'message' AND seq < :before), 0)"
             " AND received_at > :since ORDER BY seq DESC LIMIT :limit) ORDER BY seq",
             {"conversation": conversation_id, "before": before}
             | {"since": stamp(since), "limit": limit},
         )
         return [_waiting(row) for row in rows]
+
+    async def followers(self, tx: Transaction, line: Waiting) -> set[str]:
+        """The message before which a line was said, and the edits of it."""
+        rows = await tx.rows(
+            "SELECT i.event_id FROM inbox i JOIN (SELECT event_id FROM inbox WHERE kind = 'message'"
+            "  AND conversation_id = ? AND seq > ? ORDER BY seq LIMIT 1) first"
+            " ON i.event_id = first.event_id OR i.edits = first.event_id",
+            (line.conversation_id, line.seq),
+        )
+        return {row["event_id"] for row in rows}
+
+    async def groups(self) -> list[str]:
+        """Conversations of which lines are kept that nobody addressed to us."""
+        rows = await self._database.rows(
+            "SELECT DISTINCT conversation_id FROM inbox WHERE kind = 'context' AND body <> ''"
+        )
+        return [row["conversation_id"] for row in rows]
+
+    async def expire_context(
+        self, tx: Transaction, conversation_id: str, before: datetime, upto: int, limit: int = 500
+    ) -> int:
+        """Keep no more than the ids of lines from before then, of rows before `upto` (F-030).
+
+        Not of too many at once: how many it was.
+        """
+        return await tx.execute(
+            "UPDATE inbox SET body = '', raw = '', sender_name = '' WHERE seq IN (SELECT seq"
+            "  FROM inbox WHERE conversation_id = ? AND kind = 'context' AND body <> '' AND seq < ?"
+            "  AND received_at < ? ORDER BY seq LIMIT ?)",
+            (conversation_id, upto, stamp(before), limit),
+        )
 
     async def forget(
         self, tx: Transaction, events: Sequence[str], traces: Sequence[str]

@@ -255,6 +255,26 @@ class Outbox:
         )
         return len(blanked), int(row["n"]) if row else 0
 
+    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """What waits to be said in answer to these events is not said; which of them had an answer.
+
+        Unless its room has the beginning of it. Its row stays, for an attempt under way may reach
+        the room, and what we said is known again by its row.
+        """
+        rows = await tx.rows(
+            "UPDATE outbox SET state = 'sent', body = '', problem = NULL WHERE state <> 'sent'"
+            " AND answers IN (SELECT value FROM json_each(?)) AND NOT EXISTS (SELECT 1"
+            "  FROM outbox_parts p WHERE p.outbox_id = outbox.id AND p.event_id IS NOT NULL)"
+            " RETURNING id, answers",
+            (json.dumps(list(events)),),
+        )
+        await tx.execute(
+            "UPDATE outbox_parts SET state = 'sent', content = '{}' WHERE outbox_id IN"
+            " (SELECT value FROM json_each(?))",
+            (json.dumps([row["id"] for row in rows]),),
+        )
+        return [row["answers"] for row in rows]
+
     async def rooms_waiting(self) -> list[str]:
         """Matrix rooms in which something is to be said; what a terminal waits for stays."""
         rows = await self._database.rows(

@@ -17,6 +17,7 @@ from wintermute.matrix.invitations import Invitations
 from wintermute.matrix.moves import RoomMoves
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
+from wintermute.matrix.redactions import Redactions, Work
 from wintermute.matrix.restored import Restored
 from wintermute.matrix.session import Session, load, save
 from wintermute.matrix.speaker import MatrixSpeaker
@@ -68,18 +69,23 @@ def open_door(
     sender: Sender,
     verifications: Verifications,
     copies: Copies,
-    wake: Callable[[str], None],
+    work: Work,
     pulse: Callable[[], None],
     clocks: tuple[CheckedClock, Clock],
 ) -> Door:
-    """Build what receives. `wake` a conversation in which something waits; `pulse` at each sync.
+    """Build what receives for those who do the `work`; `pulse` at each sync.
 
     Of the clocks the second counts attempts to reach the homeserver.
     """
     clock, attempts = clocks
     trust = Trust(stores, client, PeopleStore(stores.database, clock), policy)
     follow = FollowUps(
-        stores.inbox, stores.outbox, stores.rewards, stores.edits, stores.occurrences
+        stores.inbox,
+        stores.outbox,
+        stores.rewards,
+        stores.edits,
+        stores.occurrences,
+        Redactions(stores, work),
     )
     moves = RoomMoves(stores, client, policy)
     intake = Intake(stores, client, follow, trust, verifications, moves, policy, settings, clock)
@@ -91,5 +97,5 @@ def open_door(
         pulse()
 
     restored = Restored(client, stores, policy, clock)
-    sync = Sync(client, stores, intake, copies, restored, wake, stored, attempts)
+    sync = Sync(client, stores, intake, copies, restored, work.wake, stored, attempts)
     return Door(sync, invitations, sender, speaker, intake, verifications, clock)

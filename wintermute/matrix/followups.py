@@ -1,6 +1,6 @@
-"""What a reaction, an edit or a reply is to us, by what we know of the event it is about.
+"""What a reaction, an edit, a reply or a redaction is to us, by what we know of the event it is about.
 
-X-026, L-054, F-025.
+X-026, L-054, F-025, F-027.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from wintermute.loom.rewards import Reward, Rewards
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.mailbox.outbox import Outbox, Spoken
 from wintermute.matrix.inbox import replied_to
+from wintermute.matrix.redactions import Redactions
 from wintermute.matrix.relations import Reaction, edited_by
 from wintermute.messages import Incoming, Json
 from wintermute.tasks.occurrences import Occurrences
@@ -18,13 +19,14 @@ from wintermute.tasks.occurrences import Occurrences
 
 @dataclass(frozen=True, slots=True)
 class FollowUps:
-    """Judges reactions, edits and replies within the transaction that stores what a sync brought."""
+    """Judges what is about earlier events within the transaction that stores what a sync brought."""
 
     inbox: Inbox
     outbox: Outbox
     rewards: Rewards
     edits: Edits
     occurrences: Occurrences
+    redactions: Redactions
 
     async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
         """The command that a reaction is to be taken as, if any; a reward is stored on the way.

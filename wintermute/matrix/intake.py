@@ -29,6 +29,7 @@ from wintermute.matrix.inbox import (
 from wintermute.matrix.moves import RoomMoves
 from wintermute.matrix.people import NOT_THEIRS, Verdict
 from wintermute.matrix.readers import READERS, not_private
+from wintermute.matrix.redactions import redacted
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
 from wintermute.matrix.sessions import Opened, bind
 from wintermute.matrix.sieve import (
@@ -175,18 +176,19 @@ class Intake:
             await self._known.settled(tx, room.room_id)
         if room.retry:
             await self._outbox.release(tx, room.room_id)
-        woken: set[str] = set()
+        gone = redacted(room.events)  # in whatever order a message and its redaction come
+        woken = await self._followups.redactions.take(tx, room.room_id, gone)
         us, last = self._client.account.user_id, None
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             # Who came in without a word reads all the same (F-001).
             if then is not last:
                 woken |= await self._rescope(tx, then)
             last = then
-            if event["sender"] != us:
+            if event["sender"] == us:
+                await self._own(tx, event, room.room_id)
+            elif event["event_id"] not in gone:
                 conversation = await self._event(tx, event, then)
                 woken |= {conversation} if conversation else set()
-            else:
-                await self._own(tx, event, room.room_id)
         woken |= await self._rescope(tx, view)
         if room.retry or any(event["type"] in READERS for event in room.events):
             scope = scope_of(view, self._client.account, self._policy)

@@ -1,20 +1,34 @@
-"""What was kept for undo goes after its time, so that the store does not grow junk (M-065)."""
+"""What was kept for a time only goes after it, so that the store does not grow junk (M-065, F-030)."""
+
+from datetime import timedelta
 
 from wintermute.changes.store import KEPT, ChangeSets
 from wintermute.clock import CheckedClock
 from wintermute.db import Database
+from wintermute.loom.conversations import Conversations
+from wintermute.mailbox.inbox import LAST, Inbox
 from wintermute.memory.facts import Facts
 
 DAY = 86_400.0
+LINES_KEPT = timedelta(days=7)
+"""How long a line of a group is kept that is background of nothing any more."""
 
 
 class Expiry:
     """Looks once at the start and then daily, and never by a time that may not be (F-015)."""
 
     def __init__(
-        self, database: Database, facts: Facts, changes: ChangeSets, clock: CheckedClock
+        self,
+        database: Database,
+        inbox: Inbox,
+        conversations: Conversations,
+        facts: Facts,
+        changes: ChangeSets,
+        clock: CheckedClock,
     ) -> None:
         self._database = database
+        self._inbox = inbox
+        self._conversations = conversations
         self._facts = facts
         self._changes = changes
         self._clock = clock
@@ -27,9 +41,22 @@ class Expiry:
             await self._clock.sleep(DAY)
 
     async def purge(self) -> None:
-        """Remove retired facts and changes that can no longer be undone, and copies as old."""
+        """Remove what can no longer be undone, copies as old, and what groups said long ago."""
         before = self._clock.now() - KEPT
         async with self._database.transaction() as tx:
             await self._facts.expire(tx, before)
             await self._changes.expire(tx)
         await self._database.expire_copies(before)
+        for conversation_id in await self._inbox.groups():
+            await self._purge_lines(conversation_id)
+
+    async def _purge_lines(self, conversation_id: str) -> None:
+        """Remove lines that a message which came now would not be shown with (F-030)."""
+        before = self._clock.now() - LINES_KEPT
+        async with self._database.transaction() as tx:
+            began = await self._conversations.began(tx, conversation_id)
+        shown = await self._inbox.context(conversation_id, LAST, began)
+        upto, more = shown[0].seq if shown else LAST, 1
+        while more:  # others may write in between
+            async with self._database.transaction() as tx:
+                more = await self._inbox.expire_context(tx, conversation_id, before, upto)

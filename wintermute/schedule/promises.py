@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from wintermute.clock import JUMP_SECONDS, CheckedClock, until_rung
@@ -42,6 +43,12 @@ class AtWork:
         if only is None and not after:
             ended += await self.promises.end_runs(tx, conversation_id)
         return ended
+
+    async def take_back(
+        self, tx: Transaction, conversation_id: str, events: Collection[str]
+    ) -> None:
+        """End what was handed out for these events."""
+        await self.sub_sessions.take_back(tx, conversation_id, events)
 
 
 class Promises:
