@@ -178,6 +178,23 @@ async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: Mod
             assert await terminal.process.wait() == 0
 
 
+async def test_what_is_typed_ahead_stands_in_the_next_line(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-037: not within the answer that is being drawn, which it would tear apart."""
+    gate = asyncio.Semaphore(0)
+    model.script(Drip("first second", gate))
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("go\r")
+        gate.release()
+        await terminal.until("first ")
+        terminal.type("/help\r")
+        gate.release()
+        shown = await terminal.until("this list")
+        assert shown.index("second") < shown.rindex("/help")
+        assert "/help" not in shown[shown.index("first") : shown.index("second")]
+
+
 async def test_an_interrupt_stops_the_answer_and_not_the_chat(
     tmp_path: Path, model: ModelServer
 ) -> None:
