@@ -142,6 +142,17 @@ async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
 
 
+async def test_each_pipe_hears_why_it_got_no_answer(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """F-036: also when an earlier one was told of the same outage."""
+    config = settings(tmp_path, model.url)
+    model.keyed(lambda seen: Fail(503))
+    first = await piped(config, b"hi\n")
+    assert await piped(config, b"hi again\n") == first
+    assert first[1].startswith("The model does not answer: scripted answered 503")
+
+
 async def test_the_data_folder_of_a_running_daemon_is_refused(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
