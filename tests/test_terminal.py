@@ -146,7 +146,7 @@ async def test_each_pipe_hears_why_it_got_no_answer(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
     """F-036: also when an earlier one was told of the same outage."""
-    config = settings(tmp_path, model.url)
+    config = settings(tmp_path, model.url, llm={"max_retries": 0})
     model.keyed(lambda seen: Fail(503))
     first = await piped(config, b"hi\n")
     assert await piped(config, b"hi again\n") == first
@@ -304,6 +304,18 @@ def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: s
         speaker.draft("terminal", piece)
     speaker.say(final)
     assert paper.text == shown
+
+
+def test_a_notice_in_the_middle_of_an_answer_says_nothing_of_it_again() -> None:
+    """F-036: such as that the model is back."""
+    paper = Paper(live=True)
+    speaker = TerminalSpeaker(paper)
+    for piece in ("", "Hello ", "there"):
+        speaker.draft("terminal", piece)
+    speaker.say("The model answers again.", aside=True)
+    speaker.draft("terminal", ", you")
+    speaker.say("Hello there, you.")
+    assert paper.text == "Hello there\nThe model answers again.\n, you.\n"
 
 
 async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Chat:
         while True:
             self._speaker.stirred.clear()
             while row := await self._stores.outbox.next(TERMINAL):
-                self._speaker.say(row.text(self._clock.now()))
+                self._speaker.say(row.text(self._clock.now()), aside=row.answers is None)
                 await self._stores.outbox.shown(row.id)
             async with self._shown:
                 self._shown.notify_all()
