@@ -132,25 +132,15 @@ async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
 async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
-    """L-034: said at once, exit 1, and nothing is left to be answered some day."""
+    """L-034, F-036: said at once and to each, exit 1, and nothing is left to be answered some day."""
     config = settings(tmp_path, model.url)
     model.keyed(lambda seen: Fail(503))
-    code, said, _ = await piped(config, b"hi\nmore\n")
-    assert code == 1
-    assert said.startswith("The model does not answer: scripted answered 503")
+    for given in (b"hi\nmore\n", b"hi again\n"):
+        code, said, _ = await piped(config, given)
+        assert code == 1
+        assert said.startswith("The model does not answer: scripted answered 503")
     model.keyed(lambda seen: None)
     assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
-
-
-async def test_each_pipe_hears_why_it_got_no_answer(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
-    """F-036: also when an earlier one was told of the same outage."""
-    config = settings(tmp_path, model.url, llm={"max_retries": 0})
-    model.keyed(lambda seen: Fail(503))
-    first = await piped(config, b"hi\n")
-    assert await piped(config, b"hi again\n") == first
-    assert first[1].startswith("The model does not answer: scripted answered 503")
 
 
 async def test_the_data_folder_of_a_running_daemon_is_refused(
