@@ -88,6 +88,28 @@ async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path)
             assert await house.spoken("!other") == ["echo: and here"]
 
 
+async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Path) -> None:
+    """F-036: told that it is back, nobody waits for the end of their own minute."""
+    clock = HeldClock()
+    async with ModelServer() as gone:
+        port, url = gone.port, gone.url
+    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+        await house.incoming("hello")
+        await clock.asleep()
+        await seconds_pass(house, clock, 30)
+        await house.incoming("and here", room="!other")
+        await seconds_pass(house, clock, 5)
+
+        async def other_is_answered() -> bool:
+            return "echo: and here" in await house.spoken("!other")
+
+        async with ModelServer(port=port):
+            while "echo: hello" not in await house.spoken():
+                assert not await other_is_answered()
+                await seconds_pass(house, clock, 5)
+            await house.until(other_is_answered)
+
+
 async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_reason(
     tmp_path: Path, model: ModelServer
 ) -> None:

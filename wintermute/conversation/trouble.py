@@ -295,8 +295,15 @@ class Trouble:
             away = self._clock.now() - part.since
             if not timedelta() <= away <= timedelta(seconds=MINUTE):
                 await self._tell_back(f"outage {part.since.isoformat()} ")
+            await self._hurry()
         self._was_away = False
         await self._health.note("model", "ok", "answers")
+
+    async def _hurry(self) -> None:
+        """Let everybody else's messages be tried at once."""
+        await self._inbox.hurry()
+        for conversation_id, _ in await self._inbox.open_conversations():
+            self.remind(conversation_id, 0.0)
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:

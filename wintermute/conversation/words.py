@@ -38,7 +38,7 @@ KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` dro
 BACK = "The model answers again."
 BROKEN_OFF = {
     "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",
-    "content_filter": "*This is not all: the model's provider withheld the rest.*",
+    "content_filter": "*The model's provider withheld the answer, or the rest of it.*",
     "refusal": "*The model refused to answer this.*",
 }
 """Why there is no more, as the last line of what there is (F-019)."""
