@@ -309,5 +309,5 @@ async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: Model
         await tell(house, "/compact", "d")
         (fold,) = await folds(house)
     assert fold["turns"] == 1
-    shown = [m["content"] for m in model.requests[-1].messages[1:]]
+    shown = [m["content"].splitlines()[-1] for m in model.requests[-1].messages[1:]]
     assert shown == ["b long story", "two", "c long story", "three", "d"]
