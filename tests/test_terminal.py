@@ -142,6 +142,17 @@ async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
 
 
+async def test_each_pipe_hears_why_it_got_no_answer(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """F-036: also when an earlier one was told of the same outage."""
+    config = settings(tmp_path, model.url, llm={"max_retries": 0})
+    model.keyed(lambda seen: Fail(503))
+    first = await piped(config, b"hi\n")
+    assert await piped(config, b"hi again\n") == first
+    assert first[1].startswith("The model does not answer: scripted answered 503")
+
+
 async def test_the_data_folder_of_a_running_daemon_is_refused(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
@@ -176,6 +187,23 @@ async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: Mod
         terminal.type("\x04")
         async with asyncio.timeout(WITHIN):
             assert await terminal.process.wait() == 0
+
+
+async def test_what_is_typed_ahead_stands_in_the_next_line(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-037: not within the answer that is being drawn, which it would tear apart."""
+    gate = asyncio.Semaphore(0)
+    model.script(Drip("first second", gate))
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("go\r")
+        gate.release()
+        await terminal.until("first ")
+        terminal.type("/help\r")
+        gate.release()
+        shown = await terminal.until("this list")
+        assert shown.index("second") < shown.rindex("/help")
+        assert "/help" not in shown[shown.index("first") : shown.index("second")]
 
 
 async def test_an_interrupt_stops_the_answer_and_not_the_chat(
@@ -294,6 +322,18 @@ def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: s
         speaker.draft("terminal", piece)
     speaker.say(final)
     assert paper.text == shown
+
+
+def test_a_notice_in_the_middle_of_an_answer_says_nothing_of_it_again() -> None:
+    """F-036: such as that the model is back."""
+    paper = Paper(live=True)
+    speaker = TerminalSpeaker(paper)
+    for piece in ("", "Hello ", "there"):
+        speaker.draft("terminal", piece)
+    speaker.say("The model answers again.", aside=True)
+    speaker.draft("terminal", ", you")
+    speaker.say("Hello there, you.")
+    assert paper.text == "Hello there\nThe model answers again.\n, you.\n"
 
 
 async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> None:

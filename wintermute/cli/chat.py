@@ -12,7 +12,7 @@ from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
 from wintermute.errors import WintermuteError
-from wintermute.terminal.keyboard import Keyboard
+from wintermute.terminal.keyboard import Keyboard, unechoed
 from wintermute.terminal.markdown import MarkdownPage, can_draw
 from wintermute.terminal.pipe import Pipe
 from wintermute.terminal.screen import Output
@@ -48,7 +48,8 @@ async def _chat(config: Config) -> bool:
             async with open_chat(config, output, attended=keyboard, page=page) as chat:
                 if keyboard:
                     click.echo(HINT)
-                    answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
+                    with unechoed():
+                        answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
                 else:
                     lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
                     answered = await talk(chat, Pipe(lines))

@@ -38,10 +38,11 @@ class Chat:
 
     async def run(self) -> None:
         """Show the answers, until cancelled."""
+        await self._hear_again()
         while True:
             self._speaker.stirred.clear()
             while row := await self._stores.outbox.next(TERMINAL):
-                self._speaker.say(row.text(self._clock.now()))
+                self._speaker.say(row.text(self._clock.now()), aside=row.answers is None)
                 await self._stores.outbox.shown(row.id)
             async with self._shown:
                 self._shown.notify_all()
@@ -92,6 +93,13 @@ class Chat:
             )
         self._speaker.speak(TERMINAL)
         return told
+
+    async def _hear_again(self) -> None:
+        """An outage that an earlier chat was told of is news to whoever opens this one."""
+        async with self._stores.database.transaction() as tx:
+            for key in await self._stores.outbox.noticed(tx, "outage "):
+                if key.endswith(f" {TERMINAL}"):
+                    await self._stores.outbox.notice_again(tx, key)
 
     async def typed(self, limit: int = 200) -> list[str]:
         """What was typed here before, oldest first."""

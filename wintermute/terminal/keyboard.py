@@ -1,6 +1,9 @@
 """A person at a keyboard: history, several lines, completion of commands. Only `chat` loads this."""
 
-from collections.abc import Iterable, Mapping
+import sys
+import termios
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -42,6 +45,19 @@ class Keyboard:
                 continue
             except EOFError:
                 return None
+
+
+@contextmanager
+def unechoed() -> Iterator[None]:
+    """What is typed while an answer is drawn stands in the next line, not within the answer."""
+    before = termios.tcgetattr(sys.stdin)
+    quiet = termios.tcgetattr(sys.stdin)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class _Commands(Completer):

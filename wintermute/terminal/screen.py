@@ -162,8 +162,15 @@ class TerminalSpeaker:
         """Nothing: here nobody replies to one message among many."""
         return None
 
-    def say(self, text: str) -> None:
-        """Write an answer, or what of it was not written while it was made."""
+    def say(self, text: str, *, aside: bool = False) -> None:
+        """Write an answer, or what of it was not written while it was made.
+
+        `aside`: it is a notice or a reminder, and the answer goes on after it.
+        """
+        if aside:
+            self._page.end()
+            self._page.end(text)
+            return
         if self._drafted and text.startswith(self._drafted):
             self._page.end(text[len(self._drafted) :])
         else:
