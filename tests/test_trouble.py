@@ -160,6 +160,40 @@ async def test_what_only_reads_passes_a_message_whose_model_is_silent(
         ]
 
 
+async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_are_answered(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035, F-021: a server that hangs takes ten seconds to be found so."""
+    clock = HeldClock()
+    model.script(Fail(500), Hang())
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        await clock.move(45)
+        await model.probe_arrived()
+        began = time.monotonic()
+        await house.incoming("/help")
+        assert len(await house.said(1)) == 1
+        assert time.monotonic() - began < 8
+
+
+async def test_a_message_that_was_stopped_troubles_nobody(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-021: neither its people nor the model."""
+    clock = HeldClock()
+    model.keyed(poisoned)
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming(POISON)
+        await clock.asleep()
+        await house.incoming("/stop")
+        await house.said(1)
+        await clock.move(300)
+        await house.incoming("next")
+        assert await house.said(2) == ["Stopped.", "echo: next"]
+    assert model.probes == 0
+
+
 async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its_place(
     tmp_path: Path, model: ModelServer
 ) -> None:
