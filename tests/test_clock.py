@@ -13,6 +13,7 @@ from tests.world.house import House, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
 from wintermute.clock import CheckedClock, ClockReading, SystemClock, believable
+from wintermute.conversation.words import BACK
 from wintermute.db import open_database
 from wintermute.health.marks import ClockMarks
 from wintermute.matrix.http import date_of
@@ -327,7 +328,7 @@ async def test_what_waits_for_the_model_waits_no_longer_because_of_a_clock(
         assert "model" in notice
         await clock.asleep()
         await clock.move(60)
-        assert await house.said(3) == [notice, "back", "behind"]
+        assert await house.said(4) == [notice, BACK, "back", "behind"]
 
 
 async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_room(

@@ -15,6 +15,7 @@ from tests.world.model import (
     Calls,
     ContextTooLarge,
     Empty,
+    Events,
     Fail,
     Hang,
     ModelServer,
@@ -35,6 +36,7 @@ BAD: list[tuple[str, Step]] = [
     ("blank", Text(" \n ", usage=None)),
     ("a letter", Text("x", usage=None)),
     ("cut", Text("They told of this and that and of", "length", usage=None)),
+    ("endless", Events(({"choices": [{"delta": {"content": "They told of this and that and"}}]},))),
     ("refused", Fail(400)),
     ("away", Fail(500)),
     ("longer", Text("long " * 4000, usage=None)),
@@ -309,5 +311,5 @@ async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: Model
         await tell(house, "/compact", "d")
         (fold,) = await folds(house)
     assert fold["turns"] == 1
-    shown = [m["content"] for m in model.requests[-1].messages[1:]]
+    shown = [m["content"].splitlines()[-1] for m in model.requests[-1].messages[1:]]
     assert shown == ["b long story", "two", "c long story", "three", "d"]

@@ -110,7 +110,7 @@ import asyncio, sys
 import wintermute.llm.models, wintermute.llm.probe
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.probe.probe("local", Backend(base_url=sys.argv[1], model="m"))))
+print(asyncio.run(wintermute.llm.probe.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)))
 """
 
 

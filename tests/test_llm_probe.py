@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.world.model import Empty, Fail, ModelServer, Step, Text
+from tests.world.model import Empty, Fail, Hang, ModelServer, Step, Text
 from wintermute.config.schema import Backend
 from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
 from wintermute.llm.probe import probe
@@ -14,7 +14,7 @@ from wintermute.llm.probe import probe
 async def test_a_model_that_answers_is_named_with_its_time(step: Step) -> None:
     async with ModelServer() as server:
         server.script(step)
-        told = await probe("local", Backend(base_url=server.url, model="qwen"))
+        told = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
         assert re.match(r"local answered in \d+\.\d s ", told)  # the first one loads openai
         assert told.endswith(" s (model qwen)")
         assert server.requests[0].body["max_tokens"] == 16
@@ -33,5 +33,12 @@ async def test_a_model_that_does_not_says_what_to_do(
     async with ModelServer() as server:
         server.script(step)
         with pytest.raises(error, match=told):
-            await probe("local", Backend(base_url=server.url, model="qwen"))
+            await probe("local", Backend(base_url=server.url, model="qwen"), 60)
         assert len(server.requests) == 1
+
+
+async def test_a_model_that_does_not_begin_is_given_up(model: ModelServer) -> None:
+    """F-017: a question outside of a cast has `loop.max_seconds`."""
+    model.script(Hang())
+    with pytest.raises(ModelUnavailable, match=r"local gave no answer in 0\.3 s"):
+        await probe("local", Backend(base_url=model.url, model="qwen"), 0.3)

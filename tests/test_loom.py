@@ -56,7 +56,7 @@ COLUMNS = {
     "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
     " result started_at ended_at",
     "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
-    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash",
+    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms",
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
     " completed_at",
     "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at"

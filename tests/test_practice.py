@@ -378,7 +378,7 @@ async def test_answers_are_streamed_in_pieces_with_their_usage(
     assert (reply.model, reply.finish_reason) == (NAME, "stop")
     assert reply.usage.tokens_in > 10
     assert reply.usage.tokens_out > 10
-    assert await probe("local", Backend(base_url=practice.url, model=NAME))
+    assert await probe("local", Backend(base_url=practice.url, model=NAME), 60)
 
 
 async def post(model: PracticeModel, body: object) -> tuple[int, str]:

@@ -64,10 +64,10 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
     assert len(model.requests) == asked
 
 
-async def test_an_edit_that_waits_goes_into_the_fresh_thread_as_any_message(
+async def test_new_keeps_its_place_behind_an_edit_that_waits(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """L-054, L-074: `/new` has left behind what was done for the old text."""
+    """F-035, L-054: the edit is answered where it was said, and what follows begins afresh."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
     async with (
@@ -84,7 +84,10 @@ async def test_an_edit_that_waits_goes_into_the_fresh_thread_as_any_message(
         await clock.move(61)
         await house.settled()
         reasons = [row["reason"] for row in await branches(house)]
-    assert shown(model.requests[-1]) == ["new"]
+        assert TOLD in shown(model.requests[-1])[-1]
+        await house.incoming("then")
+        await house.settled()
+    assert shown(model.requests[-1]) == ["then"]
     assert reasons == ["start", "edit", "new"]
 
 

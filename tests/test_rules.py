@@ -23,6 +23,7 @@ FAILURES: dict[str, world.Step] = {
     "empty": world.Empty(),
     "too_large": world.ContextTooLarge(),
     "hang": world.Hang(),
+    "drip": world.Drip("and so on " * 1000),
 }
 
 

@@ -210,6 +210,24 @@ async def test_an_interrupt_stops_the_answer_and_not_the_chat(
         await terminal.until("echo: and now?")
 
 
+async def test_commands_are_answered_while_a_message_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035: what reads at once, what changes the conversation in its turn; the absence is told once."""
+    config = settings(tmp_path, model.url, llm={"max_retries": 0})
+    model.keyed(lambda _: Fail(503))
+    async with at_terminal(config) as terminal:
+        terminal.type("hello\r")
+        shown = await terminal.until("you>", after="does not answer")
+        terminal.type("/status\r")
+        await terminal.until("to be sent", after="/status")
+        terminal.type("/new\r")
+        await terminal.until("has its turn once", after="/new")
+        terminal.type("/stop\r")
+        shown = await terminal.until("A fresh start", after="Stopped.")
+        assert shown.count("does not answer") == 1
+
+
 async def test_several_lines_and_earlier_lines_can_be_sent(
     tmp_path: Path, model: ModelServer
 ) -> None:

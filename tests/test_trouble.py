@@ -9,7 +9,7 @@ import pytest
 from tests.test_history import row
 from tests.test_llm_models import DEAD
 from tests.world.clock import SYSTEM, FakeClock, HeldClock
-from tests.world.house import Gate, House, open_house
+from tests.world.house import ROOM, Gate, House, open_house
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Plain, Seen, Slow, Step, Text
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.trouble import Failing, next_step
@@ -65,8 +65,9 @@ async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) ->
         assert len(await house.said(1)) == len(await house.said(1, "!other")) == 1
         async with ModelServer(port=port):
             await seconds_pass(house, clock, 120)
-            assert (await house.said(3))[1:] == [BACK, "echo: hello"]
-            assert (await house.said(3, "!other"))[1:] == [BACK, "echo: and here"]
+            for room, text in ((ROOM, "hello"), ("!other", "and here")):
+                _, back, answer = await house.said(3, room)
+                assert (back, answer.splitlines()[-1]) == (BACK, text)
 
 
 async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path) -> None:
@@ -179,6 +180,40 @@ async def test_what_only_reads_passes_a_message_whose_model_is_silent(
             ("go", "casting"),
             (command, "answered"),
         ]
+
+
+async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_are_answered(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035, F-021: a server that hangs takes ten seconds to be found so."""
+    clock = HeldClock()
+    model.script(Fail(500), Hang())
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await clock.asleep()
+        await clock.move(45)
+        await model.probe_arrived()
+        began = time.monotonic()
+        await house.incoming("/help")
+        assert len(await house.said(1)) == 1
+        assert time.monotonic() - began < 8
+
+
+async def test_a_message_that_was_stopped_troubles_nobody(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-021: neither its people nor the model."""
+    clock = HeldClock()
+    model.keyed(poisoned)
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming(POISON)
+        await clock.asleep()
+        await house.incoming("/stop")
+        await house.said(1)
+        await clock.move(300)
+        await house.incoming("next")
+        assert await house.said(2) == ["Stopped.", "echo: next"]
+    assert model.probes == 0
 
 
 async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its_place(

@@ -252,6 +252,11 @@ class ModelServer:
             await self._arrived.wait_for(lambda: len(self.requests) >= n)
         return self.requests[n - 1]
 
+    async def probe_arrived(self) -> None:
+        """Wait until somebody has asked whether anybody answers."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: self.probes > 0)
+
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -280,7 +285,9 @@ class ModelServer:
             request.transport and request.transport.get_extra_info("peername"),
         )
         if seen.is_probe:
-            self.probes += 1
+            async with self._arrived:
+                self.probes += 1
+                self._arrived.notify_all()
             return await self._take(
                 self._to_probe(seen), _Exchange(request, seen, len(self.requests), self._closing)
             )

@@ -39,7 +39,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 async def _probe(config: Config) -> list[Fact]:
-    models = [await _model(name, config.llm.backends[name]) for name in config.llm.roles.base]
+    backends, seconds = config.llm.backends, config.loop.max_seconds
+    models = [await _model(name, backends[name], seconds) for name in config.llm.roles.base]
     return [
         probes.data_folder(config.data_dir),
         probes.disk(config.data_dir),
@@ -53,9 +54,9 @@ async def _probe(config: Config) -> list[Fact]:
     ]
 
 
-async def _model(name: str, backend: Backend) -> Fact:
+async def _model(name: str, backend: Backend, seconds: float) -> Fact:
     try:
-        return Fact(f"model {name}", "ok", await ask_model(name, backend))
+        return Fact(f"model {name}", "ok", await ask_model(name, backend, seconds))
     except ModelUnavailable as error:
         advice = f"see that it runs, and check base_url of {name} in config.yaml"
         return Fact(f"model {name}", "fail", f"{error} -> {advice}")

@@ -1,5 +1,6 @@
 """One question to the model: what a cast has in view, folded and cut until it fits."""
 
+import asyncio
 import logging
 from collections.abc import Collection
 from itertools import takewhile
@@ -9,7 +10,6 @@ from wintermute.conversation.folding import Cause, Folding, marked
 from wintermute.conversation.history import messages, query
 from wintermute.conversation.running import Running, Summing
 from wintermute.conversation.shrink import fitted, lightened, prompt_of, smaller, too_large
-from wintermute.conversation.stop import Stop
 from wintermute.errors import ContextTooLarge, PromptTooLarge
 from wintermute.messages import Json, Reply, Request
 from wintermute.text import untagged
@@ -78,13 +78,12 @@ class Asking:
             return None
         cast, past = running.cast, None
         try:
-            half = Stop()  # the rest is for the answer
-            async with half.within(running.seconds_left / 2):
-                summing = Summing(running, half)
+            async with asyncio.timeout(running.seconds_left / 2):  # the rest is for the answer
                 past = await self._folding.fold(
-                    running.past, cast.branch_id, cast.id, cause, summing
+                    running.past, cast.branch_id, cast.id, cause, Summing(running)
                 )
         except TimeoutError:
+            running.begun()
             log.warning("fold took too long cast=%s", cast.id)
         running.folded(past)
         return None if past is None else await self._view(running)

@@ -229,7 +229,7 @@ class Rooms:
     async def _pass_by(self, conversation_id: str) -> None:
         """Answer what passes by a message that is at work and waits for its model (F-035)."""
         taken, _ = self._running.get(conversation_id, (None, None))
-        wait = self._trouble.waits_in(taken, conversation_id) if taken else None
+        wait = self._trouble.waits_in(taken, conversation_id)
         if wait is None:
             return
         rows = await self._inbox.open_rows(conversation_id)

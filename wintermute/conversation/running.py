@@ -162,24 +162,19 @@ class Running:
 
 
 class Summing:
-    """Listens to the model that sums up for a cast: its time runs no more than the cast's."""
+    """Listens to the model that sums up for a cast, whose first token is waited for as well."""
 
-    def __init__(self, running: Running, limit: Stop) -> None:
+    def __init__(self, running: Running) -> None:
         self._running = running
-        self._limit = limit
 
     def asked(self) -> None:
         self._running.held()
-        if self._running.terms.patient:
-            self._limit.hold()
 
     def begun(self) -> None:
         self._running.begun()
-        if self._running.terms.patient:
-            self._limit.go_on(self._running.seconds_left / 2)
 
     def said(self, piece: str) -> None:
         """A summary is nothing to be watched."""
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        self.begun()
+        self._running.begun()

@@ -115,6 +115,7 @@ class Trouble:
         self._clock = clock
         self._failing: dict[str, Failing] = {}  # by conversation
         self._silent: dict[str, float] = {}  # since when, by conversation
+        self._attended: set[str] = set()  # conversations that are being seen to, while they wait
         self._wakes: dict[str, float] = {}  # when to look again, by conversation
         self._bell = asyncio.Event()
         self._was_away = True  # perhaps, before we came
@@ -132,14 +133,16 @@ class Trouble:
         """The model says something."""
         self._silent.pop(row.conversation_id, None)
 
-    def waits_in(self, row_event: str, conversation_id: str) -> float | None:
-        """Seconds until a message at work is taken to wait for its model, 0: it does (F-035).
+    def waits_in(self, taken: str | None, conversation_id: str) -> float | None:
+        """Seconds until the message at work is taken to wait for its model, 0: it does (F-035).
 
-        None: the model is at it.
+        None: the model is at it, or nothing is at work there.
         """
-        failing = self._failing.get(conversation_id)
-        if failing and failing.row.event_id == row_event:
+        if conversation_id in self._attended:
             return 0.0
+        failing = self._failing.get(conversation_id)
+        if taken is None or (failing and failing.row.event_id == taken):
+            return None if taken is None else 0.0
         since = self._silent.get(conversation_id)
         return None if since is None else max(0.0, since + SILENT - self._clock.monotonic())
 
@@ -189,7 +192,13 @@ class Trouble:
             left = step[1] - self._clock.monotonic()
             if left > 0:
                 return left
-            await self._take(failing, step[0])
+            if not await self._still_waits(failing.row):
+                return inf
+            self._attended.add(conversation_id)
+            try:
+                await self._take(failing, step[0])
+            finally:
+                self._attended.discard(conversation_id)
 
     async def _take(self, failing: Failing, step: Step) -> None:
         row = failing.row
@@ -212,13 +221,19 @@ class Trouble:
                 said = words.UNREACHABLE if unreachable else words.OUTAGE
                 await self._tell(failing, await self._outage(), said)
 
+    async def _still_waits(self, row: Waiting) -> bool:
+        """Whether a message still wants its answer: it may have been stopped or taken back."""
+        async with self._database.transaction() as tx:
+            waits = await self._inbox.is_waiting(tx, row.event_id)
+        if not waits:
+            self._forget(row)
+        return waits
+
     async def _again(self, row: Waiting) -> None:
         """Let a message that waits be tried at once."""
         async with self._database.transaction() as tx:
             if await self._inbox.is_waiting(tx, row.event_id):
                 await self._inbox.mark(tx, row.event_id, "waiting")
-            else:
-                self._forget(row)
 
     def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
         """Note what is known of a message now, if it still fails."""

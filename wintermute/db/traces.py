@@ -41,17 +41,12 @@ UNSEEN = re.compile(
     "\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
 WORD = re.compile(r"[a-z0-9]{2,}")
-# What may stand inside a word for nothing, or for a letter or digit of ASCII: supersets, for UTF-8
-# in lower case. Each begins with few characters, so that most of a text is skipped quickly.
-# Marks of Markdown, targets of links, tags, and characters of HTML.
-IN_WORDS = re.compile(
-    rb"""[\x00-\x08\x0e-\x1b\x7f*_`~\[\](<&]
-    (?: (?<=[\x00-\x1b\x7f]) | (?P<mark>(?<=[a-z0-9\\][*_`~\[\]])(?=[a-z0-9*_`~\[<&\\\x80-\xff]))
-    | (?<=\]\()[^()\s]*\)(?=[a-z0-9*_`~\[<&\\\x80-\xff])
-    | (?<=[a-z0-9*_`~\x80-\xff]<)[^<>]*>(?=[a-z0-9*_`~\[<&\\\x80-\xff])
-    | (?<=&)(?!(?:amp|lt|gt|quot|apos|nbsp|\#39|\#34|\#x27);)\#?[a-z0-9]+; )""",
-    re.VERBOSE,
-)
+# What may stand in a word for a letter or digit of ASCII, or bring some that are none of it:
+# supersets, for UTF-8 in lower case. Each begins with one character, so that most of a text is
+# skipped quickly. Characters of HTML, tags, and targets of links.
+ENTITIES = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|nbsp|#39|#34|#x27);)#?[a-z0-9]+;", re.I)
+TAGS = re.compile(rb"<(?<=[a-z0-9*_`~\]\x80-\xff]<)[^<>]*>(?=[a-z0-9*_`~\[<&\\\x80-\xff])", re.I)
+TARGETS = re.compile(rb"\]\([^()\s]*\)(?=[a-z0-9*_`~\[<&\\\x80-\xff])", re.I)
 # Of Markdown and JSON.
 ESCAPED = re.compile(
     rb"""\\(?: [^\\bfnrtu"/*_`~\[\]] | u(?: (?![0-9a-f]{4}) |
@@ -59,7 +54,7 @@ ESCAPED = re.compile(
     | 1(?: 1[56] | 7b | 8[01] | d | e9a )
     | 2(?: 0[67-9] | 0a8 | 00[b-f] | 02[a-e] | 1[0-8] | 4 | c7 )
     | 3(?: 1[69] | 2 | 3 ) | a[67b] | d(?: 801 | 835 | 83c | 83e\\+udf | b4 ) | f[bef] ))""",
-    re.VERBOSE,
+    re.VERBOSE | re.IGNORECASE,
 )
 # Of Unicode.
 UNUSUAL = re.compile(
@@ -71,8 +66,10 @@ UNUSUAL = re.compile(
     | \xf0(?: \x9d[\x90-\x9f] | \x9f(?: [\x84-\x86] | \xaf ) | \x90\x9e ) | \xf3\xa0""",
     re.VERBOSE,
 )
-LETTERS = bytes(range(256)).lower()
+LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
+USUAL = bytes(code for code in range(256) if code < 0xC0 or code == 0xC3)
+"""Bytes of texts with no letters but those of ASCII and the most common ones with accents."""
 
 Rewrite = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 Span = tuple[int, int]
@@ -214,8 +211,8 @@ class Wanted:
         named = [text for text in texts if any(map(str.isalnum, text))]
         long = [text for text in named if len(bare(text)) >= LEAST]
         self._lines = [_line(text) for text in named if text not in long]
-        self._words = [_words(text) for text in long]
-        self._longest = [max(words, key=len, default=b"") for words in self._words]
+        known = [_words(text) for text in long]
+        self._words = [(max(words, key=len, default=b""), words) for words in known]
         self._forms = {
             tags: [form for text in long if len(form := bare(text, View(tags, False))) >= LEAST]
             for tags in (False, True)
@@ -268,15 +265,9 @@ class Wanted:
 
     def _may_be_in(self, column: bytes) -> bool:
         """Whether a closer look is worth its time: most texts lack a word. Never wrongly no."""
-        lower = column.lower()
-        inside = {found.lastgroup for found in IN_WORDS.finditer(lower)}
-        if (inside or any(map(lower.__contains__, self._longest))) and self._has_words(lower):
+        if self._has_words(column):
             return True
-        if (
-            inside <= {"mark"}
-            and not ESCAPED.search(lower)
-            and (lower.isascii() or not UNUSUAL.search(lower))
-        ):
+        if not _hides_letters(column):
             return False
         text = ENTITY.sub(_character, ESCAPE.sub(_unescaped, column.decode("utf-8", "replace")))
         plain = unicodedata.normalize("NFKC", text)
@@ -284,8 +275,26 @@ class Wanted:
         return any(self._has_words(form.encode("utf-8", "replace")) for form in (plain, read))
 
     def _has_words(self, text: bytes) -> bool:
-        letters = text.translate(LETTERS, REST)
-        return any(_in_order(words, letters) for words in self._words)
+        letters = text.translate(LOWER, REST)
+        for longest, words in self._words:
+            if longest in letters and _in_order(words, letters):
+                return True
+        return False
+
+
+def _hides_letters(text: bytes) -> bool:
+    """Whether what stands in a text may be letters, or stand between some, that bytes do not show."""
+    return (
+        (b"\\" in text and ESCAPED.search(text) is not None)
+        or (b"<" in text and TAGS.search(text) is not None)
+        or (b"&" in text and ENTITIES.search(text) is not None)
+        or (b"](" in text and TARGETS.search(text) is not None)
+        or (
+            not text.isascii()
+            and text.translate(None, USUAL) != b""
+            and UNUSUAL.search(text) is not None
+        )
+    )
 
 
 def _words(text: str) -> list[bytes]:

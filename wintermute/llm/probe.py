@@ -4,6 +4,7 @@ import asyncio
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import Redaction
+from wintermute.errors import ModelUnavailable
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Empty, Failed
@@ -17,8 +18,8 @@ QUESTION = Request(
 MOST_TOKENS = 16
 
 
-async def probe(name: str, backend: Backend) -> str:
-    """How the backend answered, in one line.
+async def probe(name: str, backend: Backend, seconds: float) -> str:
+    """How the backend answered within so many seconds (F-017), in one line.
 
     Raises: ModelError, which says what to do.
     """
@@ -28,12 +29,15 @@ async def probe(name: str, backend: Backend) -> str:
     began = loop.time()
     model = backend.model
     try:
-        answer = await endpoint.ask(QUESTION, MOST_TOKENS)
+        async with asyncio.timeout(seconds):
+            answer = await endpoint.ask(QUESTION, MOST_TOKENS)
         model = answer.model or model
     except Empty:
         pass  # it works: a model that thinks first has used up these few tokens
     except Failed as failure:
         raise failure.public(str(failure)) from None
+    except TimeoutError:
+        raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
     return f"{name} answered in {loop.time() - began:.1f} s (model {model})"

@@ -396,13 +396,13 @@ class Inbox:
     ) -> list[Waiting]:
         """The rows of these events of a room and of edits of them, in order.
 
-        None of a stop or a sign that was not followed yet: taking one back undoes nothing (X-026).
+        None of a sign, nor of a stop that was not followed yet: taking one back undoes nothing
+        (X-026).
         """
         rows = await tx.rows(
             "SELECT * FROM inbox WHERE room_id = :room AND (event_id IN"
             "  (SELECT value FROM json_each(:events)) OR edits IN (SELECT value FROM json_each(:events)))"
-            " AND NOT (state = 'waiting'"
-            "  AND iif(json_valid(raw), raw ->> '$.type', '') IS 'm.reaction') ORDER BY seq",
+            " AND iif(json_valid(raw), raw ->> '$.type', '') IS NOT 'm.reaction' ORDER BY seq",
             {"room": room_id, "events": json.dumps(sorted(events))},
         )
         found = map(_waiting, rows)
