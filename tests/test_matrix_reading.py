@@ -639,3 +639,21 @@ def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:
     assert since_invitation([before, first], BOT) == []
     assert invited_in(events, BOT)
     assert not invited_in([before, membership("invite", BOB), join], BOT)
+
+
+@pytest.mark.parametrize(
+    ("body", "mentions", "kind"),
+    [
+        ("wintermute is a funny name", NOBODY, "context"),
+        ("wintermute is a funny name", {}, "message"),
+        ("wintermute: is it?", NOBODY, "message"),
+        ("@wintermute is it?", NOBODY, "message"),
+        ("wintermute", NOBODY, "context"),
+    ],
+)
+def test_who_says_whom_they_mean_means_no_other(body: str, mentions: Json, kind: str) -> None:
+    """F-025: a text that begins with our name is about us, one that calls us is for us."""
+    event = said(body, **mentions)
+    incoming = read(event, GROUP)
+    assert incoming is not None
+    assert incoming.kind == kind

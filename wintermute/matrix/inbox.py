@@ -137,7 +137,8 @@ def read_event(
         kind, body = Reading("command" if said.startswith("/") else "message", said)
     else:
         named = answers_us or not policy.mention_in_groups or is_addressed(content, account)
-        kind, body = in_group(said, named, account, policy)
+        says_whom = isinstance(content.get("m.mentions"), dict)
+        kind, body = in_group(said, named, account, policy, says_whom=says_whom)
     return Incoming(
         event_id=event_id,
         room_id=room.room_id,
@@ -250,10 +251,17 @@ def without_quote(body: str) -> str:
     return "\n".join(lines[own:]).strip() or body
 
 
-def in_group(said: str, named: bool, account: Account, policy: Policy) -> Reading:
-    """What an allowed person's words in a group ask of us, without our name before them."""
+def in_group(
+    said: str, named: bool, account: Account, policy: Policy, *, says_whom: bool
+) -> Reading:
+    """What an allowed person's words in a group ask of us, without our name before them.
+
+    `says_whom`: their client says whom they mention, so a text that merely begins with our name is
+    about us, and only one that calls us (`name: …`, `@name …`) is for us (F-025).
+    """
     rest = after_address(said, account)
-    addressed = named or rest is not None
+    calls = said.startswith("@") or said[: len(said) - len(rest or "")].rstrip()[-1:] in (":", ",")
+    addressed = named or (rest is not None and (calls or not says_whom))
     body = rest or said
     if body.startswith("/") and (addressed or body.split(maxsplit=1)[0].lower() in policy.commands):
         return Reading("command", body)
