@@ -74,7 +74,6 @@ DROPPED = (
     "</tool_call>",
     "<channel|>",
 )
-CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
 ENDS = {**REASONING, **CALLS, **HIDDEN}
 CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
 MARKS = tuple({*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, "<s>", "</s>"})
