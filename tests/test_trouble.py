@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -337,7 +338,7 @@ async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
     """F-021: another attempt has begun to speak, or to think; a server may do one thing at a time."""
     clock = HeldClock()
     begun = Events(({"choices": [{"delta": {field: "so"}}]},), stay=True)
-    steps = iter([Fail(500), begun])
+    steps: Iterator[Step] = iter([Fail(500), begun])
     model.keyed(lambda seen: Fail(500) if "go" not in seen.last_user else next(steps))
     async with (
         open_house(tmp_path, model.url, clock=clock, retries=1, wards=LONG) as house,

@@ -204,11 +204,11 @@ class Trouble:
             ]
             if not steps:
                 return inf
-            due, failing, step = min(steps, key=lambda each: each[0])
+            due, failing, first = min(steps, key=lambda each: each[0])
             left = due - self._clock.monotonic()
             if left > 0:
                 return left
-            await self._take(failing, step)
+            await self._take(failing, first)
 
     async def _take(self, failing: Failing, step: Step) -> None:
         row = failing.row
