@@ -294,3 +294,17 @@ def test_no_json_value_surprises_the_reader(value: Any) -> None:
             assert isinstance(read(data), Answer)
         except Failed as failure:
             assert failure.outcome  # noqa: PT017  either is fine; anything else is a bug
+
+
+def test_a_part_with_an_id_of_its_own_but_no_name_goes_on_with_its_call() -> None:
+    """Releases of vLLM made up an id for each part of a call."""
+    gathering = Gathering()
+    for part in (
+        {"id": "a", "function": {"name": "echo", "arguments": '{"say": '}},
+        {"id": "b", "function": {"arguments": '"x"}'}},
+    ):
+        delta = {"choices": [{"delta": {"tool_calls": [{"index": 0, **part}]}}]}
+        gathering.feed(b"data: " + json.dumps(delta).encode() + b"\n\n")
+    gathering.feed(b"data: [DONE]\n\n")
+    (call,) = gathering.answer(lambda prefix: prefix).calls
+    assert (call.id, call.name, call.arguments) == ("a", "echo", '{"say": "x"}')

@@ -14,6 +14,7 @@ from tests.world.delegating import all_over, call, done, objective, reports, spa
 from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, Gate, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import SubSessions
+from wintermute.conversation.casting import AT_ONCE
 from wintermute.conversation.intent import intent, without
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.redactions import Redactions, redacted
@@ -68,6 +69,34 @@ async def take_back(house: House, *events: str) -> None:
 def is_told(seen: Seen, word: str = WORD) -> bool:
     """Whether a request has any trace of what was said."""
     return word in json.dumps(seen.body)
+
+
+async def test_what_is_taken_back_just_before_it_is_asked_is_not_spoken_of(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027: also where others have come since, who are told that the answer was not for them."""
+    gate = asyncio.Event()
+    model.keyed(lambda _: Slow(gate, Text("ok")))
+    async with open_house(tmp_path, model.url) as house, house.working():
+
+        async def is_in_line() -> bool:
+            return ("attend", ROOM) in house.speaker.shown
+
+        async def is_done() -> bool:
+            return ("rest", ROOM) in house.speaker.shown
+
+        for n in range(AT_ONCE):
+            await house.incoming("go", room=f"!other{n}")
+        await model.request_arrived(AT_ONCE)
+        gone = await house.incoming(SECRET)
+        await house.until(is_in_line)
+        async with house.database.transaction() as tx:
+            await house.conversations.in_room(tx, ROOM, GROUP)
+        await take_back(house, gone)
+        gate.set()
+        await house.until(is_done)
+        row = await house.one("SELECT state FROM inbox WHERE event_id = ?", gone)
+        assert (await house.spoken(), row["state"]) == ([], "ignored")
 
 
 async def test_what_waits_for_its_turn_is_never_asked(tmp_path: Path, model: ModelServer) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,20 @@ from tests.test_history import row
 from tests.test_llm_models import DEAD
 from tests.world.clock import SYSTEM, FakeClock, HeldClock
 from tests.world.house import ROOM, Gate, House, open_house
-from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Plain, Seen, Slow, Step, Text
+from tests.world.model import (
+    Calls,
+    Drip,
+    Events,
+    Fail,
+    Hang,
+    ModelServer,
+    Plain,
+    Seen,
+    Slow,
+    Step,
+    Text,
+    Use,
+)
 from wintermute.conversation.stop import Stop
 from wintermute.conversation.trouble import Failing, next_step
 from wintermute.conversation.trouble import Step as Next
@@ -336,3 +350,75 @@ async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
     ):
         _, reason = await limited(house)
     assert reason == "max_seconds"
+
+
+LONG = Wards(10, 900, 10_000, require_done=False)
+
+
+async def test_who_was_answered_meanwhile_does_not_hear_that_no_answer_comes(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-021: one attempt failed, and the work it was for has gone on since."""
+    clock, gate = HeldClock(), asyncio.Event()
+    model.script(Fail(500), Calls((Use("echo", {"say": "x"}),)), Slow(gate, Text("done")))
+    async with (
+        open_house(
+            tmp_path, model.url, clock=clock, retries=1, wards=LONG, gates=[Gate()]
+        ) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await clock.asleep()
+        await clock.move(100)
+        await model.request_arrived(3)
+        model.keyed(lambda _: Fail(500))
+        await nobody_is_told(house, model)
+        gate.set()
+        assert await house.said(1) == ["done"]
+
+
+async def nobody_is_told(house: House, model: ModelServer) -> None:
+    """What fails elsewhere lets it be looked at what is to be told here."""
+    asked = len(model.requests)
+    await house.incoming(POISON, room="!other")
+    await model.request_arrived(asked + 1)
+    await asyncio.sleep(0.5)
+    assert await house.spoken() == []
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content"])
+async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
+    tmp_path: Path, model: ModelServer, field: str
+) -> None:
+    """F-021: another attempt has begun to speak, or to think; a server may do one thing at a time."""
+    clock = HeldClock()
+    begun = Events(({"choices": [{"delta": {field: "so"}}]},), stay=True)
+    steps: Iterator[Step] = iter([Fail(500), begun])
+    model.keyed(lambda seen: Fail(500) if "go" not in seen.last_user else next(steps))
+    async with (
+        open_house(tmp_path, model.url, clock=clock, retries=1, wards=LONG) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await clock.asleep()
+        await clock.move(100)
+        await model.request_arrived(2)
+        await asyncio.sleep(0.3)
+        await nobody_is_told(house, model)
+
+
+async def test_what_fails_beside_a_message_does_not_keep_it_for_ever(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-021: both fail for what is in view of both, and take turns at it."""
+    clock = HeldClock()
+    model.keyed(lambda seen: None if seen.is_probe else Fail(500))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await house.incoming('<event type="result">x</event>', kind="event")
+        await clock.asleep()
+        for _ in range(80):
+            if any("I could not answer this" in text for text in await house.spoken()):
+                break
+            await seconds_pass(house, clock, 5)
+        assert any("I could not answer this" in text for text in await house.spoken())

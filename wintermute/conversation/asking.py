@@ -83,7 +83,7 @@ class Asking:
                     running.past, cast.branch_id, cast.id, cause, Summing(running)
                 )
         except TimeoutError:
-            running.begun()
+            running.went_on()
             log.warning("fold took too long cast=%s", cast.id)
         running.folded(past)
         return None if past is None else await self._view(running)

@@ -141,7 +141,7 @@ class Loop:
         except TimeoutError:
             if not question.expired():
                 raise
-            running.begun()
+            running.went_on()
             return None
 
     async def _store(self, running: Running, reply: Reply, error: str | None = None) -> None:

@@ -160,6 +160,8 @@ class Casting:
             if interrupted is not None:
                 return interrupted
         async with self._database.transaction() as tx:
+            if not await self._inbox.is_waiting(tx, row.event_id):
+                return None  # stopped or taken back: nothing is said of it
             scope = await self.scope(row)
             if said := outdated(row, scope):
                 await self.reply(tx, row, said)

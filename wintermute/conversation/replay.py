@@ -233,6 +233,9 @@ class _Nobody:
     def draft(self, piece: str) -> None:
         """Unseen."""
 
+    def begun(self) -> None:
+        """Unseen."""
+
     def gate(self, name: str) -> None:
         """Unseen."""
 

@@ -243,6 +243,7 @@ class Rooms:
         self, tx: Transaction, conversation_id: str, events: Sequence[str], reason: str
     ) -> None:
         """End the casts of these events, with that at work among them."""
+        self._trouble.drop(events)
         for event_id in events:
             cast = await self._casts.running(event_id)
             if cast is not None:

@@ -22,6 +22,10 @@ class Watch(Protocol):
         """An attempt to ask the model failed; see `llm.backend.Listener`."""
         ...
 
+    def begun(self) -> None:
+        """The first token of an attempt is here, be it of what is not shown."""
+        ...
+
     def gate(self, name: str) -> None:
         """A gate starts."""
         ...
@@ -71,6 +75,11 @@ class Running:
             self._stop.hold()
 
     def begun(self) -> None:
+        """It begins to answer."""
+        self.went_on()
+        self.watch.begun()
+
+    def went_on(self) -> None:
         """It begins to answer, or will not: time runs again."""
         if self._asked_at is not None:
             waited = self._clock.monotonic() - self._asked_at
@@ -85,7 +94,7 @@ class Running:
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """It will not answer this time."""
-        self.begun()
+        self.went_on()
         self.watch.failed(problem, unreachable=unreachable)
 
     def waited_ms(self) -> int:
@@ -171,10 +180,10 @@ class Summing:
         self._running.held()
 
     def begun(self) -> None:
-        self._running.begun()
+        self._running.went_on()
 
     def said(self, piece: str) -> None:
         """A summary is nothing to be watched."""
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        self._running.begun()
+        self._running.went_on()

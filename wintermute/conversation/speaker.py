@@ -59,6 +59,9 @@ class Shown:
     def draft(self, piece: str) -> None:
         self.speaker.draft(self.room_id, piece)
 
+    def begun(self) -> None:
+        """What is not shown is nobody's to see."""
+
     def gate(self, name: str) -> None:
         self.speaker.gate(self.room_id, name)
 

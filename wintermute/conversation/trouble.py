@@ -11,7 +11,7 @@ While a cast is at work, `run` sees to it; while its message waits, the worker o
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -48,6 +48,7 @@ SILENT = 5.0
 """Seconds without a word after which a message is taken to wait for its model (F-035)."""
 
 Step = Literal["unreachable", "look", "alone", "outage", "give up"]
+Since = Literal["nothing", "begun", "answered"]
 
 
 class Prober(Protocol):
@@ -63,6 +64,7 @@ class Failing:
     """A message that has met failures; times are the steady clock's.
 
     `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain.
+    `then`: what has come since the newest failure; an answer that has begun is waited for.
     """
 
     row: Waiting
@@ -75,11 +77,14 @@ class Failing:
     casts: int = 0
     given_up: bool = False
     at_work: bool = True
+    then: Since = "nothing"
 
 
 def next_step(failing: Failing) -> tuple[Step, float] | None:
     """What is to be done about a message that fails, and when; None: nothing for now."""
     since = failing.since
+    if failing.then != "nothing":
+        return None
     if failing.alone:
         if not failing.told:
             return "alone", since + TELLS
@@ -113,7 +118,7 @@ class Trouble:
         self._models = models
         self._speaker = speaker
         self._clock = clock
-        self._failing: dict[str, Failing] = {}  # by conversation
+        self._failing: dict[str, Failing] = {}  # by event
         self._silent: dict[str, float] = {}  # since when, by conversation
         self._attended: set[str] = set()  # conversations that are being seen to, while they wait
         self._wakes: dict[str, float] = {}  # when to look again, by conversation
@@ -133,6 +138,10 @@ class Trouble:
         """The model says something."""
         self._silent.pop(row.conversation_id, None)
 
+    def came(self, row: Waiting, then: Since) -> None:
+        """Another attempt has begun to answer, or has answered."""
+        self._change(row, lambda now: replace(now, then=then))
+
     def waits_in(self, taken: str | None, conversation_id: str) -> float | None:
         """Seconds until the message at work is taken to wait for its model, 0: it does (F-035).
 
@@ -140,19 +149,27 @@ class Trouble:
         """
         if conversation_id in self._attended:
             return 0.0
-        failing = self._failing.get(conversation_id)
-        if taken is None or (failing and failing.row.event_id == taken):
-            return None if taken is None else 0.0
+        if taken is None:
+            return None
+        failing = self._failing.get(taken)
+        if failing and failing.then == "nothing":
+            return 0.0
         since = self._silent.get(conversation_id)
         return None if since is None else max(0.0, since + SILENT - self._clock.monotonic())
 
     def failed(self, row: Waiting, stop: Stop, problem: str, *, unreachable: bool) -> None:
         """An attempt to answer a message failed."""
-        known = self._failing.get(row.conversation_id)
-        if known is None or known.row.event_id != row.event_id:
-            known = Failing(row, stop, self._clock.monotonic(), problem, unreachable)
-        self._failing[row.conversation_id] = replace(
-            known, row=row, stop=stop, problem=problem, unreachable=unreachable, at_work=True
+        now = self._clock.monotonic()
+        known = self._failing.get(row.event_id) or Failing(row, stop, now, problem, unreachable)
+        self._failing[row.event_id] = replace(
+            known,
+            row=row,
+            stop=stop,
+            since=now if known.then == "answered" else known.since,
+            problem=problem,
+            unreachable=unreachable,
+            at_work=True,
+            then="nothing",
         )
         self._bell.set()
 
@@ -185,18 +202,23 @@ class Trouble:
     async def attend(self, conversation_id: str) -> float:
         """See to what waits in a conversation; how many seconds until that is due again."""
         while True:
-            failing = self._failing.get(conversation_id)
-            step = next_step(failing) if failing and not failing.at_work else None
-            if failing is None or step is None:
+            steps = [
+                (step[1], failing, step[0])
+                for failing in self._failing.values()
+                if failing.row.conversation_id == conversation_id and not failing.at_work
+                if (step := next_step(failing))
+            ]
+            if not steps:
                 return inf
-            left = step[1] - self._clock.monotonic()
+            due, failing, first = min(steps, key=lambda each: each[0])
+            left = due - self._clock.monotonic()
             if left > 0:
                 return left
             if not await self._still_waits(failing.row):
-                return inf
+                continue
             self._attended.add(conversation_id)
             try:
-                await self._take(failing, step[0])
+                await self._take(failing, first)
             finally:
                 self._attended.discard(conversation_id)
 
@@ -237,9 +259,9 @@ class Trouble:
 
     def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
         """Note what is known of a message now, if it still fails."""
-        now = self._failing.get(row.conversation_id)
-        if now is not None and now.row.event_id == row.event_id:
-            self._failing[row.conversation_id] = change(now)
+        now = self._failing.get(row.event_id)
+        if now is not None:
+            self._failing[row.event_id] = change(now)
 
     async def _tell(self, failing: Failing, key: str, text: str) -> None:
         row = failing.row
@@ -265,15 +287,14 @@ class Trouble:
     async def ended(self, row: Waiting, outcome: Outcome) -> Outcome:
         """What is to come of a message whose cast has ended so."""
         self._silent.pop(row.conversation_id, None)
-        failing = self._failing.get(row.conversation_id)
+        failing = self._failing.get(row.event_id)
         if outcome.reason in ANSWERED:
             await self._answered()
         if outcome.reason == "model_refused":
             await self._health.note("model", "fail", outcome.text)
-        is_same = failing is not None and failing.row.event_id == row.event_id
-        if failing is None or not is_same or row.is_unasked:
+        if failing is None:
             return outcome
-        failing = replace(failing, at_work=False)
+        failing = replace(failing, at_work=False, then="nothing")
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return replace(GIVEN_UP, text=failing.problem)
@@ -296,12 +317,17 @@ class Trouble:
             # An outage, in which nothing counts; once that is told, it is looked for its end.
             anew = replace(failing, casts=0, alone=None, since=now)
             failing = anew if failing.told else replace(failing, casts=0)
-        self._failing[row.conversation_id] = failing
+        self._failing[row.event_id] = failing
         self._bell.set()
         return outcome
 
+    def drop(self, events: Sequence[str]) -> None:
+        """Nobody waits for an answer to these any more."""
+        for event_id in events:
+            self._failing.pop(event_id, None)
+
     def _forget(self, row: Waiting) -> None:
-        self._failing.pop(row.conversation_id, None)
+        self._failing.pop(row.event_id, None)
 
     async def _answered(self) -> None:
         """Tell those who were told that it was away, if that was long enough to be missed (F-036)."""
@@ -348,8 +374,13 @@ class _Watched:
             self._trouble.asked(self._row)
         self._watch.draft(piece)
 
+    def begun(self) -> None:
+        self._trouble.came(self._row, "begun")
+        self._watch.begun()
+
     def gate(self, name: str) -> None:
         self._trouble.heard(self._row)
+        self._trouble.came(self._row, "answered")
         self._watch.gate(name)
 
     def failed(self, problem: str, *, unreachable: bool) -> None:

@@ -45,6 +45,9 @@ class Unwatched:
     def draft(self, piece: str) -> None:
         pass
 
+    def begun(self) -> None:
+        pass
+
     def gate(self, name: str) -> None:
         pass
 

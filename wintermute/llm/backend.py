@@ -190,6 +190,7 @@ class Endpoint:
         if piece is None:  # reasoning, as it turned out
             shown.end()
             listener.asked()
+            listener.begun()
             piece = gathering.fresh()
         if piece:
             shown.feed(piece)

@@ -74,8 +74,8 @@ DROPPED = (
     "</tool_call>",
     "<channel|>",
 )
-CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
 ENDS = {**REASONING, **CALLS, **HIDDEN}
+CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
 MARKS = tuple({*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, "<s>", "</s>"})
 LONGEST_MARK = max(map(len, MARKS))
 LONGEST_RUN = 200

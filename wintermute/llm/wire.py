@@ -75,8 +75,8 @@ class _Call:
     def is_followed_by(self, delta: Json) -> bool:
         """Whether a part with this call's index is another call: some servers number all of them 0."""
         given, function = _string(delta.get("id")), _mapping(delta.get("function"))
-        if given and self.id:
-            return given != self.id
+        if given and self.id:  # some servers give each part an id of its own, but no name again
+            return given != self.id and bool(_string(function.get("name")))
         # Nor do some give ids: where these arguments are whole, others can only be of another call.
         # Those servers send each call in one part, so it is enough to look at the first.
         begins = bool(_string(function.get("name"))) and _arguments_of(function)[:1] == "{"
