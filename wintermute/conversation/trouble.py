@@ -1,6 +1,7 @@
 """What people hear of a model that does not answer: here alone, in time, never twice the same.
 
-    an attempt fails ─▶ nobody is there to ask: told at once (F-036)
+    an attempt fails ─▶ nobody is there to ask: told at once (F-036), and tried again once
+                         somebody is
                      ─▶ else, after 45 s: does it answer others?
                             yes: tried again now, then told, and given up after three casts or
                                  half an hour (F-021)
@@ -37,6 +38,8 @@ LOOKS = 45.0
 """Seconds until it is asked whether others are answered: so that a person hears within a minute."""
 TELLS = 55.0
 """Seconds until a person is told that their message fails alone."""
+KNOCKS = 10.0
+"""Seconds between looks whether a server that refused connections is there again."""
 MOST_CASTS = 3
 MOST_SECONDS = 1800.0
 ROLE = "base"
@@ -47,7 +50,7 @@ GIVEN_UP = Outcome("truncated", "given_up", "")
 SILENT = 5.0
 """Seconds without a word after which a message is taken to wait for its model (F-035)."""
 
-Step = Literal["unreachable", "look", "alone", "outage", "give up"]
+Step = Literal["unreachable", "knock", "look", "alone", "outage", "give up"]
 Since = Literal["nothing", "begun", "answered"]
 
 
@@ -56,6 +59,10 @@ class Prober(Protocol):
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether one of a role has answered since then, by the steady clock, or does now."""
+        ...
+
+    async def listens(self, role: str) -> bool:
+        """Whether one of a role accepts connections."""
         ...
 
 
@@ -78,6 +85,7 @@ class Failing:
     given_up: bool = False
     at_work: bool = True
     then: Since = "nothing"
+    knocked: float = 0.0
 
 
 def next_step(failing: Failing) -> tuple[Step, float] | None:
@@ -89,9 +97,11 @@ def next_step(failing: Failing) -> tuple[Step, float] | None:
         if not failing.told:
             return "alone", since + TELLS
         return None if failing.given_up else ("give up", since + MOST_SECONDS)
-    if not failing.told and failing.unreachable:
-        return "unreachable", since + GRACE
-    if failing.alone is None and not failing.unreachable:
+    if failing.unreachable:
+        if not failing.told:
+            return "unreachable", since + GRACE
+        return None if failing.at_work else ("knock", max(since, failing.knocked) + KNOCKS)
+    if failing.alone is None:
         return "look", since + LOOKS
     return None if failing.told else ("outage", since + MINUTE)
 
@@ -229,6 +239,10 @@ class Trouble:
                 alone = await self._models.answers(ROLE, failing.since)
                 self._change(row, lambda now: replace(now, alone=alone))
                 if alone and not failing.at_work:
+                    await self._again(row)
+            case "knock":
+                self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
+                if await self._models.listens(ROLE):
                     await self._again(row)
             case "give up":
                 self._change(row, lambda now: replace(now, given_up=True))

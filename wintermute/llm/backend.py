@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import UNHIDDEN, Redaction, Veil
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 FIRST_TOKEN_TIMES = 4
 """So many times its longest silence an answer may take to begin in all (F-017)."""
 TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
+KNOCK_SECONDS = 2.0
 LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
 
@@ -99,6 +101,18 @@ class Endpoint:
             return await self._asked(client, request, most_tokens, listener)
         except Failed as failure:
             raise failure.told_by(self.name, self._key, self._redact) from None
+
+    async def listens(self) -> bool:
+        """Whether somebody accepts connections at its address."""
+        address = urlsplit(self.settings.base_url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(KNOCK_SECONDS):
+                _, writer = await asyncio.open_connection(address.hostname, port)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -115,6 +115,13 @@ class Models:
             return True
         return False
 
+    async def listens(self, role: str) -> bool:
+        """Whether a backend of the role accepts connections, without asking it anything (F-036)."""
+        for endpoint in self._of(role, None):
+            if await endpoint.listens():
+                return True
+        return False
+
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens a request may have, so that an answer of the first backend still fits."""
         settings = self._of(role, backend)[0].settings
