@@ -300,6 +300,26 @@ async def test_the_room_knows_what_its_tasks_have_told(
     assert model.requests[2].last_user == "and now?"
 
 
+async def test_messages_that_waited_together_do_not_each_bring_what_a_task_has_told(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-052: the first that is asked about brings it."""
+    async with opened(tmp_path, model, clock) as house:
+        await promise(house, "Call Anna")
+        await house.incoming("one")
+        await house.incoming("two")
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        clock.advance(5)
+        async with house.working():
+            await house.said(3)
+            clock.advance(5)
+            await house.incoming("three")
+            await house.said(4)
+    brought = ["scheduled_task" in request.last_user for request in model.requests]
+    assert brought == [True, False, False]
+
+
 async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:

@@ -208,12 +208,14 @@ class Casting:
         await self.reply(tx, row, said, meant_for=scope)
 
     async def _told_before(self, tx: Transaction, row: Waiting) -> str:
-        """What tasks have told this room since its last message (T-052)."""
+        """What tasks have told this room since its last message was asked about (T-052)."""
         if row.kind != "message":
             return ""
         began = await self._conversations.began(tx, row.conversation_id)
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
-        return await self._due_events.since(tx, row.conversation_id, max(began, last or began))
+        asked = await self._casts.last_begun(tx, last.event_id) if last else None
+        since = max(began, last.received_at if last else began, asked or began)
+        return await self._due_events.since(tx, row.conversation_id, since)
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
@@ -321,6 +322,13 @@ class Casts:
             f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
         )
         return [row["id"] for row in rows]
+
+    async def last_begun(self, tx: Transaction, event_id: str) -> datetime | None:
+        """When the newest cast for this event began; None: there is none."""
+        row = await tx.row(
+            "SELECT max(started_at) AS at FROM casts WHERE event_id = ?", (event_id,)
+        )
+        return moment(row["at"]) if row and row["at"] else None
 
     async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the turns for these events."""

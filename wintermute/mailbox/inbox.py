@@ -344,14 +344,14 @@ class Inbox:
         )
         return _waiting(row) if row else None
 
-    async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> datetime | None:
-        """When the message before row `seq` reached us; None: there is none."""
+    async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> Waiting | None:
+        """The message before row `seq`; None: there is none."""
         row = await tx.row(
-            "SELECT received_at FROM inbox WHERE conversation_id = ? AND seq < ?"
+            "SELECT * FROM inbox WHERE conversation_id = ? AND seq < ?"
             " AND kind = 'message' ORDER BY seq DESC LIMIT 1",
             (conversation_id, seq),
         )
-        return moment(row["received_at"]) if row else None
+        return _waiting(row) if row else None
 
     async def new_waits(self, tx: Transaction, conversation_id: str, after: int) -> bool:
         """Whether behind row `after` there is a `/new` that has not been followed yet."""
