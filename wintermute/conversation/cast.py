@@ -128,9 +128,10 @@ class Loop:
 
     async def _ended(self, running: Running) -> Outcome | None:
         """What has ended a cast from outside, if anything: its stop may be pressed only later."""
-        if not await self._casts.is_running(running.cast.id):
+        runs, in_scope = await self._casts.goes_on(running.cast.id)
+        if not runs:
             return _truncated(running, "stopped")
-        return None if await self._casts.in_scope(running.cast.branch_id) else JOINED
+        return None if in_scope else JOINED
 
     async def _reply(self, running: Running, stop: Stop) -> Reply | None:
         """The model's answer to what is in view now; None: less is in view since it was asked."""

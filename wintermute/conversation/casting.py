@@ -160,14 +160,11 @@ class Casting:
             if interrupted is not None:
                 return interrupted
         async with self._database.transaction() as tx:
-            if not await self._inbox.is_waiting(tx, row.event_id):
-                return None  # stopped or taken back: nothing is said of it
             scope = await self.scope(row)
-            if said := outdated(row, scope):
-                await self.reply(tx, row, said)
-                return None
-            if not await self._in_view(tx, row):
-                await self._out_of_view(tx, row, scope)
+            said = outdated(row, scope)
+            if said or not await self._in_view(tx, row):
+                if await self._inbox.is_waiting(tx, row.event_id):  # else nothing is said of it
+                    await self._out_of_view(tx, row, scope, said)
                 return None
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             opens = row.kind == "message" and not row.edits
@@ -199,10 +196,14 @@ class Casting:
             return branch in row.event_id
         return True
 
-    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str) -> None:
+    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str, said: str) -> None:
         """A result is for those who could read here when it was asked for; after `/new` for nobody."""
-        said, scope = "", now
-        if row.turn_id is not None and not await self._conversations.is_over(tx, row.turn_id):
+        scope = ANYBODY if said else now
+        if (
+            not said
+            and row.turn_id is not None
+            and not await self._conversations.is_over(tx, row.turn_id)
+        ):
             scope = await self._conversations.scope_of_turn(row.turn_id)
             said = words.RESULT.format(result=text_of(row.body))
         await self.reply(tx, row, said, meant_for=scope)
@@ -213,9 +214,12 @@ class Casting:
             return ""
         began = await self._conversations.began(tx, row.conversation_id)
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
-        asked = await self._casts.last_begun(tx, last.event_id) if last else None
-        since = max(began, last.received_at if last else began, asked or began)
-        return await self._due_events.since(tx, row.conversation_id, since)
+        since = max(began, last.received_at if last else began)
+        told = await self._due_events.since(tx, row.conversation_id, since)
+        asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
+        if asked is not None and asked > since:  # which brought what was told until then
+            told = await self._due_events.since(tx, row.conversation_id, asked)
+        return told
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

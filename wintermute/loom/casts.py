@@ -451,6 +451,16 @@ class Casts:
         )
         return row is not None
 
+    async def goes_on(self, cast_id: str) -> tuple[bool, bool]:
+        """`is_running` of a cast, and `in_scope` of its branch."""
+        row = await self._database.row(
+            "SELECT c.state = 'running' AS runs, EXISTS (SELECT 1 FROM branches b JOIN branches n"
+            " ON n.conversation_id = b.conversation_id AND n.seq > b.seq AND n.reason = 'scope'"
+            " WHERE b.id = c.branch_id) AS has_moved FROM casts c WHERE c.id = ?",
+            (cast_id,),
+        )
+        return (bool(row["runs"]), not row["has_moved"]) if row else (False, True)
+
     async def in_scope(self, branch_id: str) -> bool:
         """Whether nobody came or went, since a branch began, for whom its memory is or is not (F-004).
 
