@@ -13,6 +13,7 @@ from tests.world.clock import SYSTEM, FakeClock, HeldClock
 from tests.world.house import ROOM, Gate, House, open_house
 from tests.world.model import (
     Calls,
+    Cut,
     Drip,
     Events,
     Fail,
@@ -144,6 +145,37 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
     assert behind.endswith("behind")
     reasons = [cast["reason"] for cast in casts]
     assert reasons == ["model_unavailable", "model_unavailable", "given_up", "text"]
+
+
+async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path) -> None:
+    """F-021: it is asked three times, each time when the server is there again, and never more."""
+    clock, asked = HeldClock(), 0
+
+    def crash(seen: Seen) -> Step | None:
+        nonlocal asked
+        asked += POISON in seen.last_user
+        return Cut(after_chunks=0) if POISON in seen.last_user else None
+
+    async with ModelServer() as gone:
+        port, url = gone.port, gone.url
+    async with open_house(tmp_path, url, clock=clock) as house:
+        await house.incoming(POISON)
+        await house.incoming("behind")
+        async with house.working():
+            for n in range(1, 4):
+                async with ModelServer(port=port) as server:
+                    server.keyed(crash)
+                    while asked < n:
+                        await seconds_pass(house, clock, 5)
+                await seconds_pass(house, clock, 120)
+            async with ModelServer(port=port) as server:
+                server.keyed(crash)
+                await seconds_pass(house, clock, 60)
+                told, given_up, back, behind = await house.spoken()
+    assert asked == 3
+    assert "cannot be reached" in told
+    assert "I could not answer this" in given_up
+    assert (back, behind.splitlines()[-1]) == (BACK, "behind")
 
 
 def failing(**known: object) -> Failing:

@@ -93,6 +93,9 @@ class Casting:
         """Answer a message or an event, or leave it for later when the model is away."""
         self._speaker.attend(row.room_id, row.event_id)
         try:
+            if given_up := self._trouble.given_up(row):
+                await self._give_up(row, given_up)
+                return
             async with self._turnstiles[row.sender]:
                 cast = await self._opened(row, await self._replies.fetched(row))
                 if cast is None:
@@ -115,6 +118,11 @@ class Casting:
             await self._close(row, cast, outcome, scope)
         finally:
             self._speaker.rest(row.room_id)
+
+    async def _give_up(self, row: Waiting, outcome: Outcome) -> None:
+        async with self._database.transaction() as tx:
+            if await self._inbox.is_waiting(tx, row.event_id):
+                await self.reply(tx, row, words.spoken(outcome))
 
     async def reply(
         self,

@@ -70,7 +70,8 @@ class Prober(Protocol):
 class Failing:
     """A message that has met failures; times are the steady clock's.
 
-    `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain.
+    `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain
+    though somebody was there to ask; `hit`: whether that is so of the one at work.
     `then`: what has come since the newest failure; an answer that has begun is waited for.
     """
 
@@ -82,6 +83,7 @@ class Failing:
     alone: bool | None = None
     told: bool = False
     casts: int = 0
+    hit: bool = False
     given_up: bool = False
     at_work: bool = True
     then: Since = "nothing"
@@ -180,6 +182,7 @@ class Trouble:
             unreachable=unreachable,
             at_work=True,
             then="nothing",
+            hit=known.hit or not unreachable,
         )
         self._bell.set()
 
@@ -236,14 +239,11 @@ class Trouble:
         row = failing.row
         match step:
             case "look":
-                alone = await self._models.answers(ROLE, failing.since)
-                self._change(row, lambda now: replace(now, alone=alone))
-                if alone and not failing.at_work:
-                    await self._again(row)
+                await self._look(failing)
             case "knock":
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
                 if await self._models.listens(ROLE):
-                    await self._again(row)
+                    await self._try_again(failing)
             case "give up":
                 self._change(row, lambda now: replace(now, given_up=True))
                 failing.stop.press()
@@ -256,6 +256,32 @@ class Trouble:
                 unreachable = step == "unreachable"
                 said = words.UNREACHABLE if unreachable else words.OUTAGE
                 await self._tell(failing, await self._outage(), said)
+
+    async def _look(self, failing: Failing) -> None:
+        """See whether others are answered."""
+        alone = await self._models.answers(ROLE, failing.since)
+        if alone or await self._models.listens(ROLE):
+            self._change(failing.row, lambda now: replace(now, alone=alone))
+        else:  # this message may have brought it down
+            self._change(failing.row, lambda now: replace(now, unreachable=True))
+        if alone and not failing.at_work:
+            await self._again(failing.row)
+
+    async def _try_again(self, failing: Failing) -> None:
+        """The server is there again: ask it, unless it went away each time it was asked (F-021)."""
+        if failing.casts >= MOST_CASTS and await self._models.answers(
+            ROLE, self._clock.monotonic()
+        ):
+            self._change(failing.row, lambda now: replace(now, given_up=True))
+        await self._again(failing.row)
+
+    def given_up(self, row: Waiting) -> Outcome | None:
+        """What to answer to a message that is not to be asked any more."""
+        failing = self._failing.get(row.event_id)
+        if failing is None or not failing.given_up:
+            return None
+        self._forget(row)
+        return replace(GIVEN_UP, text=failing.problem)
 
     async def _still_waits(self, row: Waiting) -> bool:
         """Whether a message still wants its answer: it may have been stopped or taken back."""
@@ -308,29 +334,34 @@ class Trouble:
             await self._health.note("model", "fail", outcome.text)
         if failing is None:
             return outcome
-        failing = replace(failing, at_work=False, then="nothing")
+        casts = failing.casts + int(failing.hit)
+        failing = replace(failing, at_work=False, then="nothing", casts=casts, hit=False)
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return replace(GIVEN_UP, text=failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
             return outcome
-        return await self._in_vain(replace(failing, casts=failing.casts + 1), outcome)
+        return await self._in_vain(failing, outcome)
 
     async def _in_vain(self, failing: Failing, outcome: Outcome) -> Outcome:
         """A cast ended without an answer: whether that was the last one (F-021)."""
         now, row = self._clock.monotonic(), failing.row
         spent = failing.casts >= MOST_CASTS or now - failing.since >= MOST_SECONDS
-        if failing.alone and spent and await self._models.answers(ROLE, now):
+        if spent and failing.alone is not False and await self._models.answers(ROLE, now):
             self._forget(row)
             return replace(GIVEN_UP, text=outcome.text)
+        if spent and failing.alone:  # not any more
+            failing = replace(failing, alone=None)
         if not failing.alone:
             await self._health.note("model", "fail", outcome.text)
             self._was_away = True
-        if failing.unreachable or failing.alone is False or (failing.alone and spent):
+        if failing.alone is False:
             # An outage, in which nothing counts; once that is told, it is looked for its end.
             anew = replace(failing, casts=0, alone=None, since=now)
             failing = anew if failing.told else replace(failing, casts=0)
+        elif failing.unreachable and not failing.casts and failing.told:
+            failing = replace(failing, since=now)
         self._failing[row.event_id] = failing
         self._bell.set()
         return outcome
