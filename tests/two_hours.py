@@ -349,7 +349,8 @@ async def lived(evening: Evening) -> None:
         try:
             await scene(evening)
         except (AssertionError, TimeoutError) as error:
-            evening.record.problems.append(f"{scene.__name__}: {error}"[:600])
+            evening.record.problem(f"{scene.__name__}: {error}"[:600])
+            await evening.settle()
 
 
 def problems(evening: Evening) -> list[str]:

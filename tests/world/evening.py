@@ -99,6 +99,11 @@ class Record:
         self.log.append(f"[{self.now():6.1f}] {text}")
         print(self.log[-1], flush=True)  # noqa: T201
 
+    def problem(self, text: str) -> None:
+        """Something that went wrong, now."""
+        self.problems.append(text)
+        self.note(f"!! {text}")
+
 
 class Model:
     """A model that can be away; its answer follows from the last line it is asked, and repeats it."""
@@ -221,7 +226,7 @@ class Evening:
         try:
             await self.bot.until(lambda: not open_rows(self.bot), SETTLED_SECONDS)
         except TimeoutError:
-            self.record.problems.append(f"still open: {open_rows(self.bot)}")
+            self.record.problem(f"still open: {open_rows(self.bot)}")
 
     async def refused(self, who: Onlooker, where: str, text: str) -> None:
         """Say something while nobody listens for the model, and see how soon that is told."""
@@ -241,7 +246,7 @@ class Evening:
         room, bot = self.rooms[where], self.bot.user_id
         unread, said = await self._unread(who, room), len(who.messages(room, bot))
         came = await who.wait_for(room, lambda m: m.body.startswith(f"{REMINDER}{reminder}"), 120)
-        await who.until(lambda: signs(who, room).get(came.event_id) == Counter(SIGNS))
+        await who.until(lambda: signs(who, room).get(came.event_id) == Counter([*SIGNS]))
         others = len(who.messages(room, bot)) - said - 1
         times = await self._unread(who, room) - unread - others
         self.record.rings.append(Ring(reminder, times))
