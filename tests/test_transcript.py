@@ -40,6 +40,7 @@ def numbered(*said: tuple[str, str]) -> list[Message]:
         ([(ANN, "hi"), (BOT, AWAY)], 1),
         ([(ANN, "hi"), (BOT, "⏰ tea")], 1),
         ([(ANN, "hi"), (BOT, "Stopped.")], 0),
+        ([(BOT, "Stopped."), (ANN, "hi")], 1),
     ],
 )
 def test_a_message_wants_an_answer_or_a_line_of_its_own(
