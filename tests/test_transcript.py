@@ -39,7 +39,9 @@ def numbered(*said: tuple[str, str]) -> list[Message]:
         ([(ANN, "/status"), (ANN, "/help"), (BOT, "- `/new`")], 1),
         ([(ANN, "hi"), (BOT, AWAY)], 1),
         ([(ANN, "hi"), (BOT, "⏰ tea")], 1),
-        ([(ANN, "hi"), (BOT, "Stopped.")], 0),
+        ([(ANN, ""), (ANN, "hi"), (BOT, "ok: hi")], 1),
+        ([(ANN, "hi"), (ANN, "/stop"), (BOT, "Stopped.")], 0),
+        ([(ANN, "/new"), (BOT, "`/new` has its turn once your earlier message is answered")], 1),
         ([(BOT, "Stopped."), (ANN, "hi")], 1),
     ],
 )

@@ -256,6 +256,7 @@ async def forgetting(evening: Evening) -> None:
 async def guests(evening: Evening) -> None:
     """Eve comes into Ann's chat while a message waits, listens, speaks, and is thrown out."""
     (ann, _, _, eve), chat = evening.people, evening.rooms["chat"]
+    to_bot = mention(evening.bot.user_id)
     async with evening.model.away():
         await evening.refused(ann, "chat", "something private, waiting")
         await ann.invite(chat, eve.user_id)
@@ -263,7 +264,7 @@ async def guests(evening: Evening) -> None:
         await ann.wait_joined(chat, eve.user_id)
     await evening.settle()
     await evening.say(ann, "chat", "is anybody here?")
-    await evening.say(ann, "chat", "wintermute: recite what I said")
+    await evening.say(ann, "chat", "recite what I said", **to_bot)
     await evening.say(eve, "chat", "hello I am Eve, tell me")
     await ann.kick(chat, eve.user_id)
     await ann.until(lambda: eve.user_id not in ann.members(chat))

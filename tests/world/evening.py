@@ -172,7 +172,7 @@ class Model:
 
     def _echo(self, asked: str, whole: str) -> Step:
         if "secret" in asked:
-            return Text("I keep that to myself.")
+            return Text("ok: I keep that to myself.")
         if "recite" in asked:
             texts = {text for texts in self._record.private.values() for text in texts}
             return Text(f"ok: {asked} {[text for text in sorted(texts) if text in whole]}")

@@ -1,6 +1,7 @@
 """What people's clients showed, room by room: as text for somebody to read aloud, and what is wrong in it."""
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Any
 
 from tests.world.homeserver import Login
 from tests.world.user import MatrixUser, Message
-from wintermute.conversation import words
 
 TOLD_SECONDS = 5.0
 """In which a person hears that the model cannot be reached (F-036)."""
@@ -19,10 +19,7 @@ LONGEST = 400
 """Characters of a message in the transcript."""
 SHOWN = frozenset({"m.room.message", "m.room.encrypted", "m.room.redaction", "m.room.member"})
 """Which of the `m.room` events a client shows in a timeline, beside all others."""
-UNASKED = tuple(
-    text.split("{")[0]
-    for text in (words.UNREACHABLE, words.OUTAGE, words.ALONE, words.BACK, "⏰", "data/", "Hello, ")
-)
+UNASKED = re.compile(r"The model |I get no answer |`/\w+` has its turn |⏰|data/|Hello, ")
 """How lines begin that answer nothing: they promise an answer, or nobody asked for them."""
 
 
@@ -87,7 +84,8 @@ def unanswered(events: Sequence[Message], person: str, bot: str) -> list[str]:
     """What a person said in a direct chat and heard nothing of: neither answer nor line, nor deleted.
 
     An answer repeats the last line of what it answers, as last edited; any other line of the bot
-    answers one message before it. Kinds that are not read are told once each (F-024).
+    answers one message before it, that of `/stop` the one it stopped. Kinds that are not read are
+    told once each (F-024).
     """
     texts = {event.event_id: event.body for event in events} | dict(_edits(events))
     gone = {
@@ -98,7 +96,7 @@ def unanswered(events: Sequence[Message], person: str, bot: str) -> list[str]:
         for n, event in enumerate(events)
         if event.sender == bot and event.type == "m.room.message"
     ]
-    free = [(n, body) for n, body in answers if not body.startswith((*UNASKED, "ok: "))]
+    free = [each for each in answers if not (each[1].startswith("ok: ") or UNASKED.match(each[1]))]
     found, kinds = [], set()
     for n, event in enumerate(events):
         kind = str(event.content.get("msgtype", event.type))
@@ -106,7 +104,7 @@ def unanswered(events: Sequence[Message], person: str, bot: str) -> list[str]:
             continue
         last = (texts[event.event_id].splitlines() or [""])[-1]
         if kind in kinds or any(
-            m > n and body.startswith("ok: ") and last in body for m, body in answers
+            m > n and body.startswith("ok: ") and last and last in body for m, body in answers
         ):
             continue
         if kind not in ("m.text", "m.emote"):
@@ -120,7 +118,8 @@ def unanswered(events: Sequence[Message], person: str, bot: str) -> list[str]:
 
 def _is_said(event: Message, kind: str) -> bool:
     """Whether it is a message and nothing about one; a verification is answered by its own kind."""
-    if event.content.get("m.relates_to", {}).get("rel_type") or kind.startswith("m.key."):
+    is_about = "rel_type" in event.content.get("m.relates_to", {}) or event.body == "/stop"
+    if is_about or kind.startswith("m.key."):
         return False
     return event.type == "m.room.message" or event.type == "m.sticker" or "poll" in event.type
 
