@@ -138,3 +138,16 @@ async def test_openai_loads_late_and_takes_nothing_from_the_environment(
     assert headers["authorization"] == "Bearer none"
     assert "intruder" not in repr(headers)
     assert not [name for name in headers if name.startswith("openai")]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", f"http://{'x' * 70}.test/v1", DEAD])
+async def test_where_nobody_can_listen_nobody_does(url: str) -> None:
+    """F-036: a mistaken address of one backend ends nothing but its own hopes."""
+    async with aclosing(Endpoint("a", backend(url), new_id)) as endpoint:
+        assert not await endpoint.listens()
+
+
+async def test_a_server_that_is_there_listens(model: ModelServer) -> None:
+    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
+        assert await endpoint.listens()
+    assert model.requests == []

@@ -105,11 +105,11 @@ class Endpoint:
     async def listens(self) -> bool:
         """Whether somebody accepts connections at its address."""
         address = urlsplit(self.settings.base_url)
-        port = address.port or (443 if address.scheme == "https" else 80)
         try:
+            port = address.port or (443 if address.scheme == "https" else 80)
             async with asyncio.timeout(KNOCK_SECONDS):
                 _, writer = await asyncio.open_connection(address.hostname, port)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, ValueError):  # also where no such host or port can be
             return False
         writer.close()
         return True
