@@ -9,7 +9,7 @@ import pytest
 
 from tests.test_history import row
 from tests.test_llm_models import DEAD
-from tests.world.clock import SYSTEM, FakeClock, HeldClock
+from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock
 from tests.world.house import ROOM, Gate, House, open_house
 from tests.world.model import (
     Calls,
@@ -133,8 +133,9 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
         await house.incoming("behind")
         await clock.asleep()
         began = clock.monotonic()
-        while not (said := await house.spoken()):
-            await seconds_pass(house, clock, 5)
+        async with asyncio.timeout(WITHIN):
+            while not (said := await house.spoken()):
+                await seconds_pass(house, clock, 5)
         assert clock.monotonic() - began <= 60
         assert "though the model answers others" in said[0]
         await seconds_pass(house, clock, 180)
@@ -163,7 +164,7 @@ async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path)
         await house.incoming("behind")
         async with house.working():
             for n in range(1, 4):
-                async with ModelServer(port=port) as server:
+                async with ModelServer(port=port) as server, asyncio.timeout(WITHIN):
                     server.keyed(crash)
                     while asked < n:
                         await seconds_pass(house, clock, 5)
