@@ -17,12 +17,13 @@ from itertools import product
 from pathlib import Path
 
 from tests.world.house import ANN, House, open_house
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.commands.forgetting import forget
 
 SCOPE = f"person:{ANN}"
 TURNS, ROUNDS = 50_000, 5
-SECRET = "Ann's dentist in Köln is called Öznur Ünlü"
+SECRETS = ("Ann's dentist in Köln is called Öznur Ünlü", "Зубной врач Анны — Мария Петрова")
+"""The second has no letter of ASCII: more of each row is looked at."""
 WORDS = [
     "the",
     "a",
@@ -81,34 +82,40 @@ RARE = [
 
 async def rows() -> list[str]:
     """CPU seconds, the median of some rounds, each on a copy of the same store; and of the end alone."""
-    taken, scrubs = [], []
     with tempfile.TemporaryDirectory() as name:
         full = Path(name) / "full"
         full.mkdir()
         async with open_house(full, None) as house:
             await _fill(house)
-        size = (full / "wintermute.db").stat().st_size
-        for number in range(ROUNDS):
-            folder = Path(name) / str(number)
-            shutil.copytree(full, folder)
-            async with open_house(folder, None) as house:
-                facts = await house.stores.facts.live(SCOPE)
-                began = time.process_time()
-                done = await forget(house.stores, facts)
-                ended = time.process_time()
-                await house.database.scrub()
-                taken.append(ended - began)
-                scrubs.append(time.process_time() - ended)
-            shutil.rmtree(folder)
-    store = f"{TURNS:,} turns, {size / 1e6:.0f} MB, {done.records} records"
+        return [await _row(full, secret) for secret in SECRETS]
+
+
+async def _row(full: Path, secret: str) -> str:
+    taken, scrubs, records = [], [], set[int]()
+    for number in range(ROUNDS):
+        folder = full.parent / str(number)
+        shutil.copytree(full, folder)
+        async with open_house(folder, None) as house:
+            facts = [f for f in await house.stores.facts.live(SCOPE) if f.text == secret]
+            began = time.process_time()
+            done = await forget(house.stores, facts)
+            ended = time.process_time()
+            await house.database.scrub()
+            taken.append(ended - began)
+            scrubs.append(time.process_time() - ended)
+            records.add(done.records)
+        shutil.rmtree(folder)
+    size = (full / "wintermute.db").stat().st_size
+    store = f"{secret}: {TURNS:,} turns, {size / 1e6:.0f} MB, {records} records"
     row = "| {} | {:.1f} s | {:.1f} s | ≤ 2 s |"
-    return [row.format(store, statistics.median(taken), statistics.median(scrubs))]
+    return row.format(store, statistics.median(taken), statistics.median(scrubs))
 
 
 async def _fill(house: House) -> None:
     async with house.database.transaction() as tx:
         why = Reason("command", SCOPE)
-        await house.stores.facts.add(tx, why, SECRET, "user_explicit", scope=SCOPE)
+        for secret in SECRETS:
+            await house.stores.facts.add(tx, why, secret, "user_explicit", scope=SCOPE)
     await house.incoming("hello")
     chance = random.Random(1)
     async with house.database.transaction() as tx:
@@ -166,14 +173,15 @@ async def _fill(house: House) -> None:
 
 
 class _Turn:
-    """A message of a person, and what came of it; every thousandth says it."""
+    """A message of a person, and what came of it; every thousandth says it, another the other."""
 
     def __init__(self, number: int, chance: random.Random) -> None:
         self.n = number
         self.said, self.answer = _prose(chance, 25), _prose(chance, 60)
-        if number % 1000 == 1:
-            self.said += f" {SECRET.lower()}"
-            self.answer += f" **{unicodedata.normalize('NFD', SECRET)}**"
+        if number % 1000 < len(SECRETS):
+            secret = SECRETS[number % 1000]
+            self.said += f" {secret.lower()}"
+            self.answer += f" **{unicodedata.normalize('NFD', secret)}**"
         self.raw = json.dumps({"type": "m.room.message", "content": {"body": self.said}})
         self.arguments = json.dumps({"path": _prose(chance, 3)})
         self.result = json.dumps(_prose(chance, 100))
@@ -189,7 +197,7 @@ def _prose(chance: random.Random, words: int) -> str:
 
 def _memories(number: int, chance: random.Random) -> str:
     lines = [_prose(chance, 8) for _ in range(80)] + [f"number {number}"]
-    return "\n".join([*lines, SECRET] if number % 10 == 0 else lines)
+    return "\n".join([*lines, SECRETS[0]] if number % 10 == 0 else lines)
 
 
 if __name__ == "__main__":

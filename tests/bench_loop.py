@@ -22,7 +22,7 @@ import pysqlite3
 
 from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text, is_for_summary
-from wintermute.config.schema import SubSessions
+from wintermute.config.schema import SubSessionSettings
 from wintermute.llm.models import Models
 from wintermute.messages import Call, Json, Reply, Request, Usage
 
@@ -211,7 +211,7 @@ async def workflow() -> list[str]:
                 Path(name),
                 "http://127.0.0.1:9/v1",
                 models_type=AtOnce,
-                sub_sessions=SubSessions(),
+                sub_sessions=SubSessionSettings(),
                 context_tokens=1_000_000,
             ) as house,
             house.working(),
@@ -231,8 +231,8 @@ async def workflow() -> list[str]:
 async def _spoken(house: House, n: int) -> float:
     """When so much was said."""
     while len(await house.spoken()) < n:
-        house.speaker.stirred.clear()
-        await house.speaker.stirred.wait()
+        house.speaker.changed.clear()
+        await house.speaker.changed.wait()
     return time.perf_counter()
 
 

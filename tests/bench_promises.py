@@ -23,7 +23,7 @@ from wintermute.clock import SystemClock, stamp
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.ids import new_id
-from wintermute.tasks.asked import Asked
+from wintermute.tasks.parse import Asked
 
 ROUNDS = 50
 TOGETHER = 1_000

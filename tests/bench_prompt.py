@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
-from wintermute.changes.records import Reason
-from wintermute.config.schema import SubSessions
-from wintermute.prompt.sections import TOOLS, parse
+from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import SubSessionSettings
+from wintermute.prompt.assemble import TOOLS, parse
 from wintermute.templates import read_template
 
 SCOPE = f"person:{ANN}"
@@ -82,7 +82,9 @@ async def tokens(count: Callable[[str], int] = lambda text: -(-len(text) // 4)) 
     with tempfile.TemporaryDirectory() as name:
         async with (
             ModelServer() as model,
-            open_house(Path(name), model.url, prompts=PROMPTS, sub_sessions=SubSessions()) as house,
+            open_house(
+                Path(name), model.url, prompts=PROMPTS, sub_sessions=SubSessionSettings()
+            ) as house,
         ):
             whole = count(await house.gather.system(SCOPE, TOOLS, None))
             async with house.working():

@@ -21,11 +21,10 @@ from wintermute.clock import CheckedClock
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
-from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Account, may_read
 from wintermute.matrix.outbox import Sender
-from wintermute.matrix.past import Past
-from wintermute.matrix.speaker import MatrixSpeaker
+from wintermute.matrix.speaker import MatrixSpeaker, RoomHistory
+from wintermute.matrix.sync import Door, open_door
 
 ROUNDS = 200
 MANY = 10_000
@@ -47,7 +46,7 @@ def door_of(desk: Desk) -> Door:
     copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
     sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
     settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
-    past = Past(desk.client, desk.stores, settings, desk.clock)
+    past = RoomHistory(desk.client, desk.stores, settings, desk.clock)
     speaker = MatrixSpeaker(desk.client, sender, POLICY, past)
     clocks = (CheckedClock(desk.clock, None), desk.clock)
     parts = (speaker, sender, desk.work, copies, Idle(), lambda: None, clocks)

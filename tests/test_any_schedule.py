@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wintermute.errors import ToolFailed
-from wintermute.tasks.asked import Asked, chat_line, planned, remarks
-from wintermute.tasks.due import next_due
-from wintermute.tasks.moments import moment
-from wintermute.tasks.schedule import KINDS, bracket, read
+from wintermute.tasks.due import KINDS, bracket, next_due, read
+from wintermute.tasks.parse import Asked, chat_line, moment, planned, remarks
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)

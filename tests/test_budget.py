@@ -29,9 +29,9 @@ from tests.world.model import (
     Text,
     Use,
 )
-from wintermute.config.schema import Backend, Budget, Price, Roles
+from wintermute.config.schema import Backend, BudgetSettings, Price, Roles
 from wintermute.errors import BudgetSpent, ModelError, ModelRefused, ModelUnavailable
-from wintermute.health.report import gather
+from wintermute.health.health import gather
 from wintermute.llm.tokens import LEAST, MOST, Measure, size
 from wintermute.messages import Usage
 
@@ -57,7 +57,7 @@ async def limited(
     folder: Path, url: str, tokens: int | None = None, usd: float | None = None, **settings: Any
 ) -> AsyncIterator[Asking]:
     """One priced backend under these ceilings; the table `sums` has every sum there ever was."""
-    ceilings = Budget(tokens_per_day=tokens, usd_per_day=usd)
+    ceilings = BudgetSettings(tokens_per_day=tokens, usd_per_day=usd)
     backends = {"local": paid(url)}
     async with asking(folder, backends, retries=0, ceilings=ceilings, **settings) as world:
         async with world.database.transaction() as tx:
@@ -238,7 +238,7 @@ async def test_an_attempt_is_settled_at_what_it_cost(
     """L-085, L-087: as reported, else estimated, and nothing for a refusal."""
     async with ModelServer(default=lambda _: step) as server:
         settings = paid(server.url, timeout_s=0.15, first_token_s=0.15)
-        ceilings = Budget(tokens_per_day=10_000)
+        ceilings = BudgetSettings(tokens_per_day=10_000)
         async with asking(tmp_path, {"a": settings}, retries=0, ceilings=ceilings) as world:
             with suppress(ModelError):
                 await world.models.ask("base", HELLO)
@@ -266,7 +266,7 @@ async def test_a_call_that_was_stopped_is_settled(tmp_path: Path) -> None:
 async def test_each_retry_has_room_of_its_own(tmp_path: Path) -> None:
     """L-085: failures that cost nothing leave all the room to the next attempt."""
     async with ModelServer() as server:
-        ceilings = Budget(tokens_per_day=WORST)
+        ceilings = BudgetSettings(tokens_per_day=WORST)
         async with asking(tmp_path, {"a": paid(server.url)}, ceilings=ceilings) as world:
             server.script(Fail(500), Fail(503), Text("at last", usage=FULL))
             assert (await world.models.ask("base", HELLO)).text == "at last"
@@ -275,7 +275,7 @@ async def test_each_retry_has_room_of_its_own(tmp_path: Path) -> None:
 
 async def test_a_ceiling_ends_the_retries(tmp_path: Path) -> None:
     async with ModelServer() as server:
-        ceilings = Budget(tokens_per_day=WORST)
+        ceilings = BudgetSettings(tokens_per_day=WORST)
         async with asking(tmp_path, {"a": paid(server.url)}, ceilings=ceilings) as world:
             server.script(Empty(usage=FULL), Text("too late"))
             with pytest.raises(BudgetSpent):
@@ -288,7 +288,7 @@ async def test_a_backend_that_costs_nothing_takes_over_from_one_that_does(tmp_pa
     """L-085, L-087: and it is not kept out by USD that others spent beyond a ceiling."""
     async with ModelServer() as dear, ModelServer() as free:
         backends = {"dear": paid(dear.url), "free": paid(free.url, price=None)}
-        ceilings = Budget(usd_per_day=WORST_USD)
+        ceilings = BudgetSettings(usd_per_day=WORST_USD)
         async with asking(tmp_path, backends, retries=0, ceilings=ceilings) as world:
             dear.script(Text("x", usage=Usage(PROMPT, 10 * LONGEST)))
             names = [(await world.models.ask("base", HELLO)).backend for _ in range(3)]
@@ -319,11 +319,11 @@ async def test_what_was_used_before_a_ceiling_was_set_counts(tmp_path: Path) -> 
 async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: Path) -> None:
     """L-086."""
 
-    async def facts(world: Asking, ceilings: Budget) -> dict[str, tuple[str, str]]:
+    async def facts(world: Asking, ceilings: BudgetSettings) -> dict[str, tuple[str, str]]:
         found = await gather(world.database, world.clock, "UTC", ceilings)
         return {fact.name: (fact.state, fact.text) for fact in found}
 
-    ceilings = Budget(tokens_per_day=WORST, usd_per_day=2)
+    ceilings = BudgetSettings(tokens_per_day=WORST, usd_per_day=2)
     async with ModelServer() as server, limited(tmp_path, server.url, WORST, 2) as world:
         told = f"0 of {WORST} tokens and 0.0000 of 2 USD used today"
         assert (await facts(world, ceilings))["budget"] == ("ok", told)
@@ -336,14 +336,14 @@ async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: P
         assert found["today, base"] == ("ok", "1 call, 20 tokens, 0.0004 USD")
         world.clock.advance(24 * 3600)
         assert (await facts(world, ceilings))["budget"] == ("ok", told)
-        assert "budget" not in await facts(world, Budget())
+        assert "budget" not in await facts(world, BudgetSettings())
 
 
 async def test_estimates_learn_from_what_is_reported(tmp_path: Path) -> None:
     """L-087: for each backend on its own; a worst case never shrinks by it."""
     async with ModelServer() as server:
         backends = {"a": paid(server.url), "b": paid(server.url)}
-        ceilings = Budget(tokens_per_day=10**9)
+        ceilings = BudgetSettings(tokens_per_day=10**9)
         async with asking(tmp_path, backends, ceilings=ceilings) as world:
             long = saying("word " * 3000)
             assert world.models.tokens("base", long) == size(long)

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from icalendar import Calendar
 
-from wintermute.tasks.calendar import calendar
-from wintermute.tasks.due import in_gap, instant, next_due, upcoming
-from wintermute.tasks.records import Task
-from wintermute.tasks.schedule import Plan, Schedule
-from wintermute.tasks.zones import described
+from wintermute.tasks.due import Plan, Schedule, in_gap, instant, next_due, upcoming
+from wintermute.tasks.ical import calendar, described
+from wintermute.tasks.tasks import Task
 from wintermute.text import harmless, one_line
 
 BERLIN, ZULU = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")

@@ -15,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.clock import WITHIN, FakeClock, HeldClock
-from wintermute.changes.merge import Merged, without
-from wintermute.changes.records import Change, Reason
-from wintermute.changes.store import KEPT, ChangeSets
-from wintermute.changes.undo import Place, Undo
+from tests.world.schema import open_migrated
+from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
+from wintermute.changes.undo import Merged, PutInPlace, Undo, without
 from wintermute.clock import CheckedClock
-from wintermute.commands.listing import undone_lines
 from wintermute.commands.stores import Stores
-from wintermute.db import open_database
+from wintermute.commands.tasks import undone_lines
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
@@ -190,7 +188,7 @@ class Shelf:
         return self.text
 
     @asynccontextmanager
-    async def prepared(self, _item: str, state: Json | None) -> AsyncIterator[Place]:
+    async def prepared(self, _item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
         async def place() -> None:
             if self.fails == "in place":
                 raise ToolFailed("cut off")
@@ -204,7 +202,7 @@ class Shelf:
 @pytest.mark.parametrize("fails", ["before", "in place"])
 async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fails: str) -> None:
     """P-039: on record is only what is safe on the disk; what counts is what the file says."""
-    async with open_database(tmp_path / "db") as database:
+    async with open_migrated(tmp_path / "db") as database:
         sets = ChangeSets(database, FakeClock(), new_id)
         old, new = {"text": "old"}, {"text": "new"}
         async with database.transaction() as tx:
@@ -249,7 +247,7 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
 async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:
     """M-065: with cause, time and both states; an extended set is one."""
     clock = FakeClock()
-    async with open_database(tmp_path / "db") as database:
+    async with open_migrated(tmp_path / "db") as database:
         sets = ChangeSets(database, clock, new_id)
         async with database.transaction() as tx:
             first = await sets.record(tx, WHY, [Change("fact", "f1", None, {"text": "ü"}, ("$1",))])
@@ -402,5 +400,5 @@ async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) ->
 
 @asynccontextmanager
 async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
-    async with open_database(folder / "wintermute.db") as database:
+    async with open_migrated(folder / "wintermute.db") as database:
         yield Stores(database, folder, "@ann:test", clock or FakeClock(), new_id, timezone="UTC")

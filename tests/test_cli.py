@@ -13,11 +13,11 @@ import click
 import pytest
 
 from tests.world.warm import Interpreter
-from wintermute.cli.log import Lines
 from wintermute.cli.main import VERBS, cli
+from wintermute.cli.opening import LogFormatter
 from wintermute.config.lock import hold
+from wintermute.config.schema import starter_config
 from wintermute.config.secrets import redaction
-from wintermute.config.write import starter_config
 from wintermute.db import open_database
 
 ENVIRONMENT = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"}
@@ -76,7 +76,7 @@ def test_help_loads_nothing_it_does_not_need() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    """L-082."""
+    """L-080, L-082."""
     for words, command in commands(cli):
         assert command.help is not None
         assert f"Example: wintermute {words}".rstrip() in command.help
@@ -226,7 +226,7 @@ def record(message: str, *values: object, error: Exception | None = None) -> log
 
 def test_no_secret_reaches_a_log_line_or_a_traceback() -> None:
     """L-050."""
-    lines = Lines(redaction(["sk-1'2"]), journal=False)
+    lines = LogFormatter(redaction(["sk-1'2"]), journal=False)
     text = lines.format(record("refused key=%r", "sk-1'2", error=ValueError("sk-1'2")))
     assert "sk-1" not in text
     assert text.count("[secret]") == 2
@@ -234,12 +234,14 @@ def test_no_secret_reaches_a_log_line_or_a_traceback() -> None:
 
 
 def test_a_message_cannot_forge_a_second_line() -> None:
-    text = Lines(str, journal=False).format(record("name=%s", "Ann\r\nCRITICAL all is lost\u2028x"))
+    text = LogFormatter(str, journal=False).format(
+        record("name=%s", "Ann\r\nCRITICAL all is lost\u2028x")
+    )
     assert len(text.splitlines()) == 1
 
 
 def test_under_the_journal_each_line_has_its_priority_and_no_time() -> None:
-    lines = Lines(str, journal=True)
+    lines = LogFormatter(str, journal=True)
     text = lines.format(record("broken", error=ValueError("no")))
     assert text.splitlines()[0] == "<4>WARNING broken part=wintermute.x"
     assert all(line.startswith("<4>") for line in text.splitlines())
@@ -249,7 +251,7 @@ def test_a_bug_is_logged_without_secrets_and_libraries_are_quiet() -> None:
     """L-050."""
     script = """
 import logging
-from wintermute.cli.log import configure_logging
+from wintermute.cli.opening import configure_logging
 from wintermute.config.secrets import redaction
 configure_logging("info", redaction(["sk-12"]), {})
 logging.getLogger("nio.client").info("sent a message")
@@ -262,7 +264,7 @@ raise RuntimeError("key sk-12")
     )
     started, crashed, *traceback = done.stderr.splitlines()
     assert started.endswith("Z INFO started part=wintermute.daemon")
-    assert crashed.endswith("Z CRITICAL crashed error=RuntimeError part=wintermute.cli.log")
+    assert crashed.endswith("Z CRITICAL crashed error=RuntimeError part=wintermute.cli.opening")
     assert traceback[-1] == "RuntimeError: key [secret]"
     assert done.returncode == 1
 

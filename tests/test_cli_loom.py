@@ -9,11 +9,11 @@ import pytest
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.terminal import PASSWORD, Terminal
-from wintermute.cli.masks import without_people, without_texts
-from wintermute.config.schema import SubSessions as Limits
-from wintermute.config.write import starter_config
+from wintermute.cli.loom import mask_people, mask_texts
+from wintermute.config.schema import SubSessionSettings as Limits
+from wintermute.config.schema import starter_config
 from wintermute.conversation.toolbox import Caller
-from wintermute.loom.rewards import Rewards
+from wintermute.loom.conversations import Rewards
 from wintermute.messages import Json
 
 ROOM = "!room:test"
@@ -339,7 +339,7 @@ def test_masks_find_people_wherever_they_stand() -> None:
         "n": [1, None, True, "#hall:example.org, !r:example.org"],
     }
     people = [("@ann:example.org", "Ann"), ("@bot:example.org", "Bot (old)")]
-    masked = without_people(value, people, ["!r:example.org"], {"@bot:example.org": "bot"})
+    masked = mask_people(value, people, ["!r:example.org"], {"@bot:example.org": "bot"})
     assert masked == {
         "person1": "https://matrix.to/#/person1 person1, Annabel; person2.",
         "n": [1, None, True, "room2, room1"],
@@ -354,7 +354,7 @@ def test_masks_leave_the_shape_of_texts() -> None:
         "result": "four",
         "tools": [{"text": "x"}],
     }
-    assert without_texts(value) == {
+    assert mask_texts(value) == {
         "gate": "echo",
         "args": [["[3 characters]", 7]],
         "result": "[4 characters]",

@@ -10,7 +10,7 @@ from tests.test_malformed_events import WRONG
 from tests.world.bot import Bot
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
-from wintermute.matrix.seeds import FILE, NEXT, keep_seeds, new_seeds
+from wintermute.matrix.signing import FILE, NEXT, keep_seeds, new_seeds
 
 Json = dict[str, Any]
 PAGE = "https://account.example.org/approve"

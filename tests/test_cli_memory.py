@@ -184,7 +184,7 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
         )
         async with database.transaction() as tx:
             room = await stores.conversations.in_room(tx, "!room:test", OWNER)
-            await stores.outbox.say(
+            await stores.outbox.enqueue(
                 tx, room, "!room:test", "Yes, the zimtkanarie sings", meant_for=""
             )
     done = terminal.run("memory", "forget", fact_id)

@@ -13,14 +13,14 @@ from icalendar import Calendar
 
 from tests.world.clock import FakeClock
 from tests.world.terminal import Terminal
-from wintermute.changes.records import Reason
-from wintermute.cli.task_lines import Seen
+from wintermute.changes.change_sets import Reason
+from wintermute.cli.task import TaskView
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.claiming import Claim, Due
-from wintermute.tasks.records import Task
+from wintermute.tasks.occurrences import Claim, Due
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import Task
 
 OWNER = "person:@you:example.org"
 CHANGED = {"next", "remark"}
@@ -324,7 +324,7 @@ def test_a_task_without_a_room_is_marked() -> None:
     row = (
         f"[P5] #task_ab12cd34: Rent  {due}  due, but there is no room to say it in  room:!gone:test"
     )
-    assert Seen(task, None, now, BERLIN).row() == row
+    assert TaskView(task, None, now, BERLIN).row() == row
 
 
 def test_tasks_are_exported_to_a_calendar(berlin: Terminal) -> None:

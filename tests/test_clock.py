@@ -12,13 +12,13 @@ from tests.world.clock import NOON, WITHIN, FakeClock, HeldClock
 from tests.world.house import House, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
+from tests.world.schema import open_migrated
 from wintermute.clock import CheckedClock, ClockReading, SystemClock, believable
 from wintermute.conversation.words import BACK
-from wintermute.db import open_database
-from wintermute.health.marks import ClockMarks
+from wintermute.health.health import ClockMarks
 from wintermute.matrix.http import date_of
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import SIGNS
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import SIGNS
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 NEVER = timedelta(days=400)
@@ -166,7 +166,7 @@ async def test_who_sleeps_wakes_in_time_although_the_machine_slept() -> None:
 
 async def test_another_start_of_the_machine_tells_nothing(tmp_path: Path) -> None:
     """F-015: its steady clock has begun anew."""
-    async with open_database(tmp_path / "wintermute.db") as database:
+    async with open_migrated(tmp_path / "wintermute.db") as database:
         marks = ClockMarks(database)
         assert await marks.last() is None
         for mark in (ClockReading(NOON, 1.5), ClockReading(NOON + DAY, 2.5)):

@@ -14,7 +14,7 @@ from tests.world.model import ModelServer
 from tests.world.proxy import Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import MatrixUser
-from wintermute.tasks.asked import Asked
+from wintermute.tasks.parse import Asked
 
 HOUR, DAY = 3600, 86_400
 NEVER = 400 * DAY

@@ -6,7 +6,7 @@ import pytest
 
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NAMES
 
 

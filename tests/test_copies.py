@@ -20,16 +20,16 @@ from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
+from tests.world.schema import open_migrated
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
-from wintermute.db import open_database
 from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import ACTIVE_SECONDS, Copies, CopyStore
-from wintermute.matrix.epochs import MOST_EPOCHS, newest_in, standing, value_in
+from wintermute.matrix.key_store import MOST_EPOCHS, newest_in, standing, value_in
+from wintermute.matrix.login import Session, load
 from wintermute.matrix.people import People
-from wintermute.matrix.session import Session, load
 
 OURS, OTHER = "epoch_0123456789abcdef", "epoch_fedcba9876543210"
 BEFORE, AFTER = "executing", "operation"
@@ -316,7 +316,7 @@ async def watch(
     session = Session(login.user_id, login.device_id, login.access_token, "secret")
     matrix = Matrix(homeserver=proxy.url, user_id=login.user_id, owner="@ann:test")
     async with (
-        open_database(tmp_path / "test.db") as database,
+        open_migrated(tmp_path / "test.db") as database,
         open_client(matrix, session, tmp_path, new_id, clock, People()) as client,
     ):
         store = CopyStore(database, clock)

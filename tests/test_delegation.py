@@ -10,12 +10,11 @@ import pytest
 from tests.world.delegating import batch, behave, call, done, objective, results, spawn, states
 from tests.world.house import ANN, PROMPTS, Gate, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.config.schema import Backend, Llm, Roles, SubSessions
-from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.wards import Wards
+from wintermute.config.schema import Backend, Llm, Roles, SubSessionSettings
+from wintermute.conversation.toolbox import Caller, Wards
 from wintermute.messages import Json
 
-LIMITS = SubSessions()
+LIMITS = SubSessionSettings()
 DELEGATING = {"spawn_sub_session", "call_agent", "call_agent_batch"}
 
 
@@ -104,7 +103,7 @@ async def test_no_more_of_a_batch_run_at_once_than_allowed(
     """L-057."""
     gate = asyncio.Event()
     behave(model, [batch(*"abcde")], lambda asked, _seen: Slow(gate, done(asked)))
-    limits = SubSessions(max_parallel=2)
+    limits = SubSessionSettings(max_parallel=2)
     async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
         await house.incoming("go")
         await model.request_arrived(3)
@@ -142,7 +141,7 @@ async def test_an_order_that_is_wrong_starts_nothing(
 ) -> None:
     """L-057, L-059, L-065, P-046."""
     behave(model, [use])
-    limits = SubSessions(max_batch=3)
+    limits = SubSessionSettings(max_batch=3)
     async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
         await house.incoming("go")
         (said,) = await house.said(1)
@@ -213,7 +212,7 @@ async def test_wards_are_the_smaller_of_parent_and_child(
     """L-019, L-024."""
     behave(model, [call("x"), spawn("y", timeout_s=20), spawn("z", timeout_s=999)])
     wards = Wards(max_turns=5, max_seconds=60, max_tokens=9000, require_done=False)
-    limits = SubSessions(max_turns=20, timeout_s=50)
+    limits = SubSessionSettings(max_turns=20, timeout_s=50)
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=limits) as house,
         house.working(),
@@ -248,7 +247,7 @@ async def test_a_child_that_fails_is_an_error_its_parent_can_act_on(
 ) -> None:
     """L-061: truncated by its own ward, with its last step."""
     behave(model, [call("x", tools=["echo"])], lambda *_: Calls((Use("echo", {"say": "hm"}),)))
-    limits = SubSessions(max_turns=2)
+    limits = SubSessionSettings(max_turns=2)
     async with (
         open_house(tmp_path, model.url, gates=[Gate()], sub_sessions=limits) as house,
         house.working(),
@@ -262,7 +261,7 @@ async def test_a_child_that_fails_is_an_error_its_parent_can_act_on(
 async def test_a_child_that_takes_too_long_is_timed_out(tmp_path: Path, model: ModelServer) -> None:
     """L-061."""
     behave(model, [call("x"), spawn("y")], lambda *_: Hang())
-    limits = SubSessions(timeout_s=0.3)
+    limits = SubSessionSettings(timeout_s=0.3)
     async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
         await house.incoming("go")
         said = await house.said(2)

@@ -8,8 +8,8 @@ import pytest
 from tests.world.delegating import all_over, behave, spawn
 from tests.world.house import open_house
 from tests.world.model import ModelServer
-from wintermute.config.schema import SubSessions
-from wintermute.delegation.graph import spawns_of, to_be_named
+from wintermute.config.schema import SubSessionSettings
+from wintermute.delegation.store import spawns_of, to_be_named
 from wintermute.messages import Json
 
 
@@ -40,7 +40,7 @@ async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer)
     """DESIGN §5: by the words in it, or by the message that led to it."""
     behave(model, [spawn("a well kept secret"), spawn("another")])
     async with (
-        open_house(tmp_path, model.url, sub_sessions=SubSessions()) as house,
+        open_house(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house,
         house.working(),
     ):
         event = await house.incoming("go")

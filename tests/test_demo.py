@@ -24,13 +24,11 @@ import pytest
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Login
 from wintermute.config.read import environment, read_config
-from wintermute.config.write import starter_config
-from wintermute.demo.bot import local_zone
-from wintermute.demo.found import configured, find_model
-from wintermute.demo.kept import Kept, free_port
+from wintermute.config.schema import starter_config
+from wintermute.demo.bot import configured, find_model, local_zone
+from wintermute.demo.homeserver import DemoSecrets, free_port, recovery_key
 from wintermute.demo.person import heard
-from wintermute.demo.practice_server import NAME, PracticeModel
-from wintermute.demo.recovery import recovery_key
+from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.errors import ConfigurationError
 
 ROOT = Path(__file__).parent.parent
@@ -295,7 +293,7 @@ async def test_the_model_of_the_environment_goes_before_one_that_happens_to_run(
     assert named is not None
     assert asked.llm["backends"]["demo"] == {
         "base_url": model.url,
-        "model": NAME,
+        "model": SERVED_NAME,
         "api_key": {"env": "OPENAI_API_KEY"},
     }
     assert named.llm["backends"]["demo"]["model"] == "mine"
@@ -372,13 +370,13 @@ def test_a_message_is_shown_without_anything_a_terminal_would_obey(
 def test_a_folder_keeps_its_secrets_for_its_owner_and_its_port_while_it_is_free(
     tmp_path: Path,
 ) -> None:
-    kept = Kept.of(tmp_path)
+    kept = DemoSecrets.of(tmp_path)
     kept.save(tmp_path)
-    assert Kept.of(tmp_path) == kept
+    assert DemoSecrets.of(tmp_path) == kept
     assert (tmp_path / "demo.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "demo.json").write_text("[]")
     with pytest.raises(ConfigurationError, match="choose another folder"):
-        Kept.of(tmp_path)
+        DemoSecrets.of(tmp_path)
 
 
 def test_nobody_left_to_read_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
@@ -413,7 +411,7 @@ async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_
     if what_is_missing():
         pytest.skip(what_is_missing())
     with running(tmp_path, since="  recovery") as process:
-        kept = Kept(**json.loads((tmp_path / "demo.json").read_text()))
+        kept = DemoSecrets(**json.loads((tmp_path / "demo.json").read_text()))
         url = f"http://127.0.0.1:{kept.port}"
         login = logged_in(url, "you", kept.password)
         async with CurrentClient(url, login, tmp_path / "client", strict=True) as client:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from wintermute.tasks.due import (
     MOST_MISSED,
     Missed,
+    Schedule,
     in_gap,
     instant,
     missed,
@@ -24,7 +25,6 @@ from wintermute.tasks.due import (
     tomorrow,
     upcoming,
 )
-from wintermute.tasks.schedule import Schedule
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 LORD_HOWE, KATHMANDU = ZoneInfo("Australia/Lord_Howe"), ZoneInfo("Asia/Kathmandu")

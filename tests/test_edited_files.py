@@ -13,13 +13,13 @@ from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open
 from tests.world.memory import Memory, memory_in
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.commands.forgetting import forget
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
-from wintermute.health.edited import EditedFiles
-from wintermute.prompt.edited import EditedLook
-from wintermute.schedule.edited import PAUSE, EditedNotices
+from wintermute.health.health import EditedFiles
+from wintermute.prompt.edited import EditedLook, unusable_files
+from wintermute.schedule.homes import PAUSE, EditedNotices
 from wintermute.templates import Template
 
 MINE = f"person:{ANN}"
@@ -90,6 +90,12 @@ def _link(path: Path) -> None:
 HARMS = [_latin, _large, _folder, _fifo, _device]
 
 
+def identity(path: Path) -> tuple[int, ...]:
+    """What is another once a file was written or replaced, and the same when it was only read."""
+    found = path.lstat()
+    return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
+
+
 @pytest.fixture
 async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
     async with memory_in(tmp_path) as memory:
@@ -103,14 +109,30 @@ async def test_whatever_takes_the_place_of_the_memories_the_facts_stay(
     await memory.add("likes tea")
     await memory.flat.text(MINE)
     harm(memory.file)
-    before = memory.file.lstat()
+    before = identity(memory.file)
     async with asyncio.timeout(10):
         assert await memory.flat.text(MINE) == "likes tea\n"
     assert await memory.texts() == ["likes tea"]
-    assert memory.file.lstat() == before
+    assert identity(memory.file) == before
     assert "data/MEMORIES.txt " in caplog.text
     (problem,) = EditedLook(memory.places, None).look().problems.values()
     assert problem.startswith("data/MEMORIES.txt ")
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_a_skill_that_is_no_text_is_named(
+    memory: Memory, harm: Callable[[Path], None]
+) -> None:
+    path = memory.file.parent / "skills" / "tea.md"
+    path.parent.mkdir()
+    path.write_text("How to make tea")
+    look = EditedLook(memory.places, None)
+    assert look.look().problems == {}
+    harm(path)
+    (told,) = unusable_files(memory.places)
+    assert told.text.startswith("data/skills/tea.md ")
+    assert told.text.endswith("save it as text in UTF-8, or move it away")
+    assert look.look().problems == {"data/skills/tea.md": told.text}
 
 
 async def test_memories_in_sixteen_bits_are_read_and_written_as_utf_eight(memory: Memory) -> None:

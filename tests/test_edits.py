@@ -27,15 +27,14 @@ from tests.world.parts import Idle
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.schema import open_migrated
 from tests.world.user import CLIENT
 from wintermute.commands.stores import Stores
-from wintermute.db import open_database
 from wintermute.ids import new_id
-from wintermute.mailbox.inbox import State
-from wintermute.matrix.followups import FollowUps
+from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
-from wintermute.matrix.redactions import Redactions
-from wintermute.messages import Incoming, Kind
+from wintermute.matrix.relations import Redactions, Relations
+from wintermute.messages import InboxKind, Incoming
 
 Json = dict[str, Any]
 NEW: Json = {"msgtype": "m.text", "body": "new"}
@@ -100,14 +99,14 @@ class Desk:
 
     stores: Stores
     clock: FakeClock
-    followups: FollowUps
+    followups: Relations
     conversation: str
 
     async def take(
         self,
         event_id: str,
-        kind: Kind = "message",
-        state: State = "answered",
+        kind: InboxKind = "message",
+        state: InboxState = "answered",
         body: str = "text",
         edits: str | None = None,
     ) -> None:
@@ -141,18 +140,18 @@ class Desk:
             return "answered" if newest else "noted"
 
 
-def edit_of(event_id: str, kind: Kind = "message", **changes: Any) -> Incoming:
+def edit_of(event_id: str, kind: InboxKind = "message", **changes: Any) -> Incoming:
     return replace(MESSAGE, event_id="$edit", kind=kind, edits=event_id, **changes)
 
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
-    async with open_database(tmp_path / "test.db") as database:
+    async with open_migrated(tmp_path / "test.db") as database:
         stores = Stores(database, tmp_path, ANN, clock, new_id, timezone="UTC")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        followups = FollowUps(
+        followups = Relations(
             stores.inbox,
             stores.outbox,
             stores.rewards,
@@ -164,7 +163,9 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.parametrize("state", ["waiting", "casting", "answered"])
-async def test_the_newest_message_may_be_edited_again_and_again(desk: Desk, state: State) -> None:
+async def test_the_newest_message_may_be_edited_again_and_again(
+    desk: Desk, state: InboxState
+) -> None:
     """L-054: answered or not; commands, context and events of ours are no messages."""
     await desk.take("$1", state=state)
     await desk.take("$2", "command", body="/status")
@@ -211,7 +212,7 @@ async def test_a_message_out_of_view_is_an_older_one(desk: Desk, reason: str) ->
     ],
 )
 async def test_a_fresh_start_that_is_asked_for_counts(
-    desk: Desk, body: str, state: State, expected: str
+    desk: Desk, body: str, state: InboxState, expected: str
 ) -> None:
     """L-054: although the queue has not come to it; one before the message does not matter."""
     await desk.take("$0", "command", "waiting", "/new")

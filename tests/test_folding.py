@@ -22,11 +22,10 @@ from tests.world.model import (
     is_for_summary,
 )
 from wintermute.config.schema import Context
-from wintermute.conversation.folding import Step as Old
+from wintermute.conversation.folding import FoldedTurn as Old
 from wintermute.conversation.folding import chunk, foldable, useless
-from wintermute.conversation.history import is_shown, turn_messages
-from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.wards import Wards
+from wintermute.conversation.toolbox import Caller, Wards
+from wintermute.conversation.view import is_shown, turn_messages
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json, Reply, Usage
 

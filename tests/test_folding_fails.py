@@ -26,9 +26,8 @@ from tests.world.model import (
     Use,
     is_for_summary,
 )
-from wintermute.config.schema import Backend, Budget, Context, Llm, Price, Roles
-from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.wards import Wards
+from wintermute.config.schema import Backend, BudgetSettings, Context, Llm, Price, Roles
+from wintermute.conversation.toolbox import Caller, Wards
 from wintermute.messages import Json
 
 BAD: list[tuple[str, Step]] = [
@@ -223,7 +222,7 @@ async def test_a_summariser_that_is_away_is_nobodys_business(
     """L-044, L-086: the answers come, in time, and no other word; the message does not wait."""
     talk = Talk(model, lambda _: Hang() if how == "hangs" else Fail(503))
     price = Price(input=1e6, cached=1e6, output=1e6) if how == "costs too much" else None
-    llm = two_windows(model.url, WINDOW | {"price": price}, budget=Budget(usd_per_day=1.0))
+    llm = two_windows(model.url, WINDOW | {"price": price}, budget=BudgetSettings(usd_per_day=1.0))
     wards = Wards(**{**WARDS.record(), "max_seconds": 2 if how == "hangs" else 60})
     context = Context(fold_at=0.1, keep_recent=2)
     async with (

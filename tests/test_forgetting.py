@@ -14,11 +14,11 @@ from tests.world.delegating import objective
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.promised import MORNING, after, promise
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.commands.forgetting import Forgotten, forget
-from wintermute.config.schema import SubSessions
+from wintermute.config.schema import SubSessionSettings
 from wintermute.memory.exchange import Import, Imported
-from wintermute.tasks.asked import Asked
+from wintermute.tasks.parse import Asked
 
 SCOPE = f"person:{ANN}"
 WORD = "zimtkanarie"
@@ -325,7 +325,7 @@ async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
 
     model.keyed(choose)
     async with open_house(
-        tmp_path, model.url, prompts=PROMPTS, sub_sessions=SubSessions()
+        tmp_path, model.url, prompts=PROMPTS, sub_sessions=SubSessionSettings()
     ) as house:
         async with house.working():
             await house.incoming(f"Remember that the bird is a {WORD}")

@@ -10,12 +10,11 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.errors import ConfigurationError, MemoryUnavailable
-from wintermute.health.report import gather as report
-from wintermute.prompt.gather import Gather, Ranking
-from wintermute.prompt.instructions import Instructions
-from wintermute.prompt.sections import TOOLS
+from wintermute.health.health import gather as report
+from wintermute.prompt.assemble import TOOLS
+from wintermute.prompt.gather import Gather, Instructions, Ranking
 
 SCOPE = f"person:{ANN}"
 ROOM = "room:!club:test"

@@ -10,16 +10,16 @@ import pytest
 from tests.world.clock import NOON, WITHIN, FakeClock
 from tests.world.house import ROOM, House, open_house
 from tests.world.promised import DAILY, MORNING, after, do, promise
+from tests.world.schema import open_migrated
 from wintermute.clock import stamp
-from wintermute.db import Database, open_database
-from wintermute.health.report import gather
-from wintermute.health.store import Health, PartHealth
-from wintermute.tasks.asked import Asked
+from wintermute.db import Database
+from wintermute.health.health import Health, PartHealth, gather
+from wintermute.tasks.parse import Asked
 
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(tmp_path / "test.db") as database:
+    async with open_migrated(tmp_path / "test.db") as database:
         yield database
 
 
@@ -177,7 +177,7 @@ async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> 
             await house.promises.fire()
             run = (await house.stores.occurrences.last([task.id]))[task.id]
             async with house.database.transaction() as tx:
-                out = await house.outbox.say(
+                out = await house.outbox.enqueue(
                     tx, run.conversation_id, ROOM, "x", kind="event", meant_for=""
                 )
                 await house.stores.runs.failed(tx, run, "no answer", out, pauses=False)

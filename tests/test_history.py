@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 
 from tests.world.clock import NOON
 from tests.world.model import broken_rules
-from wintermute.config.schema import Loop as LoopSettings
+from wintermute.config.schema import LoopSettings as LoopSettings
 from wintermute.conversation.cast import Outcome
-from wintermute.conversation.history import as_text, messages
-from wintermute.conversation.intent import intent
+from wintermute.conversation.casting import intent
 from wintermute.conversation.rooms import next_row
-from wintermute.conversation.shrink import fitted, smaller
-from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
-from wintermute.conversation.wards import Wards
-from wintermute.conversation.words import spoken
+from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox, Wards
+from wintermute.conversation.view import as_text, fitted, messages, smaller
+from wintermute.conversation.words import reply_text
 from wintermute.loom.records import Cast, Observation, Turn
 from wintermute.mailbox.inbox import Waiting
-from wintermute.messages import Call, Json, Kind
+from wintermute.messages import Call, InboxKind, Json
 from wintermute.text import clean, display_name, shortened, untagged
-from wintermute.tools.done import Done
+from wintermute.tools.definition import Done
 
 TOOLS = [{"type": "function", "function": {"name": "done"}}]
 IDS = st.sampled_from(["", "x", "x~1", "x~2", "x~1~2", "call", "call~0", "y"])
@@ -189,7 +187,7 @@ def test_values_are_told_as_text(value: object, text: str) -> None:
 
 def row(
     body: str = "hi",
-    kind: Kind = "message",
+    kind: InboxKind = "message",
     *,
     name: str = "Ann",
     direct: bool = False,
@@ -369,5 +367,5 @@ def test_shortened_text_has_both_ends(text: str, most: int) -> None:
 @pytest.mark.parametrize("reason", ["max_turns", "max_seconds", "max_tokens", "empty_reply"])
 def test_a_limit_is_told_in_words_with_or_without_an_answer(reason: str) -> None:
     """L-015, L-020."""
-    assert spoken(Outcome("truncated", reason, "")).startswith(("I stopped", "The model"))
-    assert "None" not in spoken(Outcome("truncated", reason, ""))
+    assert reply_text(Outcome("truncated", reason, "")).startswith(("I stopped", "The model"))
+    assert "None" not in reply_text(Outcome("truncated", reason, ""))

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -157,6 +158,28 @@ def test_names_say_what_a_thing_is() -> None:
         if isinstance(node, ast.ClassDef) and words(node.name) & VAGUE_WORDS
     ]
     assert vague == []
+
+
+def test_a_class_name_means_one_thing_and_a_file_name_two_at_most() -> None:
+    """Also what is another name for a type."""
+    files = python_files("wintermute/")
+    classes = Counter(
+        node.name
+        for name in files
+        for node in ast.walk(parsed(name))
+        if isinstance(node, ast.ClassDef)
+    )
+    classes.update(
+        target.id
+        for name in files
+        for node in parsed(name).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and re.match(r"[A-Z]\w*[a-z]", target.id)
+    )
+    assert {name: count for name, count in classes.items() if count > 1} == {}
+    stems = Counter(Path(name).stem for name in files if not name.endswith("__init__.py"))
+    assert {stem: count for stem, count in stems.items() if count > 2} == {}
 
 
 def test_every_module_begins_with_a_sentence() -> None:

@@ -11,7 +11,7 @@ from tests.world.clock import SYSTEM, WITHIN
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
-from wintermute.matrix.seeds import FILE
+from wintermute.matrix.signing import FILE
 
 Json = dict[str, Any]
 PAGE = "https://account.example.org/?action=org.matrix.cross_signing_reset"

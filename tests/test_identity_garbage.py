@@ -15,8 +15,7 @@ from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.matrix.cross_signing import UNUSABLE, CrossSigning, own_keys
 from wintermute.matrix.people import Device
-from wintermute.matrix.seeds import FILE, USAGES, Seeds, keep_seeds, new_seeds
-from wintermute.matrix.signing import is_signed
+from wintermute.matrix.signing import FILE, USAGES, Seeds, is_signed, keep_seeds, new_seeds
 
 Json = dict[str, Any]
 OURS = new_seeds(BOT)

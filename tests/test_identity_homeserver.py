@@ -21,7 +21,7 @@ from wintermute.config.schema import Secret
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.people import People
-from wintermute.matrix.seeds import FILE, NEXT, USAGES, keep_seeds, new_seeds
+from wintermute.matrix.signing import FILE, NEXT, USAGES, keep_seeds, new_seeds
 
 Json = dict[str, Any]
 HOUR = 3600.0

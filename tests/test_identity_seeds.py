@@ -19,20 +19,22 @@ from unpaddedbase64 import decode_base64, encode_base64
 from tests.test_malformed_events import WRONG
 from tests.world.clock import FakeClock
 from wintermute.errors import ConfigurationError
-from wintermute.matrix.cross_signing import OwnKeys, Step, next_step
-from wintermute.matrix.seeds import (
+from wintermute.matrix.cross_signing import IdentityStep, OwnKeys, next_step
+from wintermute.matrix.signing import (
     FILE,
     NEXT,
     Seeds,
+    canonical,
     close_to_others,
+    is_signed,
     keep_seeds,
     load_seeds,
     new_seeds,
     next_seeds,
+    public_key,
     replace_seeds,
     secret_seeds,
 )
-from wintermute.matrix.signing import canonical, is_signed, public_key
 
 Json = dict[str, Any]
 BOT, EVE = "@bot:test", "@eve:test"
@@ -262,7 +264,7 @@ BY_OTHER = OTHER.self_signing.sign(BARE, BOT)
         (OwnKeys(M, S, U, SIGNED), OURS, "done"),
     ],
 )
-def test_the_next_step(served: OwnKeys, seeds: Seeds | None, step: Step) -> None:
+def test_the_next_step(served: OwnKeys, seeds: Seeds | None, step: IdentityStep) -> None:
     """X-017, X-050."""
     assert next_step(served, seeds) == step
 

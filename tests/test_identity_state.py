@@ -12,7 +12,7 @@ from tests.test_keys import BOT
 from tests.world.clock import FakeClock
 from tests.world.proxy import Action, Answer, Proxy, Request
 from wintermute.matrix.cross_signing import CrossSigning
-from wintermute.matrix.seeds import FILE, NEXT, keep_seeds, new_seeds
+from wintermute.matrix.signing import FILE, NEXT, keep_seeds, new_seeds
 
 Json = dict[str, Any]
 GONE = Answer(400, {"errcode": "M_UNKNOWN", "error": "Unknown session ID: s1"})

@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
-from wintermute.config.schema import Config
-from wintermute.config.write import starter_config
+from wintermute.config.schema import Config, starter_config
 from wintermute.templates import shipped_prompts
 
 ROOT = Path(__file__).parent.parent

@@ -33,8 +33,8 @@ from wintermute.config.schema import Matrix
 from wintermute.errors import KeyStoreBlocked
 from wintermute.matrix.client import open_client
 from wintermute.matrix.keys import Keys
+from wintermute.matrix.login import store_file
 from wintermute.matrix.people import People
-from wintermute.matrix.session import store_file
 
 REQUESTS = ("keys/upload", "keys/query", "keys/claim")
 

@@ -20,8 +20,8 @@ from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 from tests.world.user import CLIENT
 from wintermute.errors import HomeserverUnavailable
-from wintermute.matrix.devices import MOST_DEVICES, usable_devices
 from wintermute.matrix.keys import DEVICES_A_REQUEST, Keys
+from wintermute.matrix.people import MOST_DEVICES, usable_devices
 
 Json = dict[str, Any]
 ROOM, OTHER_ROOM = "!r", "!s"

@@ -1,9 +1,10 @@
 """Killed at each statement of a talk that folds twice while gates run: nothing is lost or doubled.
 
-    python -m tests.test_kill_casts FOLDER MODEL_URL MOST
+    python -m tests.test_kill_casts FOLDER MODEL_URL MOST FIRST STEP
 
 runs the talk once whole, then once for each statement, or for MOST of them at even distances: a
-process dies just before it, another one goes on. It prints what was found each time. Processes are
+process dies just before it, another one goes on. It prints what was found each time. Of all these
+it takes the FIRST and every STEP-th after it. Processes are
 forked from one that has everything in memory, so one such life takes a tenth of a second.
 """
 
@@ -36,13 +37,15 @@ from tests.world.model import (
     is_for_summary,
 )
 from wintermute.config.schema import Context
-from wintermute.conversation.history import messages
 from wintermute.conversation.toolbox import Caller
-from wintermute.loom.reading import Reading
+from wintermute.conversation.view import messages
+from wintermute.loom.reading import LoomReader
 from wintermute.messages import Json
 
 TEXTS = [f"message {n}: " + "many words " * 20 for n in range(3)]
 EACH = sys.maxsize
+PARTS = 4
+"""As many tests share all statements, so that workers can."""
 CONTEXT = Context(keep_recent=1, trigger_after_turns=2)
 TOOLS = [{"type": "function", "function": {"name": "done"}}]
 
@@ -100,7 +103,7 @@ async def _wrong(house: House, folder: Path) -> AsyncIterator[str]:
     if answers != wanted:
         yield f"answers: {answers}"
     (branch,) = await house.rows("SELECT id FROM branches")
-    story = await Reading(house.database).story(branch["id"])
+    story = await LoomReader(house.database).story(branch["id"])
     turns = [turn for cast in story["casts"] for turn in cast["turns"]]
     if [turn["parent_id"] for turn in turns] != [None, *[turn["id"] for turn in turns[:-1]]]:
         yield "the turns are no chain"
@@ -134,21 +137,23 @@ def life(folder: Path, url: str, n: int | None) -> tuple[int, list[str]]:
     return os.waitstatus_to_exitcode(status), json.loads(told or b"[]")
 
 
-def lives(folder: Path, url: str, most: int) -> Iterator[Json]:
-    """The whole talk, then one that is killed at each of its statements, or at `most` of them."""
+def lives(folder: Path, url: str, most: int, first: int = 1, step: int = 1) -> Iterator[Json]:
+    """The whole talk, then one that is killed at each of its statements, or at `most` of them; of
+    these the `first` and every `step`-th after it.
+    """
     counting = Killer(None)
     logging.getLogger("aiosqlite").addHandler(counting)
     problems = asyncio.run(talk(_made(folder / "whole"), url))
     logging.getLogger("aiosqlite").removeHandler(counting)
     yield {"n": 0, "statements": counting.seen, "problems": problems}
     every = max(1, counting.seen // most)
-    for n in count(every, every):
+    for n in count(every * first, every * step):
         place = _made(folder / str(n))
-        first, _ = life(place, url, n)
-        if first == 0:
+        died, _ = life(place, url, n)
+        if died == 0:
             return
-        second, problems = life(place, url, None)
-        yield {"n": n, "codes": [first, second], "problems": problems}
+        went_on, problems = life(place, url, None)
+        yield {"n": n, "codes": [died, went_on], "problems": problems}
 
 
 def _made(folder: Path) -> Path:
@@ -157,22 +162,26 @@ def _made(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-async def test_a_kill_at_any_statement_loses_and_doubles_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+async def test_a_kill_at_any_statement_loses_and_doubles_nothing(
+    tmp_path: Path, first: int
+) -> None:
     """L-042, L-045, L-051: turns readable, one answer each, folds whole, no effect twice."""
-    await _killed(tmp_path, most=EACH)
+    await _killed(tmp_path, EACH, first, PARTS)
 
 
 async def test_a_kill_at_some_statements_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """L-051: the same at a dozen of them, spread over the talk."""
-    await _killed(tmp_path, most=12)
+    await _killed(tmp_path, 12)
 
 
-async def _killed(tmp_path: Path, most: int) -> None:
+async def _killed(tmp_path: Path, most: int, first: int = 1, step: int = 1) -> None:
     async with ModelServer() as model:
         model.keyed(behave)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tests.test_kill_casts", str(tmp_path), model.url, str(most)),
+            *("-m", "tests.test_kill_casts", str(tmp_path), model.url),
+            *map(str, (most, first, step)),
             stdin=asyncio.subprocess.PIPE,  # the lifeline
             stdout=asyncio.subprocess.PIPE,
         )
@@ -180,7 +189,7 @@ async def _killed(tmp_path: Path, most: int) -> None:
         found = [json.loads(line) async for line in process.stdout]
         assert await process.wait() == 0
     assert found[0]["problems"] == []
-    assert len(found) > min(most, found[0]["statements"]) * 0.9
+    assert len(found) > min(most, found[0]["statements"]) / step * 0.9
     wrong = [each for each in found[1:] if each["problems"] or each["codes"] != [-9, 0]]
     assert wrong == []
 
@@ -190,5 +199,5 @@ if __name__ == "__main__":
     source = logging.getLogger("aiosqlite")
     source.setLevel(logging.DEBUG)
     source.propagate = False
-    for each in lives(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])):
+    for each in lives(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])):
         print(json.dumps(each), flush=True)  # noqa: T201  what the test reads

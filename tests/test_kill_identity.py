@@ -12,7 +12,7 @@ from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson
-from wintermute.matrix.seeds import FILE
+from wintermute.matrix.signing import FILE
 
 PASSWORD = {"flows": [{"stages": ["m.login.password"]}], "session": "s1"}
 

@@ -40,9 +40,9 @@ from tests.world.person import Person
 from tests.world.proxy import Action, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.scene import JS, NIO, NewScene
 from wintermute.clock import Clock
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import SIGNS
+from wintermute.schedule.firing import REMINDER
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import SIGNS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

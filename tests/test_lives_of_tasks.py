@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.promised import MORNING, do, promise, talk
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.errors import ToolFailed
-from wintermute.tasks.asked import Asked
 from wintermute.tasks.due import next_due
-from wintermute.tasks.records import Task
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import Task
 
 SCHEDULES = (
     Asked(schedule_type="once", at="in 1 hours"),
@@ -176,6 +176,12 @@ def test_whatever_people_do_each_due_moment_is_claimed_once_and_none_is_lost(
 ) -> None:
     """T-004, T-006, T-035, T-041 to T-043: changes, time and restarts in any order."""
     asyncio.run(_live(life))
+
+
+def test_what_was_told_before_its_change_was_undone_is_done() -> None:
+    """T-007, T-041: it rang, was changed before it could be told, was told, and was changed back."""
+    rung = [("add", 0), ("pass", 60), ("update", 0), ("deliver", 0), ("undo", 0)]
+    asyncio.run(_live(rung))
 
 
 async def _live(life: list[tuple[str, int]]) -> None:

@@ -108,10 +108,10 @@ async def test_a_call_is_asked_for_until_the_server_refuses_that(
 
 CHILD = """
 import asyncio, sys
-import wintermute.llm.models, wintermute.llm.probe
+import wintermute.llm.models, wintermute.llm.models
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.probe.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)))
+print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)))
 """
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wintermute.llm.arguments import written_calls
 from wintermute.llm.markup import Markup, Written
+from wintermute.llm.wire import written_calls
 from wintermute.messages import Json
 
 

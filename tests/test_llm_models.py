@@ -31,15 +31,15 @@ from tests.world.model import (
     Text,
     Use,
 )
+from tests.world.schema import open_migrated
 from wintermute.config.schema import Backend, Llm, Price, Roles, Secret
-from wintermute.config.schema import Budget as Ceilings
+from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Row, open_database
+from wintermute.db import Database, Row
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import new_id
-from wintermute.llm.budget import Budget
-from wintermute.llm.calls import ModelCalls
+from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.messages import Call, Request, Usage
 
@@ -95,7 +95,7 @@ async def asking(
     )
     clock = clock or FakeClock()
 
-    async with open_database(folder / "test.db") as database:
+    async with open_migrated(folder / "test.db") as database:
         calls = ModelCalls(database, clock, new_id, record)
         budget = Budget(database, clock, new_id, llm.budget, zone)
         models = Models(llm, calls, budget, clock, new_id, redact, chance=lambda: 0.0)

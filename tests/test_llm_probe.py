@@ -7,7 +7,7 @@ import pytest
 from tests.world.model import Empty, Fail, Hang, ModelServer, Step, Text
 from wintermute.config.schema import Backend
 from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
-from wintermute.llm.probe import probe
+from wintermute.llm.models import probe
 
 
 @pytest.mark.parametrize("step", [Text("ok"), Empty("length")])

@@ -9,7 +9,8 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.house import Gate, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
-from wintermute.db import Database, Error, open_database
+from tests.world.schema import open_migrated
+from wintermute.db import Database, Error
 from wintermute.ids import new_id
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
@@ -145,7 +146,7 @@ SLY = [
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(tmp_path / "loom.db") as database:
+    async with open_migrated(tmp_path / "loom.db") as database:
         async with database.transaction() as tx:
             for statement in ROWS.split(";\n"):
                 await tx.execute(statement)
@@ -261,7 +262,7 @@ async def test_a_conversation_with_history_cannot_be_deleted(database: Database)
 async def test_a_redaction_is_shown_as_nothing_and_keeps_its_place(tmp_path: Path) -> None:
     """L-017, L-048: a blanked turn can still be read and told to a model."""
     clock = FakeClock()
-    async with open_database(tmp_path / "loom.db") as database:
+    async with open_migrated(tmp_path / "loom.db") as database:
         conversations = Conversations(database, clock, new_id)
         casts = Casts(database, clock, new_id)
         async with database.transaction() as tx:
@@ -288,7 +289,7 @@ async def test_a_redaction_is_shown_as_nothing_and_keeps_its_place(tmp_path: Pat
 async def test_a_changed_scope_begins_a_new_branch(tmp_path: Path) -> None:
     """X-031, L-074: nothing said before is carried over, and the old branch stays."""
     clock = FakeClock()
-    async with open_database(tmp_path / "loom.db") as database:
+    async with open_migrated(tmp_path / "loom.db") as database:
         conversations = Conversations(database, clock, new_id)
         branches = []
         for scope in ("person:@ann:test", "person:@ann:test", "room:!r", "person:@ann:test"):
@@ -308,7 +309,7 @@ async def test_a_changed_scope_begins_a_new_branch(tmp_path: Path) -> None:
 async def test_the_end_of_a_cast_is_recorded_once(tmp_path: Path) -> None:
     """L-047."""
     clock = FakeClock()
-    async with open_database(tmp_path / "loom.db") as database:
+    async with open_migrated(tmp_path / "loom.db") as database:
         conversations = Conversations(database, clock, new_id)
         casts = Casts(database, clock, new_id)
         async with database.transaction() as tx:

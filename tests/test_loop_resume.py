@@ -39,7 +39,7 @@ async def casting(house: House, text: str = "go", event_id: str | None = None) -
 
 async def took_turn(house: House, cast: Cast, said: Reply, error: str | None = None) -> Turn:
     async with house.database.transaction() as tx:
-        parent = await house.casts.last_turn(tx, cast.branch_id)
+        _, parent = await house.casts.last_turn(tx, cast.id)
         return await house.casts.add_turn(tx, cast, parent, said, error)
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON, FakeClock
-from wintermute.db import Database, IntegrityError, open_database
+from tests.world.schema import open_migrated
+from wintermute.db import Database, IntegrityError
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.inbox import Inbox, State
+from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import NEXT, Late, Outbox, Spoken
 from wintermute.mailbox.rooms import KnownRooms
-from wintermute.messages import Incoming, Kind
+from wintermute.messages import InboxKind, Incoming
 
 ROOM = "!room:test"
 HOUR = timedelta(hours=1)
@@ -36,7 +37,7 @@ class Mailbox:
     count: int = 0
 
     async def store(
-        self, kind: Kind = "message", *, state: State = "waiting", by_bot: bool = False
+        self, kind: InboxKind = "message", *, state: InboxState = "waiting", by_bot: bool = False
     ) -> int:
         """A new event of a kind; its place."""
         self.count += 1
@@ -50,7 +51,7 @@ class Mailbox:
 
     async def say(self, body: str, room: str = ROOM) -> str:
         async with self.database.transaction() as tx:
-            return await self.outbox.say(tx, self.conversation, room, body, meant_for="")
+            return await self.outbox.enqueue(tx, self.conversation, room, body, meant_for="")
 
     async def streak(self) -> int:
         async with self.database.transaction() as tx:
@@ -60,7 +61,7 @@ class Mailbox:
 @pytest.fixture
 async def mailbox(tmp_path: Path) -> AsyncIterator[Mailbox]:
     clock = FakeClock()
-    async with open_database(tmp_path / "test.db") as database:
+    async with open_migrated(tmp_path / "test.db") as database:
         async with database.transaction() as tx:
             conversation = await Conversations(database, clock, new_id).in_room(tx, ROOM, "room")
         yield Mailbox(
@@ -148,7 +149,7 @@ async def test_giving_up_concerns_what_is_at_work(mailbox: Mailbox) -> None:
             assert not any([await mailbox.inbox.begin(tx, name) for name in expected])
 
 
-async def edit(mailbox: Mailbox, event_id: str, edits: str, state: State = "waiting") -> int:
+async def edit(mailbox: Mailbox, event_id: str, edits: str, state: InboxState = "waiting") -> int:
     """An edit of a message reached us; its place."""
     incoming = replace(MESSAGE, event_id=event_id, edits=edits, body="new")
     async with mailbox.database.transaction() as tx:
@@ -335,7 +336,7 @@ async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
     """T-038: not at the moment itself."""
     async with mailbox.database.transaction() as tx:
         late = Late(NOON + HOUR, " (late)")
-        await mailbox.outbox.say(tx, mailbox.conversation, ROOM, "tea", late=late, meant_for="")
+        await mailbox.outbox.enqueue(tx, mailbox.conversation, ROOM, "tea", late=late, meant_for="")
     out = await mailbox.outbox.next(ROOM)
     assert out is not None
     assert out.late == late
@@ -366,9 +367,9 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
     await mailbox.outbox.sent(parts[0], "$a")
     async with mailbox.database.transaction() as tx:
         spoken = Spoken(outbox_id, None, "part 0", meant_for="")
-        assert await mailbox.outbox.spoken(tx, ROOM, "$a") == spoken
-        assert await mailbox.outbox.spoken(tx, "!other:test", "$a") is None
-        assert await mailbox.outbox.spoken(tx, ROOM, "$b") is None
+        assert await mailbox.outbox.sent_event(tx, ROOM, "$a") == spoken
+        assert await mailbox.outbox.sent_event(tx, "!other:test", "$a") is None
+        assert await mailbox.outbox.sent_event(tx, ROOM, "$b") is None
     assert await mailbox.outbox.next(ROOM) is not None
     await mailbox.outbox.sent(parts[1], "$b")
     assert await mailbox.outbox.next(ROOM) is None

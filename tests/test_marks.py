@@ -14,7 +14,7 @@ from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Outgoing
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks, Owed, load_marks, secret_mark_key, settled
-from wintermute.matrix.seeds import MARKS, open_to_others
+from wintermute.matrix.signing import MARKS, open_to_others
 from wintermute.messages import Json
 
 ROOM, OTHER = "!room", "!other"

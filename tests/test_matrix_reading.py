@@ -21,10 +21,10 @@ from wintermute.matrix.inbox import (
     inviter,
     read_event,
     since_invitation,
+    unread,
     views,
 )
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
-from wintermute.matrix.unread import unread
 from wintermute.messages import Incoming
 
 Json = dict[str, Any]

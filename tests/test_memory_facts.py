@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.world.clock import NOON
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.errors import ToolFailed
-from wintermute.memory.entry import LONGEST, MOST, cleaned, entries, entry, key
-from wintermute.memory.places import Places, folder_name
-from wintermute.memory.records import Source
+from wintermute.memory.core import Places, folder_name
+from wintermute.memory.fact import LONGEST, MOST, Source, cleaned, entries, entry, key
 
 
 @pytest.fixture

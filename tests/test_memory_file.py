@@ -17,13 +17,10 @@ from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.health.edited import EditedFiles
-from wintermute.memory.core import Core
-from wintermute.memory.entry import key
-from wintermute.memory.files import TextFile
-from wintermute.memory.flat import FlatFile
-from wintermute.memory.lines import Plan, lines_of, plan
-from wintermute.memory.records import Row
+from wintermute.health.health import EditedFiles
+from wintermute.memory.core import Core, TextFile
+from wintermute.memory.fact import FileLine, key
+from wintermute.memory.flat_file import FileMerge, FlatFile, lines_of, plan
 
 
 @pytest.fixture
@@ -32,8 +29,8 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
         yield memory
 
 
-def row(text: str, *, live: bool = True, exported: bool = True) -> Row:
-    return Row(f"id of {text}", key(text), text, live, exported)
+def row(text: str, *, live: bool = True, exported: bool = True) -> FileLine:
+    return FileLine(f"id of {text}", key(text), text, live, exported)
 
 
 TEA, DOG, NEW = row("likes tea"), row("has a dog"), row("is new", exported=False)
@@ -44,34 +41,34 @@ GONE = row("is gone", live=False)
     ("lines", "rows", "expected"),
     [
         # no file yet, or no more
-        (None, [], Plan(())),
-        (None, [TEA, NEW, GONE], Plan(("likes tea", "is new"))),
+        (None, [], FileMerge(())),
+        (None, [TEA, NEW, GONE], FileMerge(("likes tea", "is new"))),
         # nothing to do
-        (["has a dog", "likes tea"], [TEA, DOG], Plan(("has a dog", "likes tea"))),
-        (["likes tea", "", "has a dog"], [TEA, DOG], Plan(("likes tea", "", "has a dog"))),
+        (["has a dog", "likes tea"], [TEA, DOG], FileMerge(("has a dog", "likes tea"))),
+        (["likes tea", "", "has a dog"], [TEA, DOG], FileMerge(("likes tea", "", "has a dog"))),
         # the store changed
-        (["likes tea"], [TEA, NEW], Plan(("likes tea", "is new"))),
-        (["is gone", "likes tea"], [TEA, GONE], Plan(("likes tea",))),
-        (["is new"], [NEW, row("is new", live=False)], Plan(("is new",))),
-        (["Is New"], [NEW], Plan(("is new",))),
+        (["likes tea"], [TEA, NEW], FileMerge(("likes tea", "is new"))),
+        (["is gone", "likes tea"], [TEA, GONE], FileMerge(("likes tea",))),
+        (["is new"], [NEW, row("is new", live=False)], FileMerge(("is new",))),
+        (["Is New"], [NEW], FileMerge(("is new",))),
         # the person did
-        (["own words"], [], Plan(("own words",), added=("own words",))),
-        (["# own", "> own words"], [], Plan(("own", "own words"), added=("own", "own words"))),
-        (["likes tea"], [TEA, DOG], Plan(("likes tea",), removed=(DOG.id,))),
-        (["Likes Tea"], [TEA], Plan(("Likes Tea",), reworded=((TEA.id, "Likes Tea"),))),
-        (["likes tea", "Likes tea", "-=-"], [TEA], Plan(("likes tea",), dropped=1)),
-        (["素食", "7"], [], Plan(("素食", "7"), added=("素食", "7"))),
-        ([], [TEA, NEW], Plan(("is new",), removed=(TEA.id,))),
+        (["own words"], [], FileMerge(("own words",), added=("own words",))),
+        (["# own", "> own words"], [], FileMerge(("own", "own words"), added=("own", "own words"))),
+        (["likes tea"], [TEA, DOG], FileMerge(("likes tea",), removed=(DOG.id,))),
+        (["Likes Tea"], [TEA], FileMerge(("Likes Tea",), reworded=((TEA.id, "Likes Tea"),))),
+        (["likes tea", "Likes tea", "-=-"], [TEA], FileMerge(("likes tea",), dropped=1)),
+        (["素食", "7"], [], FileMerge(("素食", "7"), added=("素食", "7"))),
+        ([], [TEA, NEW], FileMerge(("is new",), removed=(TEA.id,))),
         # both at once
         (
             ["is gone", "", "own words"],
             [TEA, NEW, GONE],
-            Plan(("", "own words", "is new"), added=("own words",), removed=(TEA.id,)),
+            FileMerge(("", "own words", "is new"), added=("own words",), removed=(TEA.id,)),
         ),
     ],
 )
 def test_file_and_facts_are_brought_together(
-    lines: list[str] | None, rows: list[Row], expected: Plan
+    lines: list[str] | None, rows: list[FileLine], expected: FileMerge
 ) -> None:
     """M-015."""
     assert plan(lines, rows) == expected

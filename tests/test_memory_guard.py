@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wintermute.memory.entry import key
-from wintermute.memory.guard import listed, main_words, refusal, succeeds, successors
+from wintermute.memory.fact import key, listed, main_words, refusal, succeeds, successors
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.world.memory import ANN, Memory, because, memory_in
 from wintermute.errors import ToolFailed
-from wintermute.memory.records import Fact, NewFact
+from wintermute.memory.fact import Fact, NewFact
 
 
 @pytest.fixture

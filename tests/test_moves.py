@@ -2,7 +2,7 @@
 
 import pytest
 
-from wintermute.mailbox.moves import Link, Move, moves_of, wanted
+from wintermute.mailbox.rooms import Link, Move, moves_of, wanted
 
 A, B, C = "!a", "!b", "!c"
 

@@ -13,7 +13,7 @@ from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewCurrent, NewName, NewRoom, Scene
 from tests.world.user import CLIENT
 from tests.world.warm import Interpreter
-from wintermute.tasks.records import SIGNS
+from wintermute.tasks.tasks import SIGNS
 
 
 @pytest.fixture(scope="module")

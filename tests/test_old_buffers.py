@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.world.memory import ANN, Memory, memory_in
-from wintermute.memory.entry import key
-from wintermute.memory.flat import FlatFile
-from wintermute.memory.lines import Plan, plan
-from wintermute.memory.records import Row
-from wintermute.memory.versions import MOST, Span, Versions, nearest
+from wintermute.memory.fact import FileLine, key
+from wintermute.memory.flat_file import MOST, FileMerge, FlatFile, LineLife, Versions, nearest, plan
 
 
 @pytest.fixture
@@ -170,8 +167,8 @@ async def test_only_the_last_versions_are_kept(memory: Memory) -> None:
     assert len(await save(memory, "likes tea", "has a dog")) == 2
 
 
-def span(text: str, since: int, until: int | None = None, *, ours: bool = True) -> Span:
-    return Span(key(text), since, until, ours)
+def span(text: str, since: int, until: int | None = None, *, ours: bool = True) -> LineLife:
+    return LineLife(key(text), since, until, ours)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +190,8 @@ def test_the_version_that_differs_least_is_found(names: set[str], found: set[str
 
 def test_without_versions_a_missing_line_is_a_removed_one() -> None:
     """As of data from before there were any."""
-    row = Row("id", "a", "a", True, True)
-    assert plan(["b"], [row], []) == Plan(("b",), added=("b",), removed=("id",))
+    row = FileLine("id", "a", "a", True, True)
+    assert plan(["b"], [row], []) == FileMerge(("b",), added=("b",), removed=("id",))
 
 
 BUFFERS = st.lists(

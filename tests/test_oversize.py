@@ -8,10 +8,10 @@ import pytest
 
 from tests.world.house import ANN, HeldClock, House, open_house
 from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Seen, Step, Text, Use
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import ComponentSizeLimits, Context
 from wintermute.messages import Json
-from wintermute.prompt.parts import skill_lines, task_lines
+from wintermute.prompt.assemble import skill_lines, task_lines
 
 OWNER = f"person:{ANN}"
 WHY = Reason("command", OWNER)

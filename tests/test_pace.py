@@ -2,7 +2,7 @@
 
 import pytest
 
-from wintermute.matrix.pace import BURST, Pace
+from wintermute.matrix.outbox import BURST, Pace
 
 
 def signs_at(pace: Pace, now: float) -> int:

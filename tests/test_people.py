@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.test_keys import Device as Phone
 from tests.test_malformed_events import WRONG, wrong
 from tests.world.clock import FakeClock
-from wintermute.db import open_database
+from tests.world.schema import open_migrated
 from wintermute.errors import WintermuteError
-from wintermute.matrix.devices import usable_devices
 from wintermute.matrix.people import (
     NOBODY,
     Device,
@@ -23,6 +22,7 @@ from wintermute.matrix.people import (
     Person,
     cross_signing_key,
     identities,
+    usable_devices,
 )
 from wintermute.matrix.signing import ED25519, public_key, signature
 
@@ -305,7 +305,7 @@ def test_only_what_is_new_is_news() -> None:
 
 async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> None:
     """X-035: over a restart, and trusted is only what they were told of."""
-    async with open_database(tmp_path / "w.db") as database:
+    async with open_migrated(tmp_path / "w.db") as database:
         store = PeopleStore(database, FakeClock())
         people = known(answer(LAPTOP, signed=[LAPTOP]), answer(LAPTOP, signed=[LAPTOP], master=NEW))
         await kept(store, database, people)
@@ -331,7 +331,7 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
 
 async def test_who_has_none_any_more_can_be_trusted_without(tmp_path: Path) -> None:
     """X-035."""
-    async with open_database(tmp_path / "w.db") as database:
+    async with open_migrated(tmp_path / "w.db") as database:
         store = PeopleStore(database, FakeClock())
         people = known(answer(LAPTOP, signed=[LAPTOP]), plain(LAPTOP))
         await kept(store, database, people)

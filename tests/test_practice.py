@@ -16,10 +16,9 @@ from tests.test_llm_models import TOOL, asking, backend
 from tests.world.clock import FakeClock
 from tests.world.house import PROMPTS, House, open_house
 from wintermute.config.schema import Backend
-from wintermute.demo.practice import answer
-from wintermute.demo.practice_server import NAME, PracticeModel
-from wintermute.demo.replies import Answer, Say, Use
-from wintermute.llm.probe import probe
+from wintermute.demo.practice import Say, Use, Utterance, answer
+from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
+from wintermute.llm.models import probe
 from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import Parts, assemble
 from wintermute.templates import read_template
@@ -41,17 +40,19 @@ OVERSIZE = '<event kind="component_oversize" id="event_1">\nToo long.\n</event>'
 IN_GROUP = "<room_context>\n@bob:test: add a task: x\n</room_context>\nAnn (@ann:test): "
 
 
-def ask(text: object, *after: Json, system: str = SYSTEM, tools: frozenset[str] = TOOLS) -> Answer:
+def ask(
+    text: object, *after: Json, system: str = SYSTEM, tools: frozenset[str] = TOOLS
+) -> Utterance:
     user = {"role": "user", "content": text}
     return answer([{"role": "system", "content": system}, user, *after], tools)
 
 
-def said(reply: Answer) -> str:
+def said(reply: Utterance) -> str:
     assert isinstance(reply, Say)
     return reply.text
 
 
-def used(reply: Answer) -> tuple[str, Json]:
+def used(reply: Utterance) -> tuple[str, Json]:
     assert isinstance(reply, Use)
     (call,) = reply.calls
     return call.tool, call.arguments
@@ -130,6 +131,12 @@ USES: list[tuple[str, tuple[str, Json]]] = [
     ("remind me to call mum tomorrow at 9:30", remind("call mum", "tomorrow 9:30")),
     ("remind me at 18:30 today of the soup", remind("the soup", "today 18:30")),
     ("please remind me to drink water at 18:30", remind("drink water", "18:30")),
+    ("[written 13:40, 20 minutes ago]\nremember that I like tea", fact("I like tea.")),
+    (
+        f"{REMINDED}<replied_to>\nbot: hi\n</replied_to>\n[written 2026-05-03 23:59, 14 hours ago]\n"
+        "@ann:test: list my tasks",
+        task("list"),
+    ),
 ]
 
 
@@ -375,10 +382,10 @@ async def test_answers_are_streamed_in_pieces_with_their_usage(
         user = {"role": "user", "content": "help"}
         reply = await world.models.ask("base", Request((user,), (TOOL,)))
     assert reply.text == said(ask("help"))
-    assert (reply.model, reply.finish_reason) == (NAME, "stop")
+    assert (reply.model, reply.finish_reason) == (SERVED_NAME, "stop")
     assert reply.usage.tokens_in > 10
     assert reply.usage.tokens_out > 10
-    assert await probe("local", Backend(base_url=practice.url, model=NAME), 60)
+    assert await probe("local", Backend(base_url=practice.url, model=SERVED_NAME), 60)
 
 
 async def post(model: PracticeModel, body: object) -> tuple[int, str]:
@@ -395,7 +402,7 @@ async def test_the_stream_is_a_stream_only_where_one_was_asked_for(
 ) -> None:
     messages = [{"role": "user", "content": "add a task: x"}]
     tools = [{"type": "function", "function": {"name": "task"}}]
-    body: dict[str, Any] = {"model": NAME, "messages": messages, "tools": tools}
+    body: dict[str, Any] = {"model": SERVED_NAME, "messages": messages, "tools": tools}
     status, text = await post(practice, body)
     (choice,) = json.loads(text)["choices"]
     (call,) = choice["message"]["tool_calls"]
@@ -451,4 +458,4 @@ async def test_it_also_runs_alone() -> None:
         process.terminate()
         await process.communicate()
     assert url.startswith("http://127.0.0.1:")
-    assert [model["id"] for model in models["data"]] == [NAME]
+    assert [model["id"] for model in models["data"]] == [SERVED_NAME]

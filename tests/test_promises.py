@@ -11,13 +11,13 @@ import pytest
 from tests.world.clock import WITHIN, QuickClock
 from tests.world.house import ANN, ROOM, ZONE, House, open_house
 from tests.world.promised import occurrences, promise, talk
-from wintermute.changes.records import Reason
+from tests.world.schema import open_migrated
+from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.stores import Stores
-from wintermute.db import open_database
 from wintermute.ids import new_id
-from wintermute.schedule.alarm import Alarm
-from wintermute.tasks.asked import Asked
+from wintermute.schedule.promises import Alarm
+from wintermute.tasks.parse import Asked
 
 
 class JumpingClock(QuickClock):
@@ -68,7 +68,7 @@ async def test_a_change_by_another_program_is_noticed(tmp_path: Path) -> None:
     clock = SystemClock()
     async with keeping(tmp_path, clock) as house:
         await house.fire()
-        async with open_database(tmp_path / "wintermute.db") as database:
+        async with open_migrated(tmp_path / "wintermute.db") as database:
             stores = Stores(database, tmp_path, ANN, clock, new_id, timezone=ZONE)
             async with database.transaction() as tx:
                 soon = at(clock.now() + timedelta(seconds=1))

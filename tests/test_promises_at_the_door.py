@@ -18,8 +18,8 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser, Message
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 from wintermute.messages import Usage
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.records import SIGNS
+from wintermute.schedule.firing import REMINDER
+from wintermute.tasks.tasks import SIGNS
 
 CLAIM = [["executing", "INSERT INTO occurrences"], ["executing", "COMMIT"]]
 SAID = f"{REMINDER}water"

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wintermute.prompt.assemble import HEADINGS, Parts, assemble, current_time
-from wintermute.prompt.parts import (
+from wintermute.prompt.assemble import (
+    HEADINGS,
+    Parts,
+    assemble,
     core_text,
+    current_time,
     flat_lines,
     inert,
     one_line,
@@ -22,8 +25,8 @@ from wintermute.prompt.parts import (
     task_lines,
     wiki_text,
 )
-from wintermute.skills.records import Skill
-from wintermute.tasks.records import Status, Task
+from wintermute.skills.skills import Skill
+from wintermute.tasks.tasks import Status, Task
 
 WINTER = datetime(2025, 1, 15, 13, 32, 59, tzinfo=UTC)
 LOAD = "Load a skill with read_file when relevant to the current task."

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wintermute.prompt.limits import Component, Told, oversize
+from wintermute.prompt.gather import Component, SizeNotice, oversize
 
 NOW = datetime(2025, 1, 15, 13, 32, tzinfo=UTC)
 LIMITS: dict[Component, int] = {"memories": 10_000, "tasks": 5_000, "skills": 2_000}
@@ -42,6 +42,6 @@ def test_nobody_is_told_again_within_a_day_unless_it_grew(
     then: int, ago: timedelta, size: int, again: bool
 ) -> None:
     """P-051: a tenth more is news."""
-    told: dict[Component, Told] = {"tasks": Told(then, NOW - ago)}
+    told: dict[Component, SizeNotice] = {"tasks": SizeNotice(then, NOW - ago)}
     assert oversize({"tasks": size}, LIMITS, told, NOW) == (("tasks",) if again else ())
     assert oversize({"tasks": size, "skills": 2_001}, LIMITS, told, NOW)[-1] == "skills"

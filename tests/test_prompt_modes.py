@@ -3,17 +3,16 @@
 import pytest
 
 from wintermute.errors import ToolFailed
-from wintermute.prompt.assemble import Parts
+from wintermute.prompt.assemble import TOOLS, Parts
 from wintermute.prompt.modes import (
     MODES,
-    Mode,
+    PromptMode,
     WorkerPrompt,
     default_tools,
     mode_of,
     tools_for,
     worker_prompt,
 )
-from wintermute.prompt.sections import TOOLS
 
 PARTS = Parts(
     instructions="Everything.",
@@ -66,7 +65,9 @@ PERSONAL = {"append_memory", "task", "add_skill", "recall", "search_memory"} | {
 DELEGATING = {"spawn_sub_session", "call_agent", "call_agent_batch"}
 
 
-def prompt(mode: Mode, objective: str = "Find a train.", context: str = "May 2025") -> WorkerPrompt:
+def prompt(
+    mode: PromptMode, objective: str = "Find a train.", context: str = "May 2025"
+) -> WorkerPrompt:
     return worker_prompt(
         mode,
         minimal="Do it.\n",
@@ -86,13 +87,15 @@ def prompt(mode: Mode, objective: str = "Find a train.", context: str = "May 202
         ("none", None, TAIL),
     ],
 )
-def test_a_worker_reads_what_its_mode_says(mode: Mode, system: str | None, first: str) -> None:
+def test_a_worker_reads_what_its_mode_says(
+    mode: PromptMode, system: str | None, first: str
+) -> None:
     """P-041..P-045: a full prompt has the worker's own sections, and no summary."""
     assert prompt(mode) == WorkerPrompt(system, first)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_objective_without_context_stands_alone(mode: Mode) -> None:
+def test_an_objective_without_context_stands_alone(mode: PromptMode) -> None:
     """P-044, P-045."""
     told = prompt(mode, context=" \n")
     whole = told.system or told.first_user
@@ -136,7 +139,9 @@ def test_no_mode_is_minimal_and_an_unknown_one_is_refused_with_all_four() -> Non
         ("full", 1, WORKING | PERSONAL | DELEGATING),
     ],
 )
-def test_a_worker_has_the_tools_of_its_mode(mode: Mode, depth_left: int, tools: set[str]) -> None:
+def test_a_worker_has_the_tools_of_its_mode(
+    mode: PromptMode, depth_left: int, tools: set[str]
+) -> None:
     """P-047."""
     assert default_tools(mode, depth_left) == tuple(sorted(tools))
     assert tools <= TOOLS

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wintermute.errors import ConfigurationError
-from wintermute.prompt.instructions import Instructions
-from wintermute.prompt.sections import TOOLS, chosen, parse, unknown_tools
+from wintermute.prompt.assemble import TOOLS, chosen, parse, unknown_tools
+from wintermute.prompt.gather import Instructions
 
 SIX = """\
 <!-- section: core requires: always -->

@@ -27,13 +27,12 @@ from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, Text
 from tests.world.parts import Idle
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.schema import open_migrated
 from wintermute.commands.stores import Stores
-from wintermute.db import Transaction, open_database
+from wintermute.db import Transaction
 from wintermute.ids import new_id
-from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import Policy, RoomView
-from wintermute.matrix.redactions import Redactions
-from wintermute.matrix.relations import Mark, Reaction, meaning
+from wintermute.matrix.relations import Reaction, ReactionMeaning, Redactions, Relations, meaning
 from wintermute.messages import Incoming
 
 Json = dict[str, Any]
@@ -114,7 +113,9 @@ def test_other_reactions_mean_nothing(event: Json) -> None:
     assert read_sign(sign("\U0001f44d"), DIRECT, elsewhere) is None
 
 
-def reaction(mark: Mark, target: str, event_id: str = "$sign", room: str = ROOM) -> Reaction:
+def reaction(
+    mark: ReactionMeaning, target: str, event_id: str = "$sign", room: str = ROOM
+) -> Reaction:
     command = replace(MESSAGE, event_id=event_id, room_id=room, kind="command", body="/stop")
     return Reaction(target, mark, command)
 
@@ -122,7 +123,7 @@ def reaction(mark: Mark, target: str, event_id: str = "$sign", room: str = ROOM)
 @dataclass
 class Desk:
     stores: Stores
-    follow: FollowUps
+    follow: Relations
 
     async def body(self, tx: Transaction, seen: Reaction) -> str | None:
         """The command that a reaction is taken as."""
@@ -133,11 +134,11 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
-    async with open_database(tmp_path / "test.db") as database:
+    async with open_migrated(tmp_path / "test.db") as database:
         stores = Stores(database, tmp_path, ANN, clock, new_id, timezone="Europe/Berlin")
         yield Desk(
             stores,
-            FollowUps(
+            Relations(
                 stores.inbox,
                 stores.outbox,
                 stores.rewards,
@@ -163,10 +164,10 @@ async def answered(stores: Stores, turns: int) -> list[str]:
                 " VALUES (?, ?, 'e', '', '[]', 'stop', '', '', 0, 0, 0, 0, '')",
                 (name, cast.id),
             )
-        said = await stores.outbox.say(
+        said = await stores.outbox.enqueue(
             tx, conversation, ROOM, "an answer", cast_id=cast.id, meant_for=""
         )
-        notice = await stores.outbox.say(
+        notice = await stores.outbox.enqueue(
             tx, conversation, ROOM, "a notice", kind="notice", meant_for=""
         )
     for outbox_id, names in ((said, ("$a0", "$a1")), (notice, ("$n",))):
@@ -238,7 +239,7 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
     """T-063: each of them, on any part of it, whoever was first; in its room, on nothing else."""
     await answered(desk.stores, 1)
     async with desk.stores.database.transaction() as tx:
-        signs: tuple[Mark, ...] = ("done", "snooze", "tomorrow", "cancel")
+        signs: tuple[ReactionMeaning, ...] = ("done", "snooze", "tomorrow", "cancel")
         for mark in signs:
             assert await desk.body(tx, reaction(mark, "$a0")) is None
         for sql in REMINDER:

@@ -13,11 +13,10 @@ from tests.world.clock import NOON
 from tests.world.delegating import all_over, call, done, objective, reports, spawn, states
 from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, Gate, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.config.schema import SubSessions
-from wintermute.conversation.casting import AT_ONCE
-from wintermute.conversation.intent import intent, without
+from wintermute.config.schema import SubSessionSettings
+from wintermute.conversation.casting import AT_ONCE, intent, without
 from wintermute.mailbox.inbox import Waiting
-from wintermute.matrix.redactions import Redactions, redacted
+from wintermute.matrix.relations import Redactions, redacted
 
 Json = dict[str, Any]
 WORD = "hunter2"
@@ -158,7 +157,7 @@ async def test_an_answer_that_is_being_made_is_broken_off(
 
     model.keyed(choose)
     async with (
-        open_house(tmp_path, model.url, sub_sessions=SubSessions()) as house,
+        open_house(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house,
         house.working(),
     ):
         await house.incoming("go")
@@ -448,7 +447,7 @@ async def test_who_depends_on_what_is_taken_back_is_told_only_that_it_failed(
     """F-027, L-064: nothing that the message asked for is in it."""
     model.keyed(_dependent)
     async with (
-        open_house(tmp_path, model.url, sub_sessions=SubSessions()) as house,
+        open_house(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house,
         house.working(),
     ):
         gone = await house.incoming(SECRET)

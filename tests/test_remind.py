@@ -10,7 +10,7 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, HeldClock, House, open_house
 from tests.world.model import Fail, ModelServer
-from wintermute.commands.reminding import FORMS
+from wintermute.commands.tasks import FORMS
 
 MINE = f"person:{ANN}"
 GROUP = "!group:test"

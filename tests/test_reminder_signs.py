@@ -18,10 +18,11 @@ from tests.world.duties import in_, once, promise
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
+from tests.world.schema import open_migrated
 from tests.world.user import MatrixUser, Message
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
-from wintermute.db import Database, open_database
+from wintermute.db import Database
 from wintermute.errors import HomeserverUnavailable
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
@@ -29,9 +30,9 @@ from wintermute.mailbox.outbox import Late, Outbox
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Policy
+from wintermute.matrix.login import Session
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
-from wintermute.matrix.session import Session
 
 T = TypeVar("T")
 DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (
@@ -84,7 +85,7 @@ class Post:
         """Something for a room."""
         async with self.database.transaction() as tx:
             conversation = await self.conversations.in_room(tx, room, "room")
-            await self.outbox.say(
+            await self.outbox.enqueue(
                 tx, conversation, room, body, kind="event", late=late, meant_for=""
             )
         self.sender.wake()
@@ -95,7 +96,7 @@ class Post:
             conversation = await self.conversations.in_room(tx, room, "room")
             await self.outbox.react(tx, conversation, room, event_id, SIGNS)
             for body in and_say:
-                await self.outbox.say(tx, conversation, room, body, kind="event", meant_for="")
+                await self.outbox.enqueue(tx, conversation, room, body, kind="event", meant_for="")
         self.sender.wake()
 
     async def rows(self, sql: str) -> list[tuple[object, ...]]:
@@ -134,7 +135,7 @@ class Sending:
         matrix = Matrix(homeserver=self.url, user_id=login.user_id, owner=ANN)
         asyncio.get_running_loop().set_default_executor(AtOnce())
         async with (
-            open_database(self.folder / "test.db") as database,
+            open_migrated(self.folder / "test.db") as database,
             open_client(matrix, session, self.folder, new_id, clock, People()) as client,
             asyncio.TaskGroup() as group,
         ):

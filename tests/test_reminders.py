@@ -10,9 +10,8 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
 from wintermute.ids import new_id
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import EVERYWHERE, SIGNS
-from wintermute.tasks.store import Tasks
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import EVERYWHERE, SIGNS, Tasks
 
 BEN = "@ben:test"
 NIGHT = timedelta(hours=12)

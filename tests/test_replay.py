@@ -16,7 +16,7 @@ from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ContextTooLarge, Fail, Hang, ModelServer, Step, Text, Use
 from wintermute.config.schema import Context
-from wintermute.config.schema import SubSessions as Limits
+from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.replay import Replay, Replayed, Today
 from wintermute.conversation.script import Diverged, RecordEnds, Script, steps
@@ -25,9 +25,8 @@ from wintermute.errors import ToolFailed
 from wintermute.llm.calls import ModelCalls, Recorded
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json, Reply, Request, Usage
-from wintermute.prompt.again import again
-from wintermute.prompt.assemble import Parts, assemble
-from wintermute.prompt.modes import MODES, Mode, worker_prompt
+from wintermute.prompt.assemble import Parts, again, assemble
+from wintermute.prompt.modes import MODES, PromptMode, worker_prompt
 
 SMALL = Context(keep_recent=1, trigger_after_turns=3)
 LONG = "a long story about the sea and its ships, " * 8
@@ -358,7 +357,7 @@ async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_prompt_of_a_sub_session_is_made_anew(mode: Mode) -> None:
+def test_the_prompt_of_a_sub_session_is_made_anew(mode: PromptMode) -> None:
     """P-041 to P-045, L-088: its instructions are today's, the rest is as it was."""
 
     def prompt(minimal: str, instructions: str) -> str | None:

@@ -17,11 +17,11 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
 from wintermute.conversation import words
 from wintermute.mailbox.elsewhere import OpenRow
+from wintermute.matrix.copies import PASSED, Tags, answered, quoted, said_in
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks
-from wintermute.matrix.restored import PASSED, Tags, answered, quoted, said_in
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.asked import Asked
+from wintermute.schedule.firing import REMINDER
+from wintermute.tasks.parse import Asked
 
 
 @dataclass

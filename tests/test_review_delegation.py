@@ -25,12 +25,12 @@ from tests.world.delegating import (
 )
 from tests.world.house import ANN, ROOM, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.config.schema import SubSessions
+from wintermute.config.schema import SubSessionSettings
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Incoming, Json
 
-LIMITS = SubSessions()
+LIMITS = SubSessionSettings()
 GROUP = f"room:{ROOM}"
 
 
@@ -168,7 +168,7 @@ async def test_a_call_is_not_held_up_by_what_its_child_put_off(
         return None
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
-    limits = SubSessions(timeout_s=0.5)
+    limits = SubSessionSettings(timeout_s=0.5)
     async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
         await house.incoming("go")
         (said,) = await house.said(1)
@@ -190,7 +190,7 @@ async def test_places_are_not_used_up_by_those_who_wait(tmp_path: Path, model: M
         return done("bottom")
 
     behave(model, [spawn("top", tools=["call_agent", "spawn_sub_session"])], child)
-    limits = SubSessions(max_depth=3, max_parallel=1, timeout_s=3)
+    limits = SubSessionSettings(max_depth=3, max_parallel=1, timeout_s=3)
     async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
         await house.incoming("go")
         await all_over(house, 3)

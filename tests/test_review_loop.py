@@ -23,7 +23,7 @@ from tests.world.model import (
     is_for_summary,
 )
 from wintermute.commands.forgetting import forget
-from wintermute.config.schema import Budget, Context
+from wintermute.config.schema import BudgetSettings, Context
 from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.conversation import words
 from wintermute.messages import Json, Usage
@@ -247,7 +247,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-086: commands go on; what waits over midnight is answered once, in order."""
-    clock, limits = HeldClock(), Budget(tokens_per_day=1200)
+    clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1200)
     model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(900, 100)))
     window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
     async with (
@@ -281,7 +281,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
 async def test_a_call_that_no_day_has_room_for_does_not_say_to_wait(tmp_path: Path) -> None:
     """L-086: the sentence says what helps, and the message does not stand in the way for ever."""
     async with ModelServer() as model:
-        limits = Budget(tokens_per_day=50)
+        limits = BudgetSettings(tokens_per_day=50)
         async with open_house(tmp_path, model.url, budget=limits) as house, house.working():
             await house.incoming("a")
             (notice,) = await house.said(1)

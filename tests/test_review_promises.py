@@ -12,12 +12,11 @@ from tests.world.delegating import done
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Use
 from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.ids import new_id
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import EVERYWHERE, Task
-from wintermute.tasks.store import Tasks
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
 GROUP = f"room:{ROOM}"
 BEN = "@ben:test"

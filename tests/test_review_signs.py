@@ -21,7 +21,7 @@ from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from wintermute.mailbox.outbox import TERMINAL, Late, Outbox, Outgoing
 from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import events_of
-from wintermute.tasks.asked import NOTHING
+from wintermute.tasks.parse import NOTHING
 
 MINE, OURS = f"person:{ANN}", "room:!room"
 BUSY = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
@@ -132,7 +132,7 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
         async with house.database.transaction() as tx:
             talk = await house.conversations.in_room(tx, ROOM, MINE)
             late = Late(NOON, " (was due 08:00)")
-            outbox_id = await house.outbox.say(
+            outbox_id = await house.outbox.enqueue(
                 tx, talk, ROOM, "tea", kind="event", late=late, meant_for=""
             )
         await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
@@ -225,12 +225,14 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
     async with open_house(tmp_path, None) as house:
         async with house.database.transaction() as tx:
             talk = await house.conversations.in_room(tx, ROOM, MINE)
-            outbox_id = await house.outbox.say(tx, talk, ROOM, "tea", kind="event", meant_for="")
+            outbox_id = await house.outbox.enqueue(
+                tx, talk, ROOM, "tea", kind="event", meant_for=""
+            )
         [part] = await house.outbox.store_parts(outbox_id, [("wm-1", {})], "DEVICE")
         async with house.database.transaction() as tx:
             await house.outbox.seen(tx, "wm-1", "$one")
             await house.outbox.seen(tx, "wm-2", "$two")
-            assert (await house.outbox.spoken(tx, ROOM, "$one")) is not None
+            assert (await house.outbox.sent_event(tx, ROOM, "$one")) is not None
         assert await house.rows("SELECT 1 FROM outbox WHERE state = 'sent'") == []
         assert await house.outbox.next(ROOM) is not None
         await house.outbox.sent(part, "$one")

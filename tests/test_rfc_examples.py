@@ -6,9 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from wintermute.errors import ToolFailed
-from wintermute.tasks.due import next_due, upcoming
-from wintermute.tasks.recurrence import checked_rule
-from wintermute.tasks.schedule import Schedule
+from wintermute.tasks.due import Schedule, checked_rule, next_due, upcoming
 
 NEW_YORK = ZoneInfo("America/New_York")
 

@@ -21,8 +21,8 @@ from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
 from wintermute.conversation import words
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
-from wintermute.matrix.moves import IN_CLEAR
-from wintermute.schedule.words import REMINDER
+from wintermute.matrix.membership import IN_CLEAR
+from wintermute.schedule.firing import REMINDER
 
 WATER = f"{REMINDER}water"
 

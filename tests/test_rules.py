@@ -14,7 +14,7 @@ from tests.world.model import ModelServer
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, ToolFailed
-from wintermute.loom.reading import Reading, lines
+from wintermute.loom.reading import LoomReader, lines
 from wintermute.messages import Json, Usage
 
 FILES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
@@ -112,7 +112,7 @@ def _use(call: Json) -> world.Use:
 async def _found(house: House, model: ModelServer) -> Json:
     """All that a rule may speak of."""
     (branch,) = await house.rows("SELECT id FROM branches")
-    story = await Reading(house.database).story(branch["id"])
+    story = await LoomReader(house.database).story(branch["id"])
     turns = lines(story)
     chats = [seen for seen in model.requests if not world.is_for_summary(seen.body)]
     return {

@@ -12,10 +12,10 @@ from tests.world.delegating import call, done, objective
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
 from tests.world.promised import MORNING, after, do, now, occurrences, promise, talk
-from wintermute.config.schema import Budget, SubSessions
-from wintermute.tasks.asked import Asked
+from wintermute.config.schema import BudgetSettings, SubSessionSettings
+from wintermute.tasks.parse import Asked
 
-LIMITS = SubSessions()
+LIMITS = SubSessionSettings()
 
 
 def check(mode: str = "autonomous_notify", **more: str) -> Asked:
@@ -236,7 +236,7 @@ async def test_a_spent_budget_puts_a_run_off_and_reminders_go_on(
 ) -> None:
     """Issue 6, L-086: not a failure; told once, and done at midnight."""
     model.script(done("249 euros"))
-    spent = Budget(tokens_per_day=1_000_000)
+    spent = BudgetSettings(tokens_per_day=1_000_000)
     async with opened(tmp_path, model, clock, budget=spent) as house, house.working():
         async with house.database.transaction() as tx:
             await tx.execute(

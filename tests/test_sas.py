@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from vodozemac import Sas
 
 from tests.world.phone import BOT, CHOICE, NEW, NOW, OFFER, OLD, Talk, overwritten, some_key
-from wintermute.matrix.emoji import EMOJIS, named
 from wintermute.matrix.sas import (
-    Outgoing,
+    EMOJIS,
     Party,
     Phase,
+    ToDevice,
     ask,
     ask_devices,
     ask_in_room,
     asked,
     cancel,
     expired,
+    named,
     receive,
 )
 from wintermute.messages import Json
@@ -147,7 +148,7 @@ def test_two_that_compare_nothing_show_the_same_and_wait_for_each_other() -> Non
     other = Party("@two:here", "OTHER", some_key("two"))
     left = ask("T", "", BOT, other.user_id, NOW)
     right, to_left = asked("T", "", other, BOT.user_id, ask_devices(BOT, "T", NOW), NOW)
-    to_right: Outgoing = ()
+    to_right: ToDevice = ()
     while to_left or to_right:
         for kind, content in to_left:
             left, out = receive(left, kind, content, {})

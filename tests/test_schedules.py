@@ -7,9 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from wintermute.errors import ToolFailed
-from wintermute.tasks.asked import NOTHING, Asked, chat_line, planned, remarks
-from wintermute.tasks.due import next_due, upcoming
-from wintermute.tasks.schedule import UNPLANNED, Plan, Schedule, bracket, read
+from wintermute.tasks.due import UNPLANNED, Plan, Schedule, bracket, next_due, read, upcoming
+from wintermute.tasks.parse import NOTHING, Asked, chat_line, planned, remarks
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)

@@ -37,13 +37,13 @@ def acting(**uses: Use) -> Model:
 
 
 async def ask(person: Person, chat: str, daemon: Bot, text: str) -> str:
-    """What the bot says in a chat after it was told this."""
+    """What the bot answers in a chat after it was told this; its notices are no answers."""
     sent = await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
 
     def since() -> list[str]:
         events = dropwhile(lambda event: event.event_id != sent, person.events(chat))
-        said = (event for event in events if event.type == "m.room.message")
-        return [event.body for event in said if event.sender == daemon.user_id]
+        said = (event for event in events if event.sender == daemon.user_id)
+        return [event.body for event in said if event.content.get("msgtype") == "m.text"]
 
     await person.until(lambda: bool(since()), what=f"an answer to {text!r}")
     return since()[0]

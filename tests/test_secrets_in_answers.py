@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.test_llm_models import HELLO, asking, backend
 from tests.world.listener import Listening
 from tests.world.model import Calls, Events, Fail, ModelServer, Step, Text, Use
-from wintermute.config.secrets import HIDDEN, Redaction, Veil
+from wintermute.config.secrets import HIDDEN, Redaction, StreamRedactor
 from wintermute.errors import ModelError
 from wintermute.llm.failures import LONGEST_QUOTE
 from wintermute.messages import Call, Json, Request
@@ -167,7 +167,7 @@ def test_pieces_show_what_the_whole_would_show(pieces: list[str], secrets: Seque
     """L-089: overlapping secrets, one within another, and `[secret]` itself."""
     redact = Redaction(secrets)
     shown: list[str] = []
-    veil = Veil(redact, shown.append)
+    veil = StreamRedactor(redact, shown.append)
     for piece in pieces:
         veil.feed(piece)
     veil.end()

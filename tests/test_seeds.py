@@ -10,7 +10,7 @@ import pytest
 from tests.world.house import ANN, House, open_house
 from tests.world.model import Fail, Hang, ModelServer, Seen, Step, Text
 from wintermute.errors import ConfigurationError
-from wintermute.prompt.seeds import seed_template
+from wintermute.prompt.gather import seed_template
 from wintermute.templates import shipped_prompts
 
 

@@ -31,7 +31,7 @@ from tests.world.scene import HasAccount, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS
 from wintermute.daemon import DRAIN_SECONDS
-from wintermute.health.notify import Attempts, Supervisor
+from wintermute.signals import Supervisor, WatchedClock
 
 ROOT = Path(__file__).parent.parent
 SYSTEM_UNIT = "systemd/wintermute.service"
@@ -324,7 +324,7 @@ def test_a_supervisor_that_is_not_there_disturbs_nobody(
 
 async def test_trying_again_is_a_sign_of_life() -> None:
     clock, pulses = FakeClock(), []
-    await Attempts(clock, lambda: pulses.append(clock.monotonic())).sleep(5)
+    await WatchedClock(clock, lambda: pulses.append(clock.monotonic())).sleep(5)
     assert (pulses, clock.slept) == ([0.0], [5])
 
 

@@ -16,14 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.world.clock import FakeClock
-from wintermute.changes.records import Change, Reason
-from wintermute.changes.store import ChangeSets
-from wintermute.db import Database, IntegrityError, open_database
+from tests.world.schema import open_migrated
+from wintermute.changes.change_sets import Change, ChangeSets, Reason
+from wintermute.db import Database, IntegrityError
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
-from wintermute.skills.folder import summary_in
-from wintermute.skills.records import Skill
-from wintermute.skills.store import Skills
+from wintermute.skills.skills import Skill, Skills, summary_in
 
 OWNER, ROOM = "person:@ann:test", "room:!kitchen:test"
 WHY = Reason("tool", ROOM, evidence=("$event",))
@@ -66,7 +64,7 @@ async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
 
 @asynccontextmanager
 async def _shelf(path: Path) -> AsyncIterator[Shelf]:
-    async with open_database(path / "w.db") as database:
+    async with open_migrated(path / "w.db") as database:
         changes = ChangeSets(database, FakeClock(), new_id)
         folder = path / "skills"
         yield Shelf(folder, database, changes, Skills(folder, database, changes, OWNER))

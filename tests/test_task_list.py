@@ -11,10 +11,9 @@ import pytest
 from tests.test_remind import BEN, GROUP, IN_GROUP, ask
 from tests.world.house import ANN, HeldClock, House, open_house
 from tests.world.promised import do, now, promise
-from wintermute.commands.task_list import HELD
-from wintermute.commands.task_verbs import VERBS
-from wintermute.tasks.asked import NOTHING, Asked
-from wintermute.tasks.records import EVERYWHERE, Task
+from wintermute.commands.tasks import HELD, VERBS
+from wintermute.tasks.parse import NOTHING, Asked
+from wintermute.tasks.tasks import EVERYWHERE, Task
 
 MINE = f"person:{ANN}"
 ROOM_SCOPE = f"room:{GROUP}"
@@ -168,7 +167,7 @@ async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: He
     last = await house.stores.occurrences.last([task.id for task in tasks])
     async with house.database.transaction() as tx:
         for run in last.values():
-            out = await house.outbox.say(
+            out = await house.outbox.enqueue(
                 tx, run.conversation_id, "!x:test", "x", kind="event", meant_for=""
             )
             await house.stores.runs.failed(tx, run, "no *page*", out, pauses=False)

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from tests.world.clock import FakeClock
-from wintermute.changes.records import Reason
-from wintermute.changes.store import ChangeSets
+from tests.world.schema import open_migrated
+from wintermute.changes.change_sets import ChangeSets, Reason
 from wintermute.changes.undo import Undo, Undone
-from wintermute.db import Database, open_database
+from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import EVERYWHERE, Task
-from wintermute.tasks.store import Tasks
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
 ANN, BEN, ROOM = "person:@ann:test", "person:@ben:test", "room:!kitchen:test"
 SCOPES = [ANN, BEN, ROOM]
@@ -58,7 +57,7 @@ def why(scope: str) -> Reason:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with open_database(tmp_path / "w.db") as database:
+    async with open_migrated(tmp_path / "w.db") as database:
         clock = FakeClock()
         changes = ChangeSets(database, clock, new_id)
         tasks = Tasks(database, changes, clock, new_id, "@ann:test", "Europe/Berlin")
@@ -396,7 +395,7 @@ class TickingClock(FakeClock):
 async def test_a_moment_that_comes_while_it_is_written_down_is_due(tmp_path: Path) -> None:
     """T-035: it was ahead when it was asked for, for a new task and for another time of one."""
     clock = TickingClock()
-    async with open_database(tmp_path / "test.db") as database:
+    async with open_migrated(tmp_path / "test.db") as database:
         changes = ChangeSets(database, clock, new_id)
         tasks = Tasks(database, changes, clock, new_id, "@ann:test", "UTC")
         async with database.transaction() as tx:

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import pty
+import re
 import signal
 import sys
+import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,18 +15,21 @@ import pytest
 
 from tests.world.bot import Bot, write_settings
 from tests.world.clock import WITHIN
+from tests.world.glass import PromptGlass
 from tests.world.homeserver import Login
 from tests.world.house import ANN, open_house
-from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Text, Use
+from tests.world.model import Calls, Cut, Drip, Fail, Hang, ModelServer, Slow, Text, Use
 from tests.world.warm import Interpreter
 from wintermute.config.lock import hold
+from wintermute.conversation import words
 from wintermute.matrix.speaker import MatrixSpeaker
-from wintermute.messages import Json
-from wintermute.terminal.screen import TerminalSpeaker
+from wintermute.messages import Json, Usage
+from wintermute.terminal.screen import VOID, TerminalSpeaker
 
 Piped = Callable[[Path, bytes], Awaitable[tuple[int, str, str]]]
 """`printf … | wintermute chat`: its exit code, output and errors."""
 NOWHERE = "http://127.0.0.1:9"
+BESIDE = re.compile("(?<=^you>) {2,}· waiting for the model, [0-9]+ s$")
 
 
 def settings(folder: Path, model: str, **sections: Json) -> Path:
@@ -71,14 +76,36 @@ class Terminal:
                 await self._more.wait()
         return self.seen
 
+    async def stands(self, *rows: str) -> None:
+        """Wait until these are the last rows on the screen that are not blank."""
+        async with asyncio.timeout(WITHIN):
+            while self.rows[-len(rows) :] != rows:
+                self._more.clear()
+                await self._more.wait()
+
     @property
     def seen(self) -> str:
         return self._seen.decode(errors="replace")
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Those that are not blank, without what is said beside a prompt."""
+        rows = self.screen.splitlines()
+        return tuple(BESIDE.sub("", row) for row in rows if row)
+
+    @property
+    def screen(self) -> str:
+        """What stands there now, and what has scrolled off."""
+        glass = PromptGlass()
+        whole, mark, steers = self.seen.rpartition("\x1b")
+        glass.write(self.seen if glass.steers.match(mark + steers) else whole)
+        return glass.text
 
 
 @asynccontextmanager
 async def at_terminal(config: Path) -> AsyncIterator[Terminal]:
     master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "wintermute", "--config", str(config), "chat"),
         stdin=slave,
@@ -137,10 +164,30 @@ async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     model.keyed(lambda seen: Fail(503))
     for given in (b"hi\nmore\n", b"hi again\n"):
         code, said, _ = await piped(config, given)
-        assert code == 1
-        assert said.startswith("The model does not answer: scripted answered 503")
+        assert code == 1, said
+        assert said.startswith("The model does not answer (scripted answered 503")
     model.keyed(lambda seen: None)
     assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
+
+
+async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """F-036, L-034: what is to be done about it, and what it costs is no model that is away."""
+    nowhere = settings(tmp_path / "nowhere", NOWHERE)
+    code, said, _ = await piped(nowhere, b"hi\n")
+    away = re.escape(words.UNREACHABLE).replace(
+        re.escape("{problem}"), "scripted is not reachable.*"
+    )
+    assert (code, bool(re.match(away, said))) == (1, True), said
+    spent = settings(tmp_path / "spent", model.url, llm={"budget": {"tokens_per_day": 500_000}})
+    model.script(Text("Much.", usage=Usage(600_000, 10, 0)))
+    assert (await piped(spent, b"hi\n"))[:2] == (0, "Much.\n")
+    for _ in range(2):
+        code, said, _ = await piped(spent, b"more\n")
+        assert code == 1, said
+        assert "reminders and commands go on" in said
+        assert "does not answer" not in said
 
 
 async def test_the_data_folder_of_a_running_daemon_is_refused(
@@ -228,6 +275,121 @@ async def test_commands_are_answered_while_a_message_waits(
         assert shown.count("does not answer") == 1
 
 
+async def test_reasoning_that_turns_out_to_be_some_is_taken_from_the_screen(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-020: also more of it than the screen has room for, from a model of which nothing is known."""
+    gate = asyncio.Semaphore(0)
+    thought = "".join(f"Perhaps {number}\n\n" for number in range(40))
+    model.script(Drip(f"{thought}or </think>Seven.", gate), Text("Hm.</think>Eight."))
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("how many?\r")
+        for _ in range(41):
+            gate.release()
+        await terminal.until("Perhaps 39")
+        assert "Perhaps 39" in terminal.screen
+        gate.release()
+        await terminal.stands("you> how many?", "Seven.", "you>")
+        assert "Perhaps" not in terminal.screen
+        terminal.type("and now?\r")
+        await terminal.stands("you> how many?", "Seven.", "you> and now?", "Eight.", "you>")
+        assert "Hm." not in terminal.seen
+
+
+async def test_a_model_that_is_known_can_take_back_what_is_still_on_the_screen(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-020: and an attempt that broke off leaves nothing either."""
+    model.script(
+        Text("Six."),
+        Text("Let me see.\n\nI count.\n\nOnce more.</think>Seven."),
+        Cut("No, wait"),
+        Text("Eight."),
+    )
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        for question, answer in (("one", "Six."), ("two", "Seven."), ("three", "Eight.")):
+            terminal.type(f"{question}\r")
+            await terminal.stands(f"you> {question}", answer, "you>")
+        assert "Let me see." in terminal.seen
+
+
+async def test_lines_can_be_typed_while_the_model_is_silent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035: what reads is answered at once, the rest in its turn; then the answer is drawn as ever."""
+    begins, gate = asyncio.Event(), asyncio.Semaphore(0)
+    model.script(Slow(begins, Drip("first second", gate)))
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("hello\r")
+        await terminal.stands("you> hello", "you>")
+        terminal.type("/tasks\r")
+        await terminal.until("There is nothing to be done here.")
+        terminal.type("/new\r")
+        await terminal.until("has its turn once", after="/new")
+        await terminal.until("you>", after="has its turn once")
+        begins.set()
+        gate.release()
+        await terminal.until("first")
+        assert "first" in terminal.rows
+        assert "you>" not in terminal.rows
+        gate.release()
+        await terminal.until("A fresh start", after="second")
+        await terminal.until("you>", after="A fresh start")
+        assert terminal.screen.count("first second") == 1
+
+
+async def test_a_line_that_is_being_typed_stays_when_the_answer_comes(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035: the answer stands above it."""
+    begins = asyncio.Event()
+    model.script(Slow(begins, Text("Here it is.\n\nAll of it.")))
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("hello\r")
+        await terminal.stands("you> hello", "you>")
+        terminal.type("and th")
+        await terminal.until("and th")
+        begins.set()
+        await terminal.stands("Here it is.", "All of it.", "you> and th")
+        terminal.type("en?\r")
+        await terminal.stands("you> and then?", "echo: and then?", "you>")
+
+
+async def test_an_interrupt_at_an_empty_line_stops_the_message_that_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-023, F-035: a line that has begun is cleared, as ever."""
+    model.script(Hang())
+    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+        terminal.type("hello\r")
+        await terminal.stands("you> hello", "you>")
+        terminal.type("oops")
+        await terminal.until("oops")
+        terminal.type("\x03")
+        await terminal.stands("you> oops", "you>")
+        assert "Stopped." not in terminal.seen
+        terminal.type("\x03")
+        await terminal.until("Stopped.")
+        terminal.type("and now?\r")
+        await terminal.stands("you> and now?", "echo: and now?", "you>")
+
+
+async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-020, F-035: nor said with the answer to a command."""
+    model.keyed(lambda _: Cut("One.\n\nTwo.\n\nThree.\n\nand so on, until it breaks"))
+    config = settings(tmp_path, model.url, llm={"max_retries": 0})
+    async with at_terminal(config) as terminal:
+        terminal.type("hello\r")
+        await terminal.until("go on trying")
+        await terminal.until("you>", after="go on trying")
+        terminal.type("/tasks\r")
+        await terminal.stands("you> /tasks", "There is nothing to be done here.", "you>")
+        assert "Two." in terminal.seen
+        assert "Two." not in terminal.screen
+
+
 async def test_several_lines_and_earlier_lines_can_be_sent(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -298,14 +460,14 @@ class Paper:
     [
         (["", "Hel", "lo"], "Hello", "Hello\n"),
         (["", "Hel"], "Hello", "Hello\n"),
-        (["", "half", "", "Hello"], "Hello", "half\n\x1b[2m· again\x1b[0m\nHello\n"),
+        (["", "half", "", "Hello"], "Hello", "Hello\n"),
         (["", "wrong"], "Hello", "wrong\nHello\n"),
         ([], "Hello", "Hello\n"),
         (["", "a\x1b[2Jb\u202e"], "a\x1b[2Jb\u202e", "a[2Jb\n"),
     ],
 )
 def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: str) -> None:
-    """L-083: and nothing of a model's answer steers the terminal."""
+    """L-083: and nothing of a model's answer steers the terminal; what may have to go is held back."""
     paper = Paper(live=True)
     speaker = TerminalSpeaker(paper)
     for piece in pieces:
@@ -318,12 +480,27 @@ def test_a_notice_in_the_middle_of_an_answer_says_nothing_of_it_again() -> None:
     """F-036: such as that the model is back."""
     paper = Paper(live=True)
     speaker = TerminalSpeaker(paper)
-    for piece in ("", "Hello ", "there"):
+    for _ in range(2):
+        for piece in ("", "Hello ", "there"):
+            speaker.draft("terminal", piece)
+        speaker.say("The model answers again.", aside=True)
+        speaker.draft("terminal", ", you")
+        speaker.say("Hello there, you.")
+    first = "The model answers again.\nHello there, you.\n"
+    assert paper.text == first + "Hello there\nThe model answers again.\n, you.\n"
+
+
+def test_what_a_plain_terminal_shows_of_a_known_model_is_voided() -> None:
+    """F-020: it cannot be taken away there."""
+    paper = Paper(live=True)
+    speaker = TerminalSpeaker(paper)
+    for piece in ("", "Six."):
         speaker.draft("terminal", piece)
-    speaker.say("The model answers again.", aside=True)
-    speaker.draft("terminal", ", you")
-    speaker.say("Hello there, you.")
-    assert paper.text == "Hello there\nThe model answers again.\n, you.\n"
+    speaker.say("Six.")
+    for piece in ("", "I count", "", "Seven."):
+        speaker.draft("terminal", piece)
+    speaker.say("Seven.")
+    assert paper.text == f"Six.\nI count\n\x1b[2m· {VOID}\x1b[0m\nSeven.\n"
 
 
 async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> None:
@@ -332,6 +509,6 @@ async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> N
         async with house.database.transaction() as tx:
             scope = house.stores.owner_scope
             conversation = await house.conversations.in_room(tx, "terminal", scope, "terminal")
-            await house.outbox.say(tx, conversation, "terminal", "late", meant_for="")
-            await house.outbox.say(tx, conversation, "!room:test", "here", meant_for="")
+            await house.outbox.enqueue(tx, conversation, "terminal", "late", meant_for="")
+            await house.outbox.enqueue(tx, conversation, "!room:test", "here", meant_for="")
         assert await house.outbox.rooms_waiting() == ["!room:test"]

@@ -1,7 +1,6 @@
 """Answers at a terminal: Markdown drawn while it comes, and what is waited for (F-037)."""
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -12,71 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.world.clock import HeldClock
+from tests.world.glass import Glass
 from wintermute.terminal.markdown import MOST, MarkdownPage, changed
-from wintermute.terminal.screen import TerminalSpeaker
-from wintermute.text import harmless
+from wintermute.terminal.screen import VOID, TerminalSpeaker
 
-STEERS = re.compile(r"\x1b\[(\d*)([ACJm;\d]*?)([ACJm])")
 ROOM = "terminal"
-
-
-class Glass:
-    """A terminal as small as a test wants; it knows no more than what a page may ask of it."""
-
-    live = True
-
-    def __init__(self, columns: int = 80, lines: int = 24) -> None:
-        self.columns, self.height = columns, lines
-        self.rows = [""]
-        self.row = self.column = 0
-        self.raw = ""
-        self.watched = True
-
-    @property
-    def size(self) -> os.terminal_size:
-        return os.terminal_size((self.columns, self.height))
-
-    @property
-    def text(self) -> str:
-        """All that was ever shown and not taken away, what scrolled off included."""
-        return "\n".join(row.rstrip() for row in self.rows).rstrip("\n")
-
-    def write(self, text: str) -> None:
-        self.raw += text
-        at = 0
-        while at < len(text):
-            if text[at] == "\x1b":
-                found = STEERS.match(text, at)
-                assert found, f"not asked for: {text[at : at + 20]!r}"
-                self._steer(found[3], int(found[1] or 1))
-                at = found.end()
-            else:
-                self._put(text[at])
-                at += 1
-
-    def _steer(self, what: str, number: int) -> None:
-        if what == "A":
-            top = max(0, len(self.rows) - self.height)
-            assert self.row - number >= top, "what has scrolled off cannot be reached"
-            self.row -= number
-        elif what == "C":
-            self.column += number
-        elif what == "J":
-            self.rows[self.row + 1 :] = []
-            self.rows[self.row] = self.rows[self.row][: self.column]
-
-    def _put(self, mark: str) -> None:
-        if mark == "\r":
-            self.column = 0
-            return
-        if mark == "\n" or self.column == self.columns:
-            self.row, self.column = self.row + 1, 0
-            self.rows += [""] * (self.row + 1 - len(self.rows))
-        if mark != "\n":
-            assert harmless(mark) == mark, f"steers: {mark!r}"
-            row = self.rows[self.row].ljust(self.column)
-            self.rows[self.row] = row[: self.column] + mark + row[self.column + 1 :]
-            self.column += 1
 
 
 def page_on(glass: Glass) -> MarkdownPage:
@@ -126,16 +65,25 @@ PIECES = st.sampled_from((*WORDS, *SIGNS, "\\", "ü ", "[l]: x\n"))
 
 
 @settings(max_examples=60)
-@given(st.lists(PIECES, max_size=40), st.integers(24, 90), st.integers(3, 12), st.booleans())
-@example(["1. one", "\n", "---"], 40, 8, False)
-@example(["```\n", *["x\n"] * 30], 40, 6, True)
+@given(
+    st.lists(PIECES, max_size=40),
+    st.integers(24, 90),
+    st.integers(3, 12),
+    st.booleans(),
+    st.booleans(),
+)
+@example(["1. one", "\n", "---"], 40, 8, False, False)
+@example(["```\n", *["x\n"] * 30], 40, 6, True, False)
+@example(["x\n\n"] * 30, 40, 6, True, True)
+@example(["word ", "\n", "word ", "\n", "\n"], 24, 4, False, False)
 def test_however_it_comes_each_thing_stands_there_once(
-    pieces: list[str], columns: int, lines: int, waits: bool
+    pieces: list[str], columns: int, lines: int, waits: bool, loose: bool
 ) -> None:
     """On a small screen as well, and nothing is taken away that has scrolled off."""
     glass = Glass(columns, lines)
     page = page_on(glass)
     glass.write("before\n")
+    page.begin(loose=loose)
     for number, piece in enumerate(pieces):
         page.add(piece)
         if waits:
@@ -284,13 +232,78 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
         work.cancel()
 
 
+@settings(max_examples=60)
+@given(
+    st.lists(PIECES, max_size=40),
+    st.integers(24, 90),
+    st.integers(3, 12),
+    st.booleans(),
+    st.integers(0, 40),
+)
+@example(["x\n\n"] * 30, 40, 6, True, 0)
+@example(["x\n\n"] * 5, 40, 12, False, 2)
+def test_what_is_taken_back_is_gone_or_called_void(
+    pieces: list[str], columns: int, lines: int, loose: bool, notice_after: int
+) -> None:
+    """F-020: gone in any case where it was known that it may have to go; nothing else goes with it."""
+    glass = Glass(columns, lines)
+    page = page_on(glass)
+    glass.write("before\n")
+    page.begin(loose=loose)
+    for number, piece in enumerate(pieces):
+        page.add(piece)
+        if number == notice_after:
+            page.beside("notice")
+    is_gone = page.take_back()
+    page.begin(loose=loose)
+    page.end("Whole")
+    notice = ["notice"] if notice_after < len(pieces) else []
+    if is_gone:
+        assert glass.text.split() == ["before", *notice, "Whole"]
+    assert is_gone or not loose
+    assert glass.text.split()[0] == "before"
+    assert set(notice) <= set(glass.text.split())
+
+
 def test_an_attempt_that_broke_off_is_said_anew() -> None:
-    glass = Glass()
+    """Where it has scrolled off, it is called void."""
+    glass = Glass(80, 8)
     speaker = TerminalSpeaker(glass, page_on(glass))
-    for piece in ("", "half **an", "", "Whole"):
+    for _ in range(2):
+        for piece in ("", "half **an", "", "Whole"):
+            speaker.draft(ROOM, piece)
+        speaker.say("Whole")
+    assert glass.text == "Whole\nWhole"
+    for piece in ("", "line\n\n" * 5, "", "Whole"):
         speaker.draft(ROOM, piece)
     speaker.say("Whole")
-    assert glass.text == "half **an\n· again\nWhole"
+    assert glass.text.splitlines()[-2:] == [f"· {VOID}", "Whole"]
+
+
+def test_what_came_while_a_line_was_asked_for_is_drawn_when_it_is_not_any_more() -> None:
+    """F-035."""
+    glass = Glass()
+    glass.watched = False
+    speaker = TerminalSpeaker(glass, page_on(glass))
+    for piece in ("", "One.\n\nhalf"):
+        speaker.draft(ROOM, piece)
+    assert glass.text == ""
+    glass.watched = True
+    speaker.go_on()
+    assert glass.text == "One.\n\nhalf"
+
+
+def test_a_notice_is_taken_away_with_nothing() -> None:
+    """What was written above it stays as well."""
+    glass = Glass()
+    page = page_on(glass)
+    page.begin(loose=False)
+    page.add("One.\n\nTwo.\n\nhalf a ")
+    page.beside("Notice.")
+    page.add("line")
+    assert glass.text == "One.\n\nNotice.\nTwo.\n\nhalf a line"
+    assert not page.take_back()
+    assert glass.text == "One.\n\nNotice."
 
 
 @pytest.mark.slow

@@ -213,6 +213,13 @@ def test_one_core_has_no_workers(tmp_path: Path) -> None:
     assert "2 slow tests were left out" in ended.stdout
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no workers")
+def test_two_cores_have_three_workers_for_much_is_waited(tmp_path: Path) -> None:
+    two = set(sorted(os.sched_getaffinity(0))[:2])
+    ended = Suite(tmp_path, TESTS).run(cores=two)
+    assert "created: 3/3 workers" in ended.stdout
+
+
 @pytest.mark.parametrize(
     ("when", "seconds", "marks", "told"),
     [

@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON, WITHIN
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller, Rejected, Toolbox
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.messages import Call, Json, Origin
-from wintermute.tools.done import Done
-from wintermute.tools.files import MOST_BYTES, MOST_CHARACTERS, ReadFile, WriteFile
-from wintermute.tools.roots import Roots
+from wintermute.tools.definition import Done
+from wintermute.tools.files import MOST_BYTES, MOST_CHARACTERS, ReadFile, Roots, WriteFile
 
 ANN, BEN = "person:@ann:test", "person:@ben:test"
 

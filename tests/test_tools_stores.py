@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from tests.world.clock import NOON, FakeClock
-from wintermute.changes.store import ChangeSets
+from tests.world.schema import open_migrated
+from wintermute.changes.change_sets import ChangeSets
 from wintermute.conversation.toolbox import Accepted, Caller, Rejected, Toolbox
-from wintermute.db import Database, open_database
+from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.memory.facts import Facts
 from wintermute.messages import Call, Json, Origin
-from wintermute.skills.store import Skills
-from wintermute.tasks.store import Tasks
-from wintermute.tools.memory import AppendMemory
-from wintermute.tools.skill import AddSkill
+from wintermute.skills.skills import Skills
+from wintermute.tasks.tasks import Tasks
+from wintermute.tools.memory import AddSkill, AppendMemory
 from wintermute.tools.task import TaskTool
 
 ANN, BEN, ROOM = "person:@ann:test", "person:@ben:test", "room:!kitchen:test"
@@ -60,7 +60,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with open_database(tmp_path / "w.db") as database:
+    async with open_migrated(tmp_path / "w.db") as database:
         clock = FakeClock()
         conversations = Conversations(database, clock, new_id)
         casts = Casts(database, clock, new_id)

@@ -1,4 +1,5 @@
 """What is looked for is found however it is written, and nothing else is (F-034)."""
+# ruff: noqa: RUF001  words of scripts whose letters look like others
 
 import json
 import random
@@ -12,6 +13,17 @@ from hypothesis import strategies as st
 from wintermute.db.traces import ESCAPED, REST, UNSEEN, UNUSUAL, Wanted
 
 SENTENCE = "Ärztin Öznur Ünlü aus Köln heißt ﬁnal am 3. Mai, - İpek's Café!"
+SENTENCES = (
+    SENTENCE,
+    "Наш зубной врач — Ёлкин Сергей, Москва",
+    "我的牙医叫王小明，住在北京",
+    "우리 치과의사는 김민준 선생님",
+    "Ο οδοντίατρος μας ΟΔΥΣΣΕΥΣ Ψαράς",
+    "طبيب الأسنان اسمه محمد علي",
+    "דוקטור שרה כהן מחיפה",
+    "हमारे डॉक्टर का नाम श्रीनिवास है",
+    "ガラスのデンタルクリニックは渋谷",
+)
 OTHERS = st.text(alphabet="abc xyz.,:äß\n😀", max_size=40)
 
 
@@ -53,7 +65,7 @@ def test_it_is_found_however_it_is_written(text: str) -> None:
         ("the ﬁnal ofﬁce", "x THE FINAL OFFICE y", "THE FINAL OFFICE"),
         ("İstanbul and ILICA", "x i̇stanbul and ilica y", "i̇stanbul and ilica"),
         ("family 👨‍👩‍👧 is here", "x family 👨👩👧 is here y", "family 👨👩👧 is here"),
-        ("שלום לכולם מכאן", "\u202bשלום **לכולם** מכאן\u202c", "שלום **לכולם** מכאן"),  # noqa: RUF001
+        ("שלום לכולם מכאן", "\u202bשלום **לכולם** מכאן\u202c", "שלום **לכולם** מכאן"),
         ("привет из Москвы", "x ПРИВЕТ\nиз <b>москвы</b>", "ПРИВЕТ\nиз <b>москвы"),
         (
             "https://example.org/secret",
@@ -72,6 +84,19 @@ def test_it_is_found_however_it_is_written(text: str) -> None:
         ("one very long cafe", unicodedata.normalize("NFD", "one very long café"), None),
         ("one very long café", "one very long cafe", None),
         ("weighs 1.5 kg today", "weighs 15 kg today", None),
+        (
+            "我的牙医叫王小明先生",
+            "说 我的 **牙医** 叫王\u200b小明先生。",
+            "我的 **牙医** 叫王\u200b小明先生",
+        ),
+        ("врач Ёлкин Сергей", "x ВРАЧ\u2009Е\u0308лкин Сер•гей y", "ВРАЧ\u2009Е\u0308лкин Сер•гей"),
+        (
+            "치과의사는 김민준",
+            json.dumps("x 치과의사는\n김민준 y"),
+            json.dumps("치과의사는\n김민준")[1:-1],
+        ),
+        ("치과의사는 김민주", "치과의사는 김민준", None),
+        ("Ο γιατρός ΟΔΥΣΣΕΥΣ", "x ο ΓΙΑΤΡΌΣ Οδυσσευς y", "ο ΓΙΑΤΡΌΣ Οδυσσευς"),
         ("a dog", "x\n- A **dog**\ny", "A **dog"),
         ("a dog", "he has a dog", None),
         ("a", "a cat sat on a mat", None),
@@ -90,17 +115,19 @@ def test_what_is_cut_leaves_the_rest_as_it_was() -> None:
     assert wanted.cut(text, "[erased]") == "**[erased]`. Milk & [erased], [erased]!"
 
 
-@given(before=OTHERS, after=OTHERS, seed=st.integers(0, 10**9))
-def test_a_sentence_in_any_dress_is_found_and_only_it(before: str, after: str, seed: int) -> None:
+@given(sentence=st.sampled_from(SENTENCES), before=OTHERS, after=OTHERS, seed=st.integers(0, 10**9))
+def test_a_sentence_in_any_dress_is_found_and_only_it(
+    sentence: str, before: str, after: str, seed: int
+) -> None:
     chance = random.Random(seed)
-    dressed = "".join(_mark(mark, chance) for mark in SENTENCE)
+    dressed = sentence[0] + "".join(_mark(mark, chance) for mark in sentence[1:])
     dressed = unicodedata.normalize(chance.choice(("NFC", "NFD")), dressed)
     parts = [before, dressed, after]
     for _ in range(chance.randrange(3)):
         ascii_only = chance.random() < 0.5
         parts = [json.dumps(part, ensure_ascii=ascii_only)[1:-1] for part in parts]
-    assert found(SENTENCE, "".join(parts)) == [parts[1]]
-    assert Wanted([SENTENCE]).cut("".join(parts), "·") == f"{parts[0]}·{parts[2]}"
+    assert found(sentence, "".join(parts)) == [parts[1]]
+    assert Wanted([sentence]).cut("".join(parts), "·") == f"{parts[0]}·{parts[2]}"
 
 
 @given(before=OTHERS, seed=st.integers(0, 10**9))
@@ -117,11 +144,11 @@ def _mark(mark: str, chance: random.Random) -> str:
         return chance.choice(
             (" ", " ", "\n", " \n ", "\xa0", "&nbsp;", "<br>", " ** ", "\n> ", "\n- ")
         )
-    first, mark = mark == SENTENCE[0], chance.choice((mark, mark.lower(), mark.upper()))
+    mark = chance.choice((mark, mark.lower(), mark.upper()))
     if chance.random() < 0.15:
         mark = "".join(f"&#{ord(one)};" for one in mark)
     inside = chance.choice((*[""] * 20, "**", "_", "\xad", "\u200b", "&shy;", "<b>", "</i>", "`"))
-    return mark if first or not mark[0].isalpha() else inside + mark
+    return inside + mark if mark[0].isalpha() else mark
 
 
 def test_no_character_breaks_a_word_unseen_by_the_first_look() -> None:
@@ -176,11 +203,13 @@ MORE = ("e\u0301", "\u0301", "abcdefgh ijk", "&#97;", "<b>a", "_a", "|:-", "] ("
 def test_the_time_it_takes_grows_with_the_text_and_no_faster(bomb: str) -> None:
     """Sixteen times the text takes sixteen times as long, not two hundred times."""
     wanted = Wanted(["abcdefgh ijkl", "ab"])
-    taken = []
-    for length in (2_000, 32_000):
+
+    def taken(length: int) -> float:
         text = bomb * (length // len(bomb))
         began = time.process_time()
         assert not wanted.said_in(text.encode())
         assert wanted.spans(text) == []
-        taken.append(time.process_time() - began)
-    assert taken[1] < 70 * max(taken[0], 0.002)
+        return time.process_time() - began
+
+    # Once is enough: a busy machine makes one of the two slower, but what grows faster always does.
+    assert any(taken(32_000) < 70 * max(taken(2_000), 0.002) for _ in range(3))

@@ -26,13 +26,14 @@ from tests.world.model import (
     Text,
     Use,
 )
-from wintermute.conversation.stop import Stop
+from wintermute.conversation.state import Stop
+from wintermute.conversation.toolbox import Wards
 from wintermute.conversation.trouble import Failing, next_step
-from wintermute.conversation.trouble import Step as Next
-from wintermute.conversation.wards import Wards
+from wintermute.conversation.trouble import TroubleStep as Next
 from wintermute.conversation.words import BACK, BROKEN_OFF
 
 POISON = "poison"
+LONG = Wards(10, 900, 10_000, require_done=False)
 
 
 def poisoned(seen: Seen) -> Step | None:
@@ -83,6 +84,21 @@ async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) ->
             for room, text in ((ROOM, "hello"), ("!other", "and here")):
                 _, back, answer = await house.said(3, room)
                 assert (back, answer.splitlines()[-1]) == (BACK, text)
+
+
+async def test_a_model_that_refuses_is_back_as_well(tmp_path: Path) -> None:
+    """F-036, F-019: it is there, whatever it says."""
+    clock = HeldClock()
+    async with ModelServer() as gone:
+        port, url = gone.port, gone.url
+    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+        await house.incoming("hello")
+        await clock.asleep()
+        await seconds_pass(house, clock, 90)
+        async with ModelServer(port=port, default=lambda seen: refusal()):
+            await seconds_pass(house, clock, 15)
+            _, back, refused = await house.said(3)
+    assert (back, refused.splitlines()[-1]) == (BACK, BROKEN_OFF["refusal"])
 
 
 async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path) -> None:
@@ -195,7 +211,8 @@ def failing(**known: object) -> Failing:
         ({"alone": False}, ("outage", 60)),
         ({"alone": False, "told": True}, None),
         ({"alone": True}, ("alone", 55)),
-        ({"alone": True, "told": True}, ("give up", 1800)),
+        ({"alone": True, "told": True}, ("look", 1800)),
+        ({"alone": True, "told": True, "looked": 1800.0}, ("give up", 1800)),
         ({"alone": True, "told": True, "given_up": True}, None),
         ({"alone": None, "told": True}, ("look", 45)),
     ],
@@ -227,6 +244,31 @@ async def test_what_only_reads_passes_a_message_whose_model_is_silent(
         ]
 
 
+async def test_what_only_reads_passes_a_message_whose_model_fell_silent_in_the_middle(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035: five seconds after its last word; before, the answer may be about to come."""
+    clock = HeldClock()
+    model.script(Events(({"choices": [{"delta": {"content": "half"}}]},), stay=True))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+
+        async def has_begun() -> bool:
+            return "half" in house.speaker.drafts
+
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await clock.move(4)
+        await house.until(has_begun)
+        await clock.move(4)
+        await house.incoming("/tasks")
+        await house.incoming("/help", room="!other")
+        await house.said(1, "!other")
+        assert await house.spoken() == []
+        await clock.move(1)
+        await house.incoming("/help")
+        assert len(await house.said(2)) == 2
+
+
 async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_are_answered(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -242,6 +284,39 @@ async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_a
         await house.incoming("/help")
         assert len(await house.said(1)) == 1
         assert time.monotonic() - began < 8
+
+
+async def test_nobody_waits_for_a_look_in_another_room_and_one_is_enough_for_all(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035, F-021: whether others are answered is seen beside everything else."""
+    clock, gate = HeldClock(), asyncio.Event()
+
+    def choose(seen: Seen) -> Step:
+        failing = Slow(gate, Fail(500)) if seen.is_probe else Fail(500)
+        return Hang() if seen.last_user == "silent" else failing
+
+    model.keyed(choose)
+    opened = open_house(tmp_path, model.url, clock=clock, retries=99, wards=LONG)
+    async with opened as house, house.working():
+        await house.incoming("hello")
+        await house.incoming("hello", room="!other")
+        await clock.asleep(2)
+        await clock.move(41)
+        await house.incoming("silent", room="!silent")
+        await model.request_arrived(5)  # the others are tried again
+        await clock.asleep(2)
+        await clock.move(4)
+        await model.probe_arrived()
+        await house.incoming("/help", room="!silent")
+        await clock.move(1)
+        assert len(await house.said(1, "!silent")) == 1
+        gate.set()
+        await clock.move(14)
+        for room in (ROOM, "!other"):
+            (told,) = await house.said(1, room)
+            assert "does not answer" in told
+    assert model.probes == 1
 
 
 async def test_a_message_that_was_stopped_troubles_nobody(
@@ -278,6 +353,27 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
         await seconds_pass(house, clock, 120)
         assert (await house.said(4))[2:] == [
             "echo: go",
+            "A fresh start: I no longer look at what was said before.",
+        ]
+
+
+async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035: after five seconds, and once."""
+    clock, begins = HeldClock(), asyncio.Event()
+    model.script(Slow(begins, Text("first")))
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await house.incoming("go")
+        await model.request_arrived(1)
+        await clock.move(5)
+        await house.incoming("/new")
+        assert "`/new` has its turn once" in (await house.said(1))[0]
+        await house.incoming("/help")
+        await house.said(2)
+        begins.set()
+        assert (await house.said(4))[2:] == [
+            "first",
             "A fresh start: I no longer look at what was said before.",
         ]
 
@@ -381,9 +477,6 @@ async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
     ):
         _, reason = await limited(house)
     assert reason == "max_seconds"
-
-
-LONG = Wards(10, 900, 10_000, require_done=False)
 
 
 async def test_who_was_answered_meanwhile_does_not_hear_that_no_answer_comes(

@@ -21,9 +21,20 @@ from tests.tiers import tiered
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, read_event
+from wintermute.matrix.inbox import (
+    EMPTY,
+    LOCATION,
+    OTHER,
+    OUTBOX_KEY,
+    POLL,
+    STICKER,
+    Policy,
+    RoomView,
+    Unread,
+    read_event,
+    unread,
+)
 from wintermute.matrix.intake import ONLY_ENCRYPTED
-from wintermute.matrix.unread import LOCATION, OTHER, POLL, STICKER, Unread, unread
 from wintermute.matrix.verifications import NO_KEYS, TOO_OLD
 
 Json = dict[str, Any]
@@ -59,6 +70,8 @@ LINES: tuple[tuple[str, Json, Unread], ...] = (
     ("m.message", {"m.text": [{"body": "hello"}]}, OTHER),
     ("org.matrix.msc1767.message", {"org.matrix.msc1767.text": "hello"}, OTHER),
     ("m.voice", {"m.file": {"url": "mxc://here/voice"}}, OTHER),
+    (MESSAGE, {"msgtype": "m.text", "body": " \n"}, EMPTY),
+    (MESSAGE, {"msgtype": "m.emote", "body": ""}, EMPTY),
 )
 NOTHING: tuple[tuple[str, Json], ...] = (
     ("m.poll.response", VOTE),
@@ -77,7 +90,6 @@ NOTHING: tuple[tuple[str, Json], ...] = (
     ("com.example.whatever", {"body": "hm"}),
     (MESSAGE, {"msgtype": "m.notice", "body": "beep"}),
     (MESSAGE, {"msgtype": "m.server_notice", "body": "rules"}),
-    (MESSAGE, {"msgtype": "m.text", "body": " "}),
     (MESSAGE, {"body": "no kind"}),
     (MESSAGE, {"msgtype": 7, "body": "odd"}),
     (MESSAGE, {}),
@@ -164,7 +176,7 @@ async def test_each_kind_gets_one_line_in_a_chat_and_the_rest_none(
     for content in READ[2:]:
         await ann.send_event(chat, MESSAGE, content)
     heard = await settled(ann, chat, daemon.user_id, "so?")
-    lines = [each.line for each in (STICKER, LOCATION, POLL, OTHER)]
+    lines = [each.line for each in (STICKER, LOCATION, POLL, OTHER, EMPTY)]
     assert [body for body in heard if not body.startswith("echo")] == lines
     assert all(message.encrypted for message in ann.messages(chat, daemon.user_id))
     shown = [request.last_user for request in model.requests][:-1]

@@ -13,7 +13,7 @@ from tests.world.desk import ANN, BOB, ROOM, Desk, at_desk, talk
 from tests.world.phone import some_key
 from tests.world.proxy import Proxy
 from wintermute.clock import stamp
-from wintermute.health.trust import untrusted, verifications
+from wintermute.health.health import untrusted, verifications
 from wintermute.matrix.sas import REASONS
 from wintermute.matrix.verifications import COMPARE, DIFFERENT, FAILURES, NO_METHOD, UNFIT
 

@@ -16,8 +16,7 @@ from tests.world.phone import NEW, OFFER, OLD, Phone, some_key
 from tests.world.proxy import Answer, Proxy
 from wintermute.matrix.sas import Party, Verification
 from wintermute.matrix.sieve import VERIFICATION, sift, verification_in_room
-from wintermute.matrix.verification_store import VerificationStore
-from wintermute.matrix.verifications import MOST_AN_HOUR
+from wintermute.matrix.verifications import MOST_AN_HOUR, VerificationStore
 from wintermute.messages import Json
 
 

@@ -25,7 +25,7 @@ from wintermute.conversation import words
 from wintermute.mailbox.outbox import NOT_ALONE
 from wintermute.matrix.inbox import RoomView
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
-from wintermute.matrix.readers import not_private
+from wintermute.matrix.trust import not_private
 
 SECRET = "you earn 4711 a month"
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})

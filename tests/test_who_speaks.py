@@ -13,8 +13,8 @@ from tests.world.user import CLIENT, Json
 from wintermute.clock import moment
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Marks, load_marks
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.claiming import cause
+from wintermute.schedule.firing import REMINDER
+from wintermute.tasks.occurrences import cause
 
 
 async def raw(person: Person, room: str, event_id: str) -> Json:

@@ -12,11 +12,10 @@ from tests.test_whose_device import answered, notices, states, until
 from tests.world.clock import FakeClock
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
-from wintermute.db import open_database
-from wintermute.matrix.complaints import WITHHELD
+from tests.world.schema import open_migrated
+from wintermute.matrix.complaints import MOST, WITHHELD, WithheldKeys
 from wintermute.matrix.sieve import MOST_WITHHELD, Withheld, session_of, sift
 from wintermute.matrix.sieve import WITHHELD as CODES
-from wintermute.matrix.withheld import MOST, WithheldKeys
 
 Json = dict[str, Any]
 ANN = "@ann:test"
@@ -83,7 +82,7 @@ def test_no_word_on_a_withheld_key_can_stop_a_sync() -> None:
 async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_path: Path) -> None:
     """F-012: a flood of one person pushes out nobody else's."""
     clock = FakeClock()
-    async with open_database(tmp_path / "wintermute.db") as database:
+    async with open_migrated(tmp_path / "wintermute.db") as database:
         store = WithheldKeys(database, clock)
 
         async def keep(*words: Withheld) -> None:

@@ -27,9 +27,9 @@ from tests.world.delegating import (
 )
 from tests.world.house import WARDS, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
-from wintermute.config.schema import SubSessions
+from wintermute.config.schema import SubSessionSettings
 
-LIMITS = SubSessions()
+LIMITS = SubSessionSettings()
 
 
 async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
@@ -317,7 +317,7 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
         return Slow(gate, done("deep"))
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
-    wards = replace(WARDS, max_seconds=3)
+    wards = replace(WARDS, max_seconds=8)  # for what both of them begin with
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
         house.working(),
@@ -385,7 +385,7 @@ async def test_a_result_from_before_a_fresh_start_is_never_told(
     gates = [asyncio.Event() for _ in range(12)]
     steps = [spawn(str(n)) for n in range(12)]
     behave(model, steps, lambda asked, _seen: Slow(gates[int(asked)], done(asked)))
-    limits = SubSessions(max_parallel=12)
+    limits = SubSessionSettings(max_parallel=12)
     async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
         await house.incoming("go")
         await model.request_arrived(14)

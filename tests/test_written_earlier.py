@@ -9,7 +9,7 @@ import pytest
 from tests.world.clock import NOON, FakeClock, HeldClock
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
-from wintermute.conversation.intent import age, intent
+from wintermute.conversation.casting import age, intent
 from wintermute.mailbox.inbox import Waiting
 
 MINE = f"person:{ANN}"

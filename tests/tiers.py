@@ -1,7 +1,7 @@
 """How the suite runs: the quick tier and the slow one, workers, and tests that want to be alone.
 
-A pytest plugin. `pytest` runs the quick tier on as many workers as there are cores; `--slow` adds
-what is marked `slow`, `-m slow` runs nothing else, and a test named by its node id runs either way.
+A pytest plugin. `pytest` runs the quick tier on all cores; `--slow` adds what is marked `slow`,
+`-m slow` runs nothing else, and a test named by its node id runs either way.
 What is marked `alone` measures time or memory: no other test runs beside it.
 """
 
@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """What xdist asks the run for each of its workers."""
     node.workerinput["shared"] = str(node.config.stash[SHARED])
+    send = node.sendcommand
+
+    def sendcommand(name: str, **kwargs: object) -> None:
+        with suppress(OSError):  # it has just died: xdist hears of that next, and would end here
+            send(name, **kwargs)
+
+    node.sendcommand = sendcommand
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -118,14 +125,16 @@ def is_one(item: pytest.Item, named: list[tuple[Path, str]]) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker for each core; none where one process does as well."""
+    """Three workers for two cores, for a test at the door waits for much of its time; none where one
+    process does as well.
+    """
     named = named_tests(config)
     if config.option.collectonly or (named and len(named) == len(config.args)):
         return 0
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    return cores if cores > 1 else 0
+    return cores + cores // 2 if cores > 1 else 0
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

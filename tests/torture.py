@@ -36,15 +36,15 @@ from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import Readers, Watch
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.commands.stores import Stores
 from wintermute.conversation import words
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.matrix.outbox import ELSEWHERE
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import SIGNS
+from wintermute.schedule.firing import REMINDER
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import SIGNS
 
 SURVIVAL_SECONDS = 6.0
 HOMESERVER_DIES_EVERY = 20

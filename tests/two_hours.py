@@ -26,7 +26,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.transcript import Deletion, Onlooker
 from tests.world.user import CLIENT
 from tests.world.warm import Interpreter
-from wintermute.schedule.words import REMINDER
+from wintermute.schedule.firing import REMINDER
 
 # What happens ------------------------------------------------------------------------------
 

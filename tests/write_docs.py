@@ -10,9 +10,8 @@ import click
 
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
-from wintermute.config.scalars import expected
-from wintermute.config.schema import Config, Secret
-from wintermute.config.write import starter_config
+from wintermute.config.document import expected
+from wintermute.config.schema import Config, Secret, starter_config
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100

@@ -217,7 +217,7 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def spoken(when: datetime, zone: ZoneInfo) -> str:
+def in_words(when: datetime, zone: ZoneInfo) -> str:
     """Day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007, T-017)."""
     # strftime would name the day in the language of the machine.
     local = when.astimezone(zone)
@@ -225,7 +225,7 @@ def spoken(when: datetime, zone: ZoneInfo) -> str:
     return f"{DAYS[local.weekday()]}, {local:%Y-%m-%d %H:%M}{seconds} {local.tzname()}"
 
 
-async def until_rung(bell: asyncio.Event, clock: Clock, seconds: float) -> None:
+async def until_set(bell: asyncio.Event, clock: Clock, seconds: float) -> None:
     """Wait until the bell rings, or for so many seconds if nobody rings it."""
     async with asyncio.TaskGroup() as group:
         nap = group.create_task(clock.sleep(max(seconds, 0)))

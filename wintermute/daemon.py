@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from wintermute.clock import CheckedClock, Clock, SystemClock, until_rung
+from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES, ChatCommands, Verifier
 from wintermute.commands.stores import Stores
 from wintermute.config.lock import has_room, hold
@@ -16,23 +16,16 @@ from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Casting
-from wintermute.conversation.due_events import DueEvents
+from wintermute.conversation.casting import Casting, DueEvents, Forking, Seeding
 from wintermute.conversation.folding import Folding
-from wintermute.conversation.forking import Forking
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.terms import Terms
-from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.state import CastSettings
+from wintermute.conversation.toolbox import AnyTool, Toolbox, Wards
 from wintermute.conversation.trouble import Trouble
-from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Patience, open_database
-from wintermute.delegation.delegation import Delegation
-from wintermute.delegation.ending import Ending
-from wintermute.delegation.means import Bounds
-from wintermute.delegation.telling import Words
+from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
 from wintermute.errors import (
     DeviceSpent,
     HomeserverUnavailable,
@@ -41,44 +34,33 @@ from wintermute.errors import (
     StorageBlocked,
     WintermuteError,
 )
-from wintermute.health.edited import EditedFiles
-from wintermute.health.marks import ClockMarks
-from wintermute.health.notify import Attempts, Supervisor
-from wintermute.health.orders import Orders
-from wintermute.health.store import Health
+from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
-from wintermute.llm.budget import Budget
-from wintermute.llm.calls import ModelCalls
+from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import Copies
-from wintermute.matrix.door import Door, open_door
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.login import logged_in, successor
+from wintermute.matrix.login import Session, logged_in, successor
 from wintermute.matrix.outbox import Sender
-from wintermute.matrix.past import Past
 from wintermute.matrix.people import People, PeopleStore
-from wintermute.matrix.session import Session
-from wintermute.matrix.speaker import MatrixSpeaker
+from wintermute.matrix.speaker import MatrixSpeaker, RoomHistory
+from wintermute.matrix.sync import Door, open_door
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
 from wintermute.prompt.edited import FOLDER, EditedLook
-from wintermute.prompt.gather import Gather
-from wintermute.prompt.oversize import Oversize
-from wintermute.prompt.texts import Texts, read_texts
-from wintermute.schedule.edited import EditedNotices
+from wintermute.prompt.gather import Gather, Oversize, Texts, read_texts
 from wintermute.schedule.firing import Firing
+from wintermute.schedule.homes import EditedNotices
 from wintermute.schedule.promises import AtWork, Promises
-from wintermute.schedule.runs import Means, Runs
-from wintermute.terminal.chat import Chat
-from wintermute.terminal.screen import Page, Screen, TerminalSpeaker
+from wintermute.schedule.runs import Runs, RunSettings
+from wintermute.signals import Orders, Supervisor, WatchedClock
+from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
+from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating
-from wintermute.tools.done import Done
-from wintermute.tools.files import ReadFile, WriteFile
-from wintermute.tools.memory import AppendMemory, MemoriesView
-from wintermute.tools.roots import Roots
-from wintermute.tools.skill import AddSkill
+from wintermute.tools.files import ReadFile, Roots, WriteFile
+from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
 
 log = logging.getLogger(__name__)
@@ -89,7 +71,7 @@ ROOM_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Externals:
     """All that is neither ours nor on the network: what tests replace."""
 
     clock: Clock = field(default_factory=SystemClock)
@@ -167,13 +149,13 @@ class Wintermute:
 
 
 async def run_daemon(
-    config: Config, reread: Callable[[], Config], outside: Outside | None = None
+    config: Config, reread: Callable[[], Config], outside: Externals | None = None
 ) -> None:
     """Run until SIGTERM or SIGINT. After SIGHUP go on with what `reread` gives, if it is right.
 
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
-    outside = outside or Outside()
+    outside = outside or Externals()
     orders = Orders(config, reread, _usable, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -181,14 +163,14 @@ async def run_daemon(
     loop.add_signal_handler(signal.SIGHUP, orders.reload)
     problem: Exception | None = None
     with hold(config.data_dir):
-        while problem is None and (now := orders.taken()) is not None:
+        while problem is None and (now := orders.next_config()) is not None:
             problem = await _served(now, orders, outside)
             if isinstance(problem, StorageBlocked | KeyStoreBlocked):
                 orders.blocked(problem)
                 problem = None
                 await _writable(now, orders, outside)
             else:
-                problem = orders.judged(problem)
+                problem = orders.outcome(problem)
     if problem is not None:
         raise problem
 
@@ -198,18 +180,18 @@ def _usable(config: Config) -> None:
         read_texts(config)
 
 
-async def _writable(config: Config, orders: Orders, outside: Outside) -> None:
+async def _writable(config: Config, orders: Orders, outside: Externals) -> None:
     """Wait until there is room, or something is ordered. What was not stored did not happen, as
     after a kill: so we begin again where the last commit was.
     """
     while not orders.leaving.is_set():
-        await until_rung(orders.leaving, outside.clock, ROOM_PAUSE)
+        await until_set(orders.leaving, outside.clock, ROOM_PAUSE)
         outside.supervisor.pulse()
         if await asyncio.to_thread(has_room, config.data_dir):
             return
 
 
-async def _served(config: Config, orders: Orders, outside: Outside) -> Exception | None:
+async def _served(config: Config, orders: Orders, outside: Externals) -> Exception | None:
     """Work until told to leave; what ended it otherwise. A device may have to give way to another."""
     problem = await _worked(config, orders, outside)
     while isinstance(problem, DeviceSpent) and not orders.leaving.is_set():
@@ -223,10 +205,10 @@ async def _served(config: Config, orders: Orders, outside: Outside) -> Exception
     return problem
 
 
-async def _worked(config: Config, orders: Orders, outside: Outside) -> Exception | None:
+async def _worked(config: Config, orders: Orders, outside: Externals) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
     problems: list[Exception] = []
-    waits = Attempts(outside.clock, outside.supervisor.pulse)
+    waits = WatchedClock(outside.clock, outside.supervisor.pulse)
     try:
         patience = Patience(waits, orders.leaving)
         async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
@@ -248,7 +230,7 @@ def _first(problem: Exception) -> Exception:
 
 
 async def _session(
-    config: Config, health: Health, outside: Outside, leaving: asyncio.Event
+    config: Config, health: Health, outside: Externals, leaving: asyncio.Event
 ) -> Session | None:
     """The login, however long the homeserver is away; None when asked to leave meanwhile."""
     async with asyncio.TaskGroup() as group:
@@ -260,7 +242,7 @@ async def _session(
     return None if login.cancelled() else login.result()
 
 
-async def _login(config: Config, health: Health, outside: Outside) -> Session:
+async def _login(config: Config, health: Health, outside: Externals) -> Session:
     trouble = ""
     while True:
         try:
@@ -277,7 +259,7 @@ async def _login(config: Config, health: Health, outside: Outside) -> Session:
 
 @asynccontextmanager
 async def open_wintermute(
-    config: Config, database: Database, session: Session, texts: Texts, outside: Outside
+    config: Config, database: Database, session: Session, texts: Texts, outside: Externals
 ) -> AsyncIterator[Wintermute]:
     """Build everything on an open database; close it in reverse."""
     folder, ids = config.data_dir / "matrix", outside.new_id
@@ -311,7 +293,7 @@ async def open_wintermute(
 async def _built(
     config: Config,
     session: Session,
-    outside: Outside,
+    outside: Externals,
     clock: CheckedClock,
     stores: Stores,
     client: MatrixClient,
@@ -324,7 +306,7 @@ async def _built(
     policy = _policy(config)
     copies = Copies(client, stores.database, clock, outside.new_id)
     sender = Sender(client, stores, copies, clock, policy)
-    past = Past(client, stores, config.matrix, clock)
+    past = RoomHistory(client, stores, config.matrix, clock)
     speaker = MatrixSpeaker(client, sender, policy, past)
     verifications = Verifications(client, stores, policy, clock)
     answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
@@ -339,7 +321,7 @@ async def _built(
         copies,
         answering.rooms,
         pulse,
-        (clock, Attempts(clock, pulse)),
+        (clock, WatchedClock(clock, pulse)),
     )
     expiry = Expiry(
         stores.database, stores.inbox, stores.conversations, stores.facts, stores.changes, clock
@@ -351,7 +333,7 @@ async def _built(
 async def open_chat(
     config: Config,
     screen: Screen,
-    outside: Outside | None = None,
+    outside: Externals | None = None,
     *,
     attended: bool = True,
     page: Page | None = None,
@@ -363,7 +345,7 @@ async def open_chat(
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
-    outside = outside or Outside()
+    outside = outside or Externals()
     with hold(config.data_dir):
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
@@ -374,7 +356,7 @@ async def open_chat(
             models = _models(config, database, redact, outside)
             speaker = TerminalSpeaker(screen, page)
             answering = _answering(config, clock, stores, models, speaker, texts, redact)
-            chat = Chat(stores, answering.rooms.wake, speaker, config.matrix.owner, clock, ids)
+            chat = Chat(stores, answering.rooms, speaker, config.matrix.owner, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
                     parts = [chat.run(), answering.run(), speaker.count(clock)]
@@ -387,7 +369,7 @@ async def open_chat(
                 await models.aclose()
 
 
-def _stores(config: Config, database: Database, outside: Outside, redact: Redaction) -> Stores:
+def _stores(config: Config, database: Database, outside: Externals, redact: Redaction) -> Stores:
     return Stores(
         database,
         config.data_dir,
@@ -399,7 +381,7 @@ def _stores(config: Config, database: Database, outside: Outside, redact: Redact
     )
 
 
-def _models(config: Config, database: Database, redact: Redaction, outside: Outside) -> Models:
+def _models(config: Config, database: Database, redact: Redaction, outside: Externals) -> Models:
     clock, ids = outside.clock, outside.new_id
     calls = ModelCalls(database, clock, ids, config.llm.record)
     budget = Budget(database, clock, ids, config.llm.budget, config.timezone)
@@ -419,7 +401,7 @@ def _answering(
     gather = _gather(config, clock, stores, texts)
     folding = _folding(config, stores, models, texts)
     loop = _loop(config, clock, stores, models, folding, redact)
-    words = Words(gather, texts.instructions, texts.worker)
+    words = WorkerTexts(gather, texts.instructions, texts.worker)
     delegation = _delegation(config, clock, stores, loop, words)
     tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
     runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
@@ -433,7 +415,7 @@ def _answering(
         stores.conversations,
         stores.casts,
         loop,
-        Terms(tools, gather, depth=config.sub_sessions.max_depth),
+        CastSettings(tools, gather, depth=config.sub_sessions.max_depth),
         Wards.of(config.loop),
         speaker,
         trouble,
@@ -474,9 +456,9 @@ def _trouble(stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> 
     )
 
 
-def _means(config: Config) -> Means:
+def _means(config: Config) -> RunSettings:
     own_models = bool(config.llm.roles.sub_sessions)
-    return Means.of(config.sub_sessions, config.loop.max_tokens, own_models=own_models)
+    return RunSettings.of(config.sub_sessions, config.loop.max_tokens, own_models=own_models)
 
 
 def _folding(config: Config, stores: Stores, models: Models, texts: Texts) -> Folding:
@@ -505,7 +487,7 @@ def _loop(
 
 
 def _delegation(
-    config: Config, clock: Clock, stores: Stores, loop: Loop, words: Words
+    config: Config, clock: Clock, stores: Stores, loop: Loop, words: WorkerTexts
 ) -> Delegation:
     own_models = bool(config.llm.roles.sub_sessions)
     names = tuple(config.llm.backends)

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 Origin = Literal["owner", "other", "timer", "system"]
-Kind = Literal["message", "command", "event", "context"]
+InboxKind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
 BROKEN_OFF = ("length", "content_filter", "refusal")
 """Why an answer may have ended before its end: too long, withheld, or refused (F-019)."""
@@ -30,7 +30,7 @@ class Incoming:
     sender: str
     sender_name: str
     origin: Origin
-    kind: Kind
+    kind: InboxKind
     body: str
     sent_at: datetime
     direct: bool

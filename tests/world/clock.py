@@ -59,18 +59,18 @@ class HeldClock(FakeClock):
     def __init__(self) -> None:
         super().__init__()
         self._moved = asyncio.Condition()
-        self._asleep = 0
+        self._asleep: list[float] = []
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         until = self.monotonic() + seconds
         async with self._moved:
-            self._asleep += 1
+            self._asleep.append(until)
             self._moved.notify_all()
             try:
                 await self._moved.wait_for(lambda: self.monotonic() >= until)
             finally:
-                self._asleep -= 1
+                self._asleep.remove(until)
 
     async def move(self, seconds: float) -> None:
         """Let time pass and wake whose time has come."""
@@ -78,7 +78,9 @@ class HeldClock(FakeClock):
             self.advance(seconds)
             self._moved.notify_all()
 
-    async def asleep(self) -> None:
-        """Wait until somebody sleeps."""
+    async def asleep(self, count: int = 1) -> None:
+        """Wait until so many sleep whose time has not come: who is only about to wake does not."""
         async with asyncio.timeout(WITHIN), self._moved:
-            await self._moved.wait_for(lambda: self._asleep > 0)
+            await self._moved.wait_for(
+                lambda: sum(until > self.monotonic() for until in self._asleep) >= count
+            )

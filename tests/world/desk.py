@@ -11,16 +11,16 @@ from tests.test_keys import Device
 from tests.world.clock import HeldClock
 from tests.world.phone import NEW, Phone
 from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.schema import open_migrated
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
-from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import Policy
+from wintermute.matrix.login import Session
 from wintermute.matrix.people import People
-from wintermute.matrix.sas import Outgoing, Party
-from wintermute.matrix.session import Session
+from wintermute.matrix.sas import Party, ToDevice
 from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
 from wintermute.matrix.verifications import Verifications
 
@@ -142,7 +142,7 @@ async def at_desk(folder: Path, proxy: Proxy, clock: HeldClock) -> AsyncIterator
     matrix = Matrix(homeserver=proxy.url, user_id=BOT, owner=ANN)
     session = Session(BOT, "BOTDEVICE", "token", "a pickle key")
     async with (
-        open_database(folder / "wintermute.db") as database,
+        open_migrated(folder / "wintermute.db") as database,
         open_client(matrix, session, folder, new_id, clock, People(POLICY.allowed)) as client,
         asyncio.TaskGroup() as group,
     ):
@@ -156,7 +156,7 @@ async def at_desk(folder: Path, proxy: Proxy, clock: HeldClock) -> AsyncIterator
 async def talk(desk: Desk, phone: Phone, until: str = "done") -> None:
     """Both say what they have to, and the person compares, until the bot has said something."""
     heard = 0
-    out: Outgoing = (("request", phone.request()),)
+    out: ToDevice = (("request", phone.request()),)
     while True:
         for kind, content in out:
             await desk.hear(desk.message(kind, content, phone.user, phone.room))

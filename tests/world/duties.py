@@ -9,12 +9,12 @@ from typing import NamedTuple
 from tests.world.bot import Bot
 from tests.world.person import Person
 from tests.world.proxy import Request
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.ids import new_id
-from wintermute.tasks.asked import Asked
+from wintermute.tasks.parse import Asked
 
 SYSTEM = SystemClock()
 LATE = re.compile(r" \(was due [^()]*\)$")

@@ -30,8 +30,8 @@ from tests.world.model import (
 from tests.world.transcript import Deletion, Onlooker, Request, Ring, Told
 from tests.world.user import CLIENT
 from wintermute.conversation import words
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.records import SIGNS
+from wintermute.schedule.firing import REMINDER
+from wintermute.tasks.tasks import SIGNS
 
 SETTLED_SECONDS = 120.0
 THINKS_SECONDS = 1.2

@@ -22,55 +22,43 @@ from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import HeldClock as HeldClock
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
+from tests.world.schema import open_migrated
 from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
-from wintermute.config.schema import Budget as Ceilings
-from wintermute.config.schema import SubSessions as Limits
+from wintermute.config.schema import BudgetSettings as Ceilings
+from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Casting
-from wintermute.conversation.due_events import DueEvents
+from wintermute.conversation.casting import Casting, DueEvents, Forking, Seeding
 from wintermute.conversation.folding import Folding
-from wintermute.conversation.forking import Forking
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.seeding import Seeding
-from wintermute.conversation.terms import Prompt, Terms
-from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.state import CastSettings, Prompt
+from wintermute.conversation.toolbox import AnyTool, Toolbox, Wards
 from wintermute.conversation.trouble import Trouble
-from wintermute.conversation.wards import Wards
-from wintermute.db import Database, open_database
-from wintermute.delegation.delegation import Delegation
-from wintermute.delegation.ending import Ending
-from wintermute.delegation.means import Bounds
-from wintermute.delegation.telling import Words
-from wintermute.health.store import Health
+from wintermute.db import Database
+from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
+from wintermute.health.health import Health
 from wintermute.ids import new_id
-from wintermute.llm.budget import Budget
-from wintermute.llm.calls import ModelCalls
+from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.inbox import Inbox, State
+from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox
-from wintermute.messages import Incoming, Json, Kind, Origin
-from wintermute.prompt.gather import Gather
-from wintermute.prompt.instructions import Instructions
-from wintermute.prompt.oversize import Oversize
-from wintermute.prompt.seeds import seed_template
+from wintermute.messages import InboxKind, Incoming, Json, Origin
+from wintermute.prompt.gather import Gather, Instructions, Oversize, seed_template
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
-from wintermute.schedule.runs import Means, Runs
+from wintermute.schedule.runs import Runs, RunSettings
 from wintermute.templates import Template
+from wintermute.tools.definition import Done
 from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
-from wintermute.tools.done import Done
-from wintermute.tools.files import ReadFile, WriteFile
-from wintermute.tools.memory import AppendMemory, MemoriesView
-from wintermute.tools.roots import Roots
-from wintermute.tools.skill import AddSkill
+from wintermute.tools.files import ReadFile, Roots, WriteFile
+from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
 
 ROOM = "!room:test"
@@ -135,7 +123,7 @@ class House:
         sender: str = ANN,
         name: str = "Ann",
         origin: Origin = "owner",
-        kind: Kind | None = None,
+        kind: InboxKind | None = None,
         scope: str | None = None,
         direct: bool | None = None,
         event_id: str | None = None,
@@ -158,7 +146,7 @@ class House:
             raw=raw or {},
             replies_to=replies_to,
         )
-        state: State = "ignored" if kind == "context" else "waiting"
+        state: InboxState = "ignored" if kind == "context" else "waiting"
         async with self.database.transaction() as tx:
             conversation = await self.conversations.in_room(tx, room, scope or f"person:{sender}")
             await self.inbox.store(tx, conversation, incoming, state)
@@ -199,10 +187,10 @@ class House:
         """Wait until something became true; looked at whenever a room did something."""
         async with asyncio.timeout(WITHIN):
             while True:
-                self.speaker.stirred.clear()
+                self.speaker.changed.clear()
                 if await true():
                     return
-                await self.speaker.stirred.wait()
+                await self.speaker.changed.wait()
 
     async def said(self, n: int, room: str = ROOM) -> list[str]:
         """All that is in a room's outbox, once there are so many."""
@@ -282,7 +270,7 @@ async def open_house(
     """Build it all on the database in `folder`, as the daemon does."""
     checked, files = CheckedClock(clock), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
-    async with open_database(folder / "wintermute.db") as database:
+    async with open_migrated(folder / "wintermute.db") as database:
         stores = Stores(database, folder, owner, checked, new_id, redact, timezone=ZONE)
         stores.inbox = inbox_type(database, checked, redact)
         gather = _gather(stores, files, checked)
@@ -309,8 +297,8 @@ def _bounds(limits: Limits | None, llm: Llm) -> Bounds:
     return Bounds(limits or Limits(), 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
 
 
-def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds) -> Terms:
-    return Terms(Toolbox(tools), prompt, depth=bounds.limits.max_depth)
+def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds) -> CastSettings:
+    return CastSettings(Toolbox(tools), prompt, depth=bounds.limits.max_depth)
 
 
 def _spoken(prompt: Callable[[], str] | Prompt) -> Prompt:
@@ -357,7 +345,7 @@ def _rooms(
     folding: Folding,
     loop: Loop,
     sub_sessions: Delegation,
-    terms: Terms,
+    terms: CastSettings,
     wards: Wards,
     seeding: Seeding,
     oversize: Oversize,
@@ -432,14 +420,14 @@ def _promises(
     bounds: Bounds,
     clock: CheckedClock,
 ) -> tuple[Runs, Promises]:
-    means = Means.of(bounds.limits, 200_000, own_models=bounds.own_models)
+    means = RunSettings.of(bounds.limits, 200_000, own_models=bounds.own_models)
     words, run = _words(gather, files), Template(files, "TASK_RUN.txt")
     runs = Runs(stores, loop, words, run, toolbox, means, speaker, clock)
     return runs, Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
 
 
-def _words(gather: Gather, files: Path) -> Words:
-    return Words(gather, Instructions(files), Template(files, "WORKER_MINIMAL.txt"))
+def _words(gather: Gather, files: Path) -> WorkerTexts:
+    return WorkerTexts(gather, Instructions(files), Template(files, "WORKER_MINIMAL.txt"))
 
 
 def _delegating(delegation: Delegation, limits: Limits | None) -> list[AnyTool]:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.world.clock import FakeClock
-from wintermute.changes.records import Cause, Reason
-from wintermute.changes.store import ChangeSets
+from tests.world.schema import open_migrated
+from wintermute.changes.change_sets import Cause, ChangeSets, Reason
 from wintermute.changes.undo import Undo, Undone
-from wintermute.db import Database, open_database
+from wintermute.db import Database
 from wintermute.ids import new_id
+from wintermute.memory.core import Places
+from wintermute.memory.fact import AddOutcome, Fact, Source
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat import FlatFile
-from wintermute.memory.places import Places
-from wintermute.memory.records import Fact, Outcome, Source
+from wintermute.memory.flat_file import FlatFile
 
 OWNER = "@ann:test"
 ANN = "person:@ann:test"
@@ -49,7 +49,7 @@ class Memory:
 
     async def add(
         self, text: str, source: Source = "user_explicit", scope: str = ANN
-    ) -> tuple[Fact, Outcome]:
+    ) -> tuple[Fact, AddOutcome]:
         """Store one fact in a transaction of its own."""
         async with self.database.transaction() as tx:
             return await self.facts.add(tx, because(scope=scope), text, source, scope=scope)
@@ -75,7 +75,7 @@ class Memory:
 async def memory_in(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Memory]:
     """A memory whose database and files lie in a folder."""
     clock = clock or FakeClock()
-    async with open_database(folder / "test.db") as database:
+    async with open_migrated(folder / "test.db") as database:
         changes = ChangeSets(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id)
         places = Places(folder, OWNER)

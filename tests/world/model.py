@@ -310,9 +310,7 @@ class ModelServer:
             return step
         return self._script.popleft() if self._script else self._default(seen)
 
-    async def _take(  # noqa: C901  one line for each kind of step
-        self, step: Step, to: "_Exchange"
-    ) -> web.StreamResponse:
+    async def _take(self, step: Step, to: "_Exchange") -> web.StreamResponse:
         match step:
             case Text() | Calls() | Empty():
                 return await to.say(step)

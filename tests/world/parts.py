@@ -45,14 +45,14 @@ class Idle:
 
 
 class SilentSpeaker:
-    """The way back into rooms where nobody listens; `stirred` is set by all that happens.
+    """The way back into rooms where nobody listens; `changed` is set by all that happens.
 
     With `rests_badly` it is where a bug sits.
     """
 
     def __init__(self) -> None:
         self.rests_badly = False
-        self.stirred = asyncio.Event()
+        self.changed = asyncio.Event()
         self.shown: list[tuple[str, str]] = []
         self.drafts: list[str] = []
         self.unfit: set[str] = set()
@@ -85,6 +85,7 @@ class SilentSpeaker:
 
     def draft(self, room_id: str, piece: str) -> None:
         self.drafts.append(piece)
+        self.changed.set()
 
     def gate(self, room_id: str, name: str) -> None:
         self._note(f"gate {name}", room_id)
@@ -94,4 +95,4 @@ class SilentSpeaker:
 
     def _note(self, what: str, room_id: str) -> None:
         self.shown.append((what, room_id))
-        self.stirred.set()
+        self.changed.set()

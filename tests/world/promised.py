@@ -5,9 +5,9 @@ from typing import Any
 
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, House
-from wintermute.changes.records import Reason
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.records import EVERYWHERE, Task
+from wintermute.changes.change_sets import Reason
+from wintermute.tasks.parse import Asked
+from wintermute.tasks.tasks import EVERYWHERE, Task
 
 MORNING = datetime(2026, 3, 2, 7, 0, tzinfo=UTC)
 """A Monday, 08:00 in Berlin."""

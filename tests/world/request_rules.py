@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-from wintermute.llm.probe import QUESTION
+from wintermute.llm.models import QUESTION
 from wintermute.messages import Json
 
 CANARY = re.compile(r"canary[0-9a-f]{12}")

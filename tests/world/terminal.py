@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.world.warm import Ended, Interpreter
-from wintermute.config.write import starter_config
+from wintermute.config.schema import starter_config
 
 PASSWORD = "correct horse"
 

@@ -33,6 +33,7 @@ from typing import IO, Any, NoReturn, Self
 import wintermute
 from tests.world.clock import WITHIN
 from tests.world.launch import begin
+from wintermute.matrix.signing import SEED_BYTES, signature
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parent.parent.parent
@@ -241,6 +242,7 @@ def warm_up() -> None:
             import_module(module.name)
     for name in LAZY:
         import_module(name)
+    signature({}, bytes(SEED_BYTES))  # loads the curve, of which each first start would take 40 ms
     gc.collect()
     gc.freeze()  # else each child copies what it only looks at
 

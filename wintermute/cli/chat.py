@@ -14,9 +14,7 @@ from wintermute.daemon import open_chat
 from wintermute.errors import WintermuteError
 from wintermute.terminal.keyboard import Keyboard, unechoed
 from wintermute.terminal.markdown import MarkdownPage, can_draw
-from wintermute.terminal.pipe import Pipe
-from wintermute.terminal.screen import Output
-from wintermute.terminal.talk import talk
+from wintermute.terminal.screen import Output, Pipe, talk
 
 HINT = "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves.\n"
 
@@ -48,8 +46,9 @@ async def _chat(config: Config) -> bool:
             async with open_chat(config, output, attended=keyboard, page=page) as chat:
                 if keyboard:
                     click.echo(HINT)
+                    keys = Keyboard(await chat.typed(), NAMES, lambda: chat.waiting)
                     with unechoed():
-                        answered = await talk(chat, Keyboard(await chat.typed(), NAMES))
+                        answered = await talk(chat, keys)
                 else:
                     lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
                     answered = await talk(chat, Pipe(lines))

@@ -1,22 +1,141 @@
-"""`wintermute check`: every part tried, none changed."""
+"""`wintermute check`: every part tried, none changed, each with what to do about it."""
 
 import asyncio
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.cli import probes
-from wintermute.cli.facts import show
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import CONFIG, config_option, json_option
-from wintermute.clock import SystemClock
-from wintermute.config.schema import Backend, Config
-from wintermute.config.write import UNTOUCHED, is_untouched
-from wintermute.errors import ModelError, ModelUnavailable, WintermuteError
-from wintermute.health.report import Fact
-from wintermute.llm.probe import probe as ask_model
+from wintermute.cli.options import CONFIG, config_option, json_option, redacted
+from wintermute.clock import Clock, SystemClock
+from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
+from wintermute.db import open_database, prove_free
+from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
+from wintermute.health.health import Finding, Health
+from wintermute.llm.models import probe as ask_model
 from wintermute.matrix.login import probe as ask_homeserver
-from wintermute.memory.places import Places
+from wintermute.memory.core import Places
+from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
+from wintermute.prompt.gather import FALLBACK, Instructions
+from wintermute.templates import read_template, shipped_prompts
+
+
+def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
+    """Print the facts and leave with 1 when one of them says fail."""
+    known = [dataclasses.replace(fact, text=redacted(ctx, fact.text)) for fact in facts]
+    if as_json:
+        text = json.dumps([dataclasses.asdict(fact) for fact in known], indent=2)
+    else:
+        text = "\n".join(f"{fact.state:<4}  {fact.name}: {fact.text}" for fact in known)
+    click.echo(text)
+    ctx.exit(1 if any(fact.state == "fail" for fact in known) else 0)
+
+
+MB = 1024 * 1024
+LOW = 500 * MB
+FULL = 50 * MB
+
+
+def data_folder(folder: Path) -> Finding:
+    """There, ours, and nobody else's."""
+    part = "data folder"
+    if not folder.is_dir():
+        return Finding(part, "fail", f"{folder} is no folder -> make it with `wintermute init DIR`")
+    closed = next((path for path in _inside(folder) if not _is_ours(path)), None)
+    if closed:
+        return Finding(
+            part, "fail", f"{closed} cannot be changed -> chown it to who runs Wintermute"
+        )
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o077:
+        return Finding(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
+    return Finding(part, "ok", str(folder))
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from folder.glob("*")
+    yield from folder.glob("*/*")
+
+
+def _is_ours(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0))
+
+
+def disk(folder: Path) -> Finding:
+    """Room for the database to grow."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    text = f"{free // MB} MB free"
+    if free < LOW:
+        return Finding(
+            "disk", "fail" if free < FULL else "warn", f"{text} -> make room on this disk"
+        )
+    return Finding("disk", "ok", text)
+
+
+async def database(path: Path) -> Finding:
+    """Whole, not from a newer version, and not locked by another program (F-008)."""
+    if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+        return Finding("database", "ok", "will be made at first start")
+    try:
+        async with open_database(path, read_only=True):
+            await prove_free(path)
+            return Finding("database", "ok", str(path))
+    except WintermuteError as error:
+        return Finding("database", "fail", str(error))
+
+
+async def noticed(path: Path) -> list[Finding]:
+    """What only the daemon sees: a bridge that writes for somebody and that it does not believe
+    (F-005), and a key store that it cannot write (F-007).
+    """
+    if not path.exists():  # noqa: ASYNC240  as above
+        return []
+    try:
+        async with open_database(path, read_only=True) as database:
+            parts = await Health(database, SystemClock()).parts()
+    except WintermuteError:
+        return []  # told above
+    return [
+        Finding(part.part, part.state, part.detail)
+        for part in parts
+        if part.part == "bridge" or (part.part == "keys" and part.state == "fail")
+    ]
+
+
+def templates(folder: Path, language: str) -> Finding:
+    """Every prompt file that is needed, with something in it that can be understood."""
+    part = "prompts"
+    needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
+    seeds = [f"SEED_{language}.txt"] if (folder / f"SEED_{language}.txt").exists() else []
+    try:
+        for name in (*needed, FALLBACK, *seeds):
+            read_template(folder, name)
+        unknown = unknown_tools(Instructions(folder).sections())
+    except ConfigurationError as error:
+        return Finding(part, "fail", str(error))
+    if unknown:
+        lines = "; ".join(f"BASE_PROMPT.txt:{line}: unknown tool {tool}" for line, tool in unknown)
+        return Finding(part, "warn", f"{lines} -> correct the name; the section is left out")
+    if not (folder / f"SEED_{language}.txt").is_file():
+        text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"
+        return Finding(part, "warn", text)
+    return Finding(part, "ok", f"{len(needed) + 1} in {folder}")
+
+
+def time_zone(name: str, clock: Clock) -> Finding:
+    """What the clock on the wall says, so that a wrong zone is noticed."""
+    here = clock.now().astimezone(ZoneInfo(name))
+    return Finding("time zone", "ok", f"{name}, where it is {here:%Y-%m-%d %H:%M}")
 
 
 @click.command("check")
@@ -33,39 +152,39 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     config = open_config(ctx, level="error")
     path = str(ctx.meta[CONFIG])
-    untouched = Fact("config", "fail", f"{path}: {UNTOUCHED}")
-    facts = [untouched if is_untouched(config) else Fact("config", "ok", path)]
+    untouched = Finding("config", "fail", f"{path}: {UNTOUCHED}")
+    facts = [untouched if is_untouched(config) else Finding("config", "ok", path)]
     show(ctx, facts + asyncio.run(_probe(config)), as_json=as_json)
 
 
-async def _probe(config: Config) -> list[Fact]:
+async def _probe(config: Config) -> list[Finding]:
     backends, seconds = config.llm.backends, config.loop.max_seconds
     models = [await _model(name, backends[name], seconds) for name in config.llm.roles.base]
     return [
-        probes.data_folder(config.data_dir),
-        probes.disk(config.data_dir),
-        await probes.database(config.data_dir / "wintermute.db"),
-        probes.templates(config.data_dir / "prompts", config.seed.language),
+        data_folder(config.data_dir),
+        disk(config.data_dir),
+        await database(config.data_dir / "wintermute.db"),
+        templates(config.data_dir / "prompts", config.seed.language),
         *unusable_files(Places(config.data_dir, config.matrix.owner)),
-        probes.time_zone(config.timezone, SystemClock()),
+        time_zone(config.timezone, SystemClock()),
         *models,
         *await _homeserver(config),
-        *await probes.noticed(config.data_dir / "wintermute.db"),
+        *await noticed(config.data_dir / "wintermute.db"),
     ]
 
 
-async def _model(name: str, backend: Backend, seconds: float) -> Fact:
+async def _model(name: str, backend: Backend, seconds: float) -> Finding:
     try:
-        return Fact(f"model {name}", "ok", await ask_model(name, backend, seconds))
+        return Finding(f"model {name}", "ok", await ask_model(name, backend, seconds))
     except ModelUnavailable as error:
         advice = f"see that it runs, and check base_url of {name} in config.yaml"
-        return Fact(f"model {name}", "fail", f"{error} -> {advice}")
+        return Finding(f"model {name}", "fail", f"{error} -> {advice}")
     except ModelError as error:
-        return Fact(f"model {name}", "fail", str(error))
+        return Finding(f"model {name}", "fail", str(error))
 
 
-async def _homeserver(config: Config) -> tuple[Fact, ...]:
+async def _homeserver(config: Config) -> tuple[Finding, ...]:
     try:
         return await ask_homeserver(config.matrix, config.data_dir / "matrix")
     except WintermuteError as error:
-        return (Fact("matrix", "fail", str(error)),)
+        return (Finding("matrix", "fail", str(error)),)

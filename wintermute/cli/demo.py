@@ -11,14 +11,13 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from wintermute.cli.log import configure_logging
-from wintermute.cli.opening import open_config
+from wintermute.cli.opening import configure_logging, open_config
 from wintermute.cli.options import config_option, unread
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.demo.homeserver import require_synapse
-from wintermute.demo.lines import read_lines
-from wintermute.demo.stage import Plan, run_demo
+from wintermute.demo.practice_server import read_lines
+from wintermute.demo.stage import DemoPlan, run_demo
 from wintermute.errors import WintermuteError
 from wintermute.terminal.markdown import Renderer, can_draw
 
@@ -56,7 +55,7 @@ def command(ctx: click.Context, folder: Path | None, script: Path | None, practi
         lines = read_lines(script)
     with _folder(folder) as place:
         draw = Renderer().whole if sys.stdout.isatty() and can_draw() else str
-        plan = Plan(place, config, practice, environment(), lines, click.echo, draw)
+        plan = DemoPlan(place, config, practice, environment(), lines, click.echo, draw)
         with unread():
             asyncio.run(run_demo(plan))
 

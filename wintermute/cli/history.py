@@ -5,18 +5,18 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.changes.records import ChangeSet, Kind
+from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import Undone
+from wintermute.cli.opening import tell, with_stores
 from wintermute.cli.options import config_option, json_option
-from wintermute.cli.stores import tell, with_stores
 from wintermute.clock import stamp
-from wintermute.commands.listing import set_lines, undone_lines
 from wintermute.commands.stores import Stores
+from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 
 
-def history_command(kind: Kind) -> click.Command:
+def history_command(kind: ItemKind) -> click.Command:
     """`history`: what was changed in the last 30 days, newest first."""
 
     @click.command("history")
@@ -42,7 +42,7 @@ def history_command(kind: Kind) -> click.Command:
     return history
 
 
-def undo_command(kind: Kind) -> click.Command:
+def undo_command(kind: ItemKind) -> click.Command:
     """`undo`: take a change set back, as far as nothing was changed since."""
 
     @click.command("undo")
@@ -79,7 +79,7 @@ def undo_command(kind: Kind) -> click.Command:
     return undo
 
 
-async def _wanted(stores: Stores, kind: Kind, batch: str | None) -> ChangeSet:
+async def _wanted(stores: Stores, kind: ItemKind, batch: str | None) -> ChangeSet:
     if batch is None:
         found = await stores.changes.newest((kind,))
         missing = "nothing is left to undo"
@@ -94,7 +94,7 @@ async def _wanted(stores: Stores, kind: Kind, batch: str | None) -> ChangeSet:
     return found
 
 
-async def _take_hand_edits(stores: Stores, kind: Kind) -> None:
+async def _take_hand_edits(stores: Stores, kind: ItemKind) -> None:
     """Let edits of the memories files count first: the newest change may be one of them."""
     if kind == "fact":
         for scope in await stores.facts.scopes():
@@ -106,7 +106,7 @@ def _scopes(undone: Undone) -> set[str]:
     return {state["scope"] for state in states if "scope" in state and "text" in state}
 
 
-def _noun(kind: Kind) -> str:
+def _noun(kind: ItemKind) -> str:
     return {"fact": "memory"}.get(kind, kind)
 
 

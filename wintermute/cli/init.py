@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from wintermute.cli.options import json_option
-from wintermute.config.write import starter_config
+from wintermute.config.schema import starter_config
 from wintermute.errors import WintermuteError
 from wintermute.templates import shipped_prompts
 

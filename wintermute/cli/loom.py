@@ -1,27 +1,245 @@
-"""`wintermute loom`: what was said and done, also beside a running daemon."""
+"""`wintermute loom`: what was said and done, also beside a running daemon.
+
+The story of a branch is told cast by cast. Exports that may be given away have something else in
+the place of secrets, people and texts.
+"""
 
 import json
 import os
 import platform
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from wintermute import __version__
-from wintermute.cli import masks
+from wintermute.cli.opening import say, with_stores
 from wintermute.cli.options import config_option, json_option, redacted
-from wintermute.cli.stores import say, with_stores
-from wintermute.cli.story import branch_line, story_lines
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.llm.trail import attempts
-from wintermute.loom.reading import Reading, Spot, lines
-from wintermute.mailbox.people import people
+from wintermute.llm.calls import attempts
+from wintermute.loom.reading import LoomReader, Spot, lines, sums
+from wintermute.mailbox.rooms import people
 from wintermute.messages import Json
+from wintermute.text import counted, harmless, one_line, shortened
+
+_SERVER = r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)(?::\d+)?"
+PERSON = re.compile(rf'@[^\s:@"\\]{{1,255}}:{_SERVER}')
+ROOM = re.compile(rf'[!#][^\s:@"\\]{{1,255}}:{_SERVER}')
+TEXTS = frozenset(
+    {"intent", "utterance", "result", "args", "arguments", "summary", "text", "content"}
+)
+"""Keys below which people and models speak."""
+
+
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON with every text in it changed, keys as well."""
+    match value:
+        case str():
+            return change(value)
+        case list() | tuple():
+            return [changed(item, change) for item in value]
+        case dict():
+            return {change(key): changed(item, change) for key, item in value.items()}
+        case _:
+            return value
+
+
+def mask_texts(value: Any) -> Any:
+    """JSON in which each text that somebody said is only as long as it was (L-088)."""
+    match value:
+        case list() | tuple():
+            return [mask_texts(item) for item in value]
+        case dict():
+            return {key: _without_texts(key, item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _without_texts(key: str, value: Any) -> Any:
+    if key in TEXTS:
+        return changed(_listed(value), _length)
+    return value if key == "tools" else mask_texts(value)  # those are ours
+
+
+def _listed(value: Any) -> Any:
+    """Names of arguments may be anything a model wrote: only the values count."""
+    if isinstance(value, dict):
+        return [_listed(item) for item in value.values()]
+    return [_listed(item) for item in value] if isinstance(value, list) else value
+
+
+def _length(text: str) -> str:
+    return f"[{len(text)} characters]"
+
+
+def mask_people(
+    value: Any, people: Iterable[tuple[str, str]], rooms: Iterable[str], known: Mapping[str, str]
+) -> Any:
+    """JSON with the same word for the same person or room everywhere (L-088).
+
+    `people` are ids and display names, `rooms` ids; others that look like one are found. `known`
+    has the words for ids that have a meaning of their own.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    named = dict(known)
+    listed = list(people)
+    for one in (*(person for person, _ in listed), *PERSON.findall(text)):
+        named.setdefault(one, f"person{sum(map(_is_person, named.values())) + 1}")
+    for one in (*rooms, *ROOM.findall(text)):
+        named.setdefault(one, f"room{sum(map(_is_room, named.values())) + 1}")
+    looks = {**{quote(one, safe=""): word for one, word in named.items()}, **named}
+    names = {
+        look: named[person] for person, name in listed for look in _looks(name) if len(look) > 1
+    }
+    return changed(value, _Replaced(looks, names))
+
+
+def _is_person(word: str) -> bool:
+    return word.startswith("person")
+
+
+def _is_room(word: str) -> bool:
+    return word.startswith("room")
+
+
+def _looks(name: str) -> tuple[str, str]:
+    """A display name, and as an intent shows it (see `conversation.intent`)."""
+    return name.strip(), " ".join(name.translate(str.maketrans("", "", "@:()<>")).split())
+
+
+class _Replaced:
+    """Puts words for ids and for names that stand alone, longest first."""
+
+    def __init__(self, ids: Mapping[str, str], names: Mapping[str, str]) -> None:
+        self._words = {**{name.casefold(): word for name, word in names.items()}, **ids}
+        longest = sorted(map(re.escape, ids), key=len, reverse=True)
+        alone = sorted(map(re.escape, names), key=len, reverse=True)
+        parts = [*longest, *(rf"(?<!\w)(?i:{name})(?!\w)" for name in alone)]
+        self._pattern = re.compile("|".join(parts) or r"(?!)")
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(self._word, text)
+
+    def _word(self, match: re.Match[str]) -> str:
+        return self._words.get(match[0]) or self._words[match[0].casefold()]
+
+
+MOST_SAID = 4000
+MOST_RESULT = 300
+
+
+def branch_line(branch: Json) -> str:
+    """One branch in a list."""
+    where = branch["room_id"] or f"below {branch['parent_turn'] or branch['parent_cast'] or '-'}"
+    counts = (counted(branch[what], what[:-1]) for what in ("casts", "turns", "tokens"))
+    state = "running" if branch["running"] else "-"
+    parts = (branch["id"], branch["kind"], where, branch["reason"], *counts)
+    return "  ".join(map(one_line, (*parts, _time(branch["last"]), state)))
+
+
+def story_lines(story: Json) -> list[str]:
+    """A branch with what was said and done in it; what came before its fork is only named."""
+    branch = story["branch"]
+    casts = [cast for cast in story["casts"] if cast["branch_id"] == branch["id"]]
+    folds: dict[str, list[Json]] = {}
+    for fold in story["folds"]:
+        folds.setdefault(fold["to_turn"], []).append(fold)
+    said = list(_head(branch))
+    for cast in casts:
+        edits = (edit for edit in story["edits"] if edit["edited"] == cast["event_id"])
+        said += ["", *_cast(cast, edits, folds)]
+    every = [turn for cast in casts for turn in cast["turns"]]
+    return [*said, "", f"in all: {counted(len(casts), 'cast')}, {_sums(every)}"]
+
+
+def _head(branch: Json) -> Iterator[str]:
+    where = branch["room_id"] or branch["kind"]
+    parts = (branch["id"], where, branch["scope"], branch["reason"], _time(branch["created_at"]))
+    yield "  ".join(map(one_line, parts))
+    if branch["forked_from"]:
+        yield f"goes on from {branch['forked_from']}"
+    if branch["parent_turn"]:
+        yield f"asked for by {branch['parent_turn']}"
+
+
+def _cast(cast: Json, edits: Iterable[Json], folds: dict[str, list[Json]]) -> Iterator[str]:
+    yield f"{cast['id']}  {_time(cast['started_at'])}  {cast['origin']}"
+    yield from _block(cast["intent"], "  > ")
+    for edit in edits:
+        yield from _block(edit["text"], "  > edited, not answered: ")
+    for turn in cast["turns"]:
+        yield from _turn(turn)
+        for fold in folds.get(turn["id"], ()):
+            yield (
+                f"  -- folded up to here: {counted(fold['turns'], 'turn')},"
+                f" {fold['tokens_before']} to {fold['tokens_after']} tokens"
+            )
+    reason = f" ({one_line(cast['reason'])})" if cast["reason"] else ""
+    yield f"  {cast['state']}{reason}: {_sums(cast['turns'])}"
+
+
+def _turn(turn: Json) -> Iterator[str]:
+    model = one_line("/".join(filter(None, (turn["backend"], turn["model"]))))
+    yield f"  {turn['id']}  {model or '-'}  {_counts(turn)}"
+    if turn["error"] is not None:
+        yield from _block(turn["error"], "    no answer: ")
+    if turn["utterance"]:
+        yield from _block(turn["utterance"], "    ")
+    observations = turn["observations"]
+    for n, call in enumerate(turn["calls"]):
+        yield "    " + _called(call, observations[n] if n < len(observations) else None)
+    for reward in turn["rewards"]:
+        yield f"    reward {reward['value']:+d}"
+    for child in turn["children"]:
+        yield f"    began {child['branch']} ({child['state'] or 'waiting'})"
+
+
+def _called(call: Json, seen: Json | None) -> str:
+    args = call["arguments"] if seen is None or seen["args"] is None else _json(seen["args"])
+    line = f"{call['name']} {_short(args)} -> "
+    if seen is None:
+        return one_line(line) + " not run"
+    if seen["result"] is None:
+        return one_line(line) + " no result"
+    result = seen["result"] if isinstance(seen["result"], str) else _json(seen["result"])
+    return one_line(f"{line}{'error: ' if seen['is_error'] else ''}{_short(result)}")
+
+
+def _short(text: str) -> str:
+    return shortened(text, MOST_RESULT)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _sums(turns: list[Json]) -> str:
+    return f"{counted(len(turns), 'turn')}, {_counts(sums(turns))}"
+
+
+def _counts(counted: Json) -> str:
+    cached = f" ({counted['tokens_cached']} cached)" if counted["tokens_cached"] else ""
+    return f"{counted['tokens_in']} in{cached}, {counted['tokens_out']} out, {counted['ms']} ms"
+
+
+def _time(stamp: str) -> str:
+    return stamp[:19].replace("T", " ")
+
+
+def _block(text: str, begin: str) -> Iterator[str]:
+    """Text of several lines, none of which can pass for a line of ours."""
+    first, *others = [harmless(line) for line in shortened(text, MOST_SAID).splitlines()] or [""]
+    yield begin + first
+    margin = " " * len(begin)
+    yield from (f"{margin}| {line}" for line in others)
+
 
 REPLAY = "replay"
 
@@ -64,9 +282,9 @@ def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
     """
 
     async def work(stores: Stores, _: Config) -> list[Json]:
-        return await Reading(stores.database).branches(limit)
+        return await LoomReader(stores.database).branches(limit)
 
-    branches = masks.changed(with_stores(ctx, work), partial(redacted, ctx))
+    branches = changed(with_stores(ctx, work), partial(redacted, ctx))
     _tell(
         ctx, branches, *(list(map(branch_line, branches)) or ["Nothing was said."]), as_json=as_json
     )
@@ -118,12 +336,12 @@ def export(
         raise click.UsageError("either --output or --bundle: each writes one file")
     whole = with_stores(ctx, partial(_bundled, branch))
     known = whole.pop("known")
-    whole = masks.changed(whole, partial(redacted, ctx))
+    whole = changed(whole, partial(redacted, ctx))
     if without_people:
         rooms = filter(None, [whole["branch"]["room_id"]])
-        whole = masks.without_people(whole, known["people"], rooms, {known["bot"]: "bot"})
+        whole = mask_people(whole, known["people"], rooms, {known["bot"]: "bot"})
     if without_texts:
-        whole = masks.without_texts(whole)
+        whole = mask_texts(whole)
     if bundle:
         _write(ctx, bundle, [json.dumps(whole, indent=1)])
         return
@@ -147,7 +365,7 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
 
     async def work(stores: Stores, _: Config) -> tuple[Spot, str]:
         async with stores.database.transaction() as tx:  # nobody comes in meanwhile
-            spot = _forkable(await Reading(stores.database).spot(turn))
+            spot = _forkable(await LoomReader(stores.database).spot(turn))
             branch = await stores.conversations.branch(
                 tx, spot.conversation_id, "fork", forked_from=turn
             )
@@ -179,16 +397,16 @@ def _forkable(spot: Spot) -> Spot:
 
 def _story(ctx: click.Context, branch: str) -> Json:
     async def work(stores: Stores, _: Config) -> Json:
-        reading = Reading(stores.database)
+        reading = LoomReader(stores.database)
         return await reading.story(await reading.find(branch))
 
-    story: Json = masks.changed(with_stores(ctx, work), partial(redacted, ctx))
+    story: Json = changed(with_stores(ctx, work), partial(redacted, ctx))
     return story
 
 
 async def _bundled(branch: str, stores: Stores, config: Config) -> Json:
     """The story of a branch with all that it refers to; under `known` the people in it."""
-    reading = Reading(stores.database)
+    reading = LoomReader(stores.database)
     story = await reading.story(await reading.find(branch))
     turns = [turn for cast in story["casts"] for turn in cast["turns"]]
     hashes = {turn["prompt_hash"] for turn in turns if turn["prompt_hash"]}

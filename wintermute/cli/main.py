@@ -26,7 +26,7 @@ VERBS = {
 """Each stands in the module of its name; the line is repeated here so that help loads none."""
 
 
-class Verbs(click.Group):
+class LazyCommands(click.Group):
     """Commands that are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,7 +51,7 @@ class Verbs(click.Group):
             ctx.exit(2 if isinstance(error, ConfigurationError) else 1)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="wintermute %(version)s")
 @click.option(
     "--config",

@@ -8,16 +8,14 @@ from typing import Final
 
 import click
 
-from wintermute.cli.facts import show
+from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
 from wintermute.cli.options import config_option, json_option, redacted
 from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config
 from wintermute.db import open_database
-from wintermute.health.report import Fact
-from wintermute.health.store import Health, HealthState
-from wintermute.health.trust import people, verifications
+from wintermute.health.health import Finding, Health, HealthState, people, verifications
 from wintermute.ids import new_id
 from wintermute.matrix import login
 from wintermute.matrix.people import PeopleStore, fingerprint
@@ -92,15 +90,17 @@ def verify(ctx: click.Context, as_json: bool) -> None:
     show(ctx, asyncio.run(_shown(config)), as_json=as_json)
 
 
-async def _shown(config: Config) -> list[Fact]:
-    facts = [Fact("user", "ok", config.matrix.user_id)]
+async def _shown(config: Config) -> list[Finding]:
+    facts = [Finding("user", "ok", config.matrix.user_id)]
     async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
         health = Health(database, SystemClock())
         for name in ("device", "identity"):
             part = await health.part(name)
-            facts.append(Fact(name, part.state, part.detail) if part else Fact(name, *NOT_YET))
-        facts.append(Fact("people", *await people(database)))
-        facts += [Fact(*found) for found in await verifications(database)]
+            facts.append(
+                Finding(name, part.state, part.detail) if part else Finding(name, *NOT_YET)
+            )
+        facts.append(Finding("people", *await people(database)))
+        facts += [Finding(*found) for found in await verifications(database)]
     return facts
 
 

@@ -8,21 +8,20 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.changes.records import Reason
-from wintermute.changes.store import KEPT
+from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.cli.history import history_command, undo_command
+from wintermute.cli.opening import scope_of, scope_option, tell, with_stores
 from wintermute.cli.options import config_option, json_option, write_whole
-from wintermute.cli.stores import scope_of, scope_option, tell, with_stores
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
-from wintermute.commands.listing import fact_line
 from wintermute.commands.stores import Stores
+from wintermute.commands.tasks import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.memory.exchange import Import, Imported, exported
-from wintermute.memory.records import EXPLICIT, SOURCES, Fact, Outcome, Source
+from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Fact, Source
 
-SAID: dict[Outcome, str] = {
+SAID: dict[AddOutcome, str] = {
     "stored": "stored",
     "known": "known already",
     "raised": "known already, now as said by the person",
@@ -87,7 +86,7 @@ def add(ctx: click.Context, text: str, scope: str | None, source: Source, as_jso
     Example: wintermute memory add "Anna moved to Lyon in March 2026."
     """
 
-    async def work(stores: Stores, _: Config) -> tuple[Fact, Outcome]:
+    async def work(stores: Stores, _: Config) -> tuple[Fact, AddOutcome]:
         place = await scope_of(stores, scope or stores.owner_scope)
         await stores.memories.text(place)
         async with stores.database.transaction() as tx:

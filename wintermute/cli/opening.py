@@ -1,18 +1,88 @@
-"""Reading the configuration for a command, with logs that cannot show its secrets."""
+"""What commands begin with: configuration, logs that cannot show its secrets, and the stores.
 
+With a running daemon or without. Logs are for the person at 3 a.m.: one line per event.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.log import configure_logging
-from wintermute.cli.options import CONFIG, REDACT
+from wintermute.cli.options import CONFIG, REDACT, redacted
+from wintermute.clock import SystemClock
+from wintermute.commands.stores import Stores
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
 from wintermute.config.secrets import redaction, secret_values
+from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
+from wintermute.ids import new_id
+from wintermute.matrix.login import load
 from wintermute.matrix.marks import secret_mark_key
-from wintermute.matrix.seeds import secret_seeds
-from wintermute.matrix.session import load
+from wintermute.matrix.signing import secret_seeds
+from wintermute.memory.exchange import SCOPE
+
+FORMAT = "%(levelname)s %(message)s part=%(name)s"
+PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+
+log = logging.getLogger(__name__)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats a record; everything that leaves goes through `redact`, tracebacks as well."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self, redact: Callable[[str], str], *, journal: bool) -> None:
+        super().__init__(FORMAT if journal else f"%(asctime)s {FORMAT}")
+        self.converter = time.gmtime
+        self._redact = redact
+        self._journal = journal
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        """One line, whatever line ends a message brings along."""
+        return "\\n".join(super().formatMessage(record).splitlines())
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = self._redact(super().format(record))
+        if not self._journal:
+            return text
+        priority = f"<{PRIORITIES.get(record.levelname, 5)}>"
+        return "\n".join(priority + line for line in text.splitlines())
+
+
+def configure_logging(
+    level: str, redact: Callable[[str], str], environment: Mapping[str, str]
+) -> None:
+    """Our own lines from `level` on, other libraries' from warnings on.
+
+    Libraries log what they send and receive at lower levels: messages, keys, SQL. What nio warns
+    of, keys that are missing, is told by ourselves, and once.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(redact, journal="JOURNAL_STREAM" in environment))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("nio").setLevel(logging.ERROR)
+    logging.getLogger("wintermute").setLevel(level.upper())
+    sys.excepthook = _crashed
+
+
+def _crashed(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """A bug: told through the log, so that its traceback shows no secret either."""
+    log.critical("crashed error=%s", kind.__name__, exc_info=(kind, error, traceback))
 
 
 def open_config(ctx: click.Context, *, level: str | None = "warning") -> Config:
@@ -32,3 +102,57 @@ def _kept_login(folder: Path) -> tuple[str, ...]:
         session = None
     login = (session.access_token, session.pickle_key) if session else ()
     return (*login, *secret_seeds(folder), *secret_mark_key(folder))
+
+
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
+    """Open the configuration and its stores, do the work, close them."""
+    config = open_config(ctx)
+
+    async def opened() -> Result:
+        async with _stores(config) as stores:
+            return await work(stores, config)
+
+    return asyncio.run(opened())
+
+
+def say(ctx: click.Context, *lines: str) -> None:
+    """Print lines without the secrets of the configuration."""
+    for line in lines:
+        click.echo(redacted(ctx, line))
+
+
+def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
+    """Print values as JSON for a program, or lines for a person."""
+    say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))
+
+
+def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
+    """`--scope`, checked for how it is written; what it names need not exist yet."""
+
+    def checked(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+        if value is None or value in also or SCOPE.fullmatch(value):
+            return value
+        raise click.BadParameter(" or ".join(["write person:@name:server", "room:!id", *also]))
+
+    return click.option("--scope", callback=checked, help=text)
+
+
+async def scope_of(stores: Stores, named: str) -> str:
+    """The scope that somebody means: a room's may be called by any room it has lived in (F-013)."""
+    return (await stores.known.moves()).named(named)
+
+
+@asynccontextmanager
+async def _stores(config: Config) -> AsyncIterator[Stores]:
+    if not config.data_dir.is_dir():
+        raise ConfigurationError(
+            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
+            " or correct data_dir"
+        )
+    async with open_database(config.data_dir / "wintermute.db") as database:
+        owner, clock = config.matrix.owner, SystemClock()
+        yield Stores(database, config.data_dir, owner, clock, new_id, timezone=config.timezone)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import click
 
+from wintermute.cli.opening import say, with_stores
 from wintermute.cli.options import REDACT, config_option, json_option
-from wintermute.cli.stores import say, with_stores
 from wintermute.clock import SystemClock
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
@@ -16,10 +16,9 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.daemon import toolbox
 from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
-from wintermute.llm.budget import Budget
-from wintermute.llm.calls import ModelCalls
+from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
-from wintermute.loom.reading import Reading
+from wintermute.loom.reading import LoomReader
 from wintermute.messages import Json
 from wintermute.prompt.modes import DELEGATING
 from wintermute.text import counted, harmless
@@ -42,7 +41,7 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
     """
 
     async def work(stores: Stores, config: Config) -> tuple[str, Replayed]:
-        reading = Reading(stores.database)
+        reading = LoomReader(stores.database)
         found = await reading.find(branch)
         below = (await reading.branch(found))["parent_cast"] is not None
         replay = _replay(stores, config, ctx.meta[REDACT])

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import click
 
-from wintermute.cli.log import configure_logging
-from wintermute.cli.opening import open_config
+from wintermute.cli.opening import configure_logging, open_config
 from wintermute.cli.options import CONFIG, REDACT, config_option
 from wintermute.config.read import environment
-from wintermute.config.schema import Config
-from wintermute.config.write import UNTOUCHED, is_untouched
-from wintermute.daemon import Outside, run_daemon
+from wintermute.config.schema import UNTOUCHED, Config, is_untouched
+from wintermute.daemon import Externals, run_daemon
 from wintermute.errors import ConfigurationError
 
 
@@ -26,7 +24,7 @@ def command(ctx: click.Context) -> None:
 
     Example: wintermute run --config ~/wintermute/config.yaml
     """
-    outside = Outside()
+    outside = Externals()
     hides: list[Callable[[str], str]] = [outside.logs]
 
     def opened() -> Config:

@@ -5,13 +5,13 @@ from typing import BinaryIO
 
 import click
 
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
+from wintermute.cli.opening import tell, with_stores
 from wintermute.cli.options import config_option, json_option
-from wintermute.cli.stores import tell, with_stores
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.skills.records import Skill
+from wintermute.skills.skills import Skill
 
 
 @click.group("skill")

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import click
 
-from wintermute.cli import probes
-from wintermute.cli.facts import show
+from wintermute.cli import check
+from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
 from wintermute.cli.options import config_option, json_option
 from wintermute.clock import SystemClock
 from wintermute.config.lock import holder
 from wintermute.config.schema import Config
 from wintermute.db import open_database
-from wintermute.health.report import Fact, gather
-from wintermute.memory.places import Places
+from wintermute.health.health import Finding, gather
+from wintermute.memory.core import Places
 from wintermute.prompt.edited import unusable_files
 
 
@@ -33,24 +33,24 @@ def command(ctx: click.Context, as_json: bool) -> None:
     show(ctx, asyncio.run(_facts(config)), as_json=as_json)
 
 
-async def _facts(config: Config) -> list[Fact]:
+async def _facts(config: Config) -> list[Finding]:
     """What nobody could store, then what the daemon did."""
     stored = await _stored(config)
-    database = await probes.database(config.data_dir / "wintermute.db")
-    here = [_daemon(config.data_dir), probes.disk(config.data_dir)]
+    database = await check.database(config.data_dir / "wintermute.db")
+    here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.matrix.owner)
     return [*here, *stored, *unusable_files(places, config.data_dir / "prompts")]
 
 
-def _daemon(data_dir: Path) -> Fact:
+def _daemon(data_dir: Path) -> Finding:
     pid = holder(data_dir)
     if pid is None:
-        return Fact("daemon", "warn", "not running -> start it with `wintermute run`")
-    return Fact("daemon", "ok", f"running, process {pid or 'unknown'}")
+        return Finding("daemon", "warn", "not running -> start it with `wintermute run`")
+    return Finding("daemon", "ok", f"running, process {pid or 'unknown'}")
 
 
-async def _stored(config: Config) -> tuple[Fact, ...]:
+async def _stored(config: Config) -> tuple[Finding, ...]:
     async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
         ceilings = config.llm.budget
         return await gather(database, SystemClock(), config.timezone, ceilings)

@@ -1,33 +1,223 @@
-"""`wintermute task`: what is to be done, also beside a running daemon."""
+"""`wintermute task`: what is to be done, also beside a running daemon.
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+Tasks are shown as lines for a person or as JSON for a program; all verbs that say when a task is
+due take the same options.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.cli.history import history_command, undo_command
+from wintermute.cli.opening import Command, scope_of, scope_option, tell, with_stores
 from wintermute.cli.options import config_option, json_option
-from wintermute.cli.stores import scope_of, scope_option, tell, with_stores
-from wintermute.cli.task_lines import Seen, occurrence_json
-from wintermute.cli.task_options import schedule_options
-from wintermute.clock import SystemClock
+from wintermute.clock import SystemClock, in_words, stamp
 from wintermute.commands.stores import Stores
+from wintermute.commands.tasks import brief, task_line
 from wintermute.config.schema import Config
 from wintermute.db import Transaction
-from wintermute.tasks.asked import Asked
-from wintermute.tasks.occurrences import Occurrence
-from wintermute.tasks.records import EVERYWHERE, Task
+from wintermute.messages import Json
+from wintermute.tasks.due import KINDS, MODES, upcoming
+from wintermute.tasks.occurrences import LATE, Occurrence
+from wintermute.tasks.parse import Asked, remarks
+from wintermute.tasks.tasks import EVERYWHERE, Task
+from wintermute.text import counted, harmless
+
+TOLD = 3
+"""How many due times a change is answered with."""
+UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task as it is seen now. `last`: its newest occurrence."""
+
+    task: Task
+    last: Occurrence | None
+    now: datetime
+    zone: ZoneInfo
+
+    def coming(self, count: int) -> tuple[datetime, ...]:
+        """The next due times: by its schedule, after what is overdue or was put off."""
+        task = self.task
+        if task.status != "active":
+            return ()
+        found: tuple[datetime, ...] = ()
+        if task.plan.schedule:
+            found = upcoming(task.plan.schedule, self.now, self.zone, count)
+        if task.next_due and (task.next_due <= self.now or not found):
+            found = (task.next_due, *found)[:count]
+        return found
+
+    def said(self, due: datetime) -> str:
+        """A due time as a person reads it."""
+        return in_words(due, self.zone) + (" (overdue)" if self.now - due > LATE else "")
+
+    def remark(self) -> str:
+        """What is to be known about its due times."""
+        coming = self.coming(1)
+        return remarks(self.task.plan.schedule, coming[0], self.zone) if coming else ""
+
+    def row(self) -> str:
+        """One line of a list: also when it is due next, and what did not happen in time."""
+        task = self.task
+        due = [f"due {in_words(task.next_due, self.zone)}"] if task.next_due else []
+        return "  ".join([task_line(task), *due, *self._misses(), task.scope])
+
+    def changed(self) -> Iterator[str]:
+        """What a change is answered with: the task, and when it is due from now on."""
+        yield task_line(self.task)
+        coming = self.coming(TOLD)
+        yield from (f"  due {self.said(due)}" for due in coming)
+        if remark := self.remark():
+            yield f"  {remark}"
+        if self.task.status == "active" and self.task.plan.schedule and not coming:
+            yield f"  {self.nothing()}"
+
+    def nothing(self) -> str:
+        """Why it has no due time."""
+        task = self.task
+        if task.status != "active":
+            return f"{task.id} is {task.status}: it is not due."
+        if task.plan.schedule is None:
+            return f"{task.id} has no schedule: it is never due."
+        return (
+            f"{task.id} has no due time left; another one:"
+            f" wintermute task update {task.id} --at TIME"
+        )
+
+    def full(self, occurrences: Sequence[Occurrence]) -> Iterator[str]:
+        """Everything about the task, line by line."""
+        due = self.task.next_due
+        shown = {
+            **self.json(),
+            "schedule_fields": None,
+            "next_due": None,
+            "next_due_local": None,
+            "due": self.said(due) if due else None,
+            "ai_prompt": harmless(self.task.plan.ai_prompt).replace("\n", "\n  "),
+            "created_at": in_words(self.task.created_at, self.zone),
+            "missed": ", ".join(self._misses()),
+            "last": None,
+        }
+        yield from (f"{name}: {value}" for name, value in shown.items() if value)
+        if occurrences:
+            yield "occurrences:"
+        for each in occurrences:
+            late = [f"{each.missed} missed"] if each.missed else []
+            said = [brief(each.result)] if each.result else []
+            yield "  " + "  ".join([in_words(each.due_at, self.zone), each.state, *late, *said])
+
+    def json(self) -> Json:
+        """The fields that every command shows."""
+        task, plan = self.task, self.task.plan
+        return {
+            "id": task.id,
+            "priority": task.priority,
+            "status": task.status,
+            "content": task.content,
+            "schedule": task.schedule or None,
+            "schedule_fields": json.loads(plan.schedule.stored()) if plan.schedule else None,
+            "execution_mode": plan.mode,
+            "ai_prompt": plan.ai_prompt,
+            "next_due": stamp(task.next_due) if task.next_due else None,
+            "next_due_local": in_words(task.next_due, self.zone) if task.next_due else None,
+            "scope": task.scope,
+            "reason": task.reason,
+            "created_at": stamp(task.created_at),
+            "missed": self.last.missed if self.last else 0,
+            "failures": task.failures,
+            "held": task.held,
+            "last": occurrence_json(self.last) if self.last else None,
+        }
+
+    def changed_json(self) -> Json:
+        """The fields, with the next due times and what is to be known about them."""
+        return {**self.json(), "next": self.coming_json(TOLD), "remark": self.remark()}
+
+    def coming_json(self, count: int) -> list[dict[str, str]]:
+        """The next due times."""
+        return [
+            {"due": stamp(due), "local": in_words(due, self.zone)} for due in self.coming(count)
+        ]
+
+    def _misses(self) -> Iterator[str]:
+        """What did not happen, or not in time: it is to be seen where tasks are listed."""
+        task, last = self.task, self.last
+        if task.held:
+            yield "due, but there is no room to say it in"
+        elif task.status == "active" and task.next_due and self.now - task.next_due > LATE:
+            yield "overdue"
+        if task.failures:
+            yield f"failed {counted(task.failures, 'time')} in a row"
+        if last and last.missed:
+            yield f"{last.missed} missed"
+        if last and last.state in UNFINISHED:
+            yield UNFINISHED[last.state]
+
+
+def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
+    """What came of a due time."""
+    return {
+        "due_at": stamp(occurrence.due_at),
+        "state": occurrence.state,
+        "missed": occurrence.missed,
+        "ended_at": stamp(occurrence.ended_at) if occurrence.ended_at else None,
+        "result": occurrence.result,
+    }
+
+
+OPTIONS: dict[str, tuple[Any, str]] = {
+    "schedule_type": (
+        click.Choice([*KINDS, "none"], case_sensitive=False),
+        "How it recurs; none: it is never due.",
+    ),
+    "at": (
+        str,
+        "When: 09:00; for once also 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`.",
+    ),
+    "day_of_week": (str, "With weekly: mon,thu."),
+    "day_of_month": (int, "With monthly: 1 to 31; shorter months: their last day."),
+    "interval_seconds": (int, "With interval: 60 or more."),
+    "window_start": (str, "With interval: not before this time of day, as in 22:00."),
+    "window_end": (str, "With interval: and not after this one, as in 06:00."),
+    "rrule": (str, "With rrule: a rule of RFC 5545, as in FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4."),
+    "execution_mode": (
+        click.Choice(MODES, case_sensitive=False),
+        "When it is due, say it, or work on --ai-prompt and post the result or not.",
+    ),
+    "ai_prompt": (str, "What is to be worked on when it is due."),
+}
+
+
+def schedule_options(command: Command) -> Callable[..., Any]:
+    """Give the command these options as one value, `asked`."""
+
+    @wraps(command)
+    def packed(*args: Any, **given: Any) -> Any:
+        asked = Asked.of({name: given.pop(name) for name in OPTIONS})
+        return command(*args, asked=asked, **given)
+
+    for name, (kind, text) in reversed(OPTIONS.items()):
+        packed = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(packed)
+    return packed
+
 
 STATUSES = ("active", "paused", "completed", "deleted", "all")
 SHOWN = 10
 EXPORT = "export"
-Step = Callable[[Stores, Transaction, Reason], Awaitable[Task]]
+TaskChange = Callable[[Stores, Transaction, Reason], Awaitable[Task]]
 
 
-class Verbs(click.Group):
+class TaskCommands(click.Group):
     """`export` needs a library, which the others need not load."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -40,7 +230,7 @@ class Verbs(click.Group):
         return command
 
 
-@click.group("task", cls=Verbs)
+@click.group("task", cls=TaskCommands)
 def command() -> None:
     """What is to be done: show and change it.
 
@@ -66,7 +256,7 @@ def list_(ctx: click.Context, status: Any, scope: str | None, as_json: bool) -> 
     Example: wintermute task list --status all
     """
 
-    async def work(stores: Stores, _: Config) -> list[Seen]:
+    async def work(stores: Stores, _: Config) -> list[TaskView]:
         named = await scope_of(stores, scope) if scope else None
         return await _seen(stores, await stores.tasks.listed(named, status))
 
@@ -87,7 +277,7 @@ def show(ctx: click.Context, task_id: str, as_json: bool) -> None:
     Example: wintermute task show task_ab12cd34
     """
 
-    async def work(stores: Stores, _: Config) -> tuple[Seen, list[Occurrence]]:
+    async def work(stores: Stores, _: Config) -> tuple[TaskView, list[Occurrence]]:
         task = await stores.tasks.get(task_id, None)
         [seen] = await _seen(stores, [task])
         return seen, await stores.occurrences.of_task(task.id, SHOWN)
@@ -111,7 +301,7 @@ def next_(ctx: click.Context, task_id: str, count: int, as_json: bool) -> None:
     Example: wintermute task next task_ab12cd34 --count 5
     """
 
-    async def work(stores: Stores, _: Config) -> Seen:
+    async def work(stores: Stores, _: Config) -> TaskView:
         [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
         return seen
 
@@ -232,19 +422,19 @@ command.add_command(history_command("task"))
 command.add_command(undo_command("task"))
 
 
-def _change(ctx: click.Context, step: Step, as_json: bool) -> None:
+def _change(ctx: click.Context, step: TaskChange, as_json: bool) -> None:
     seen = with_stores(ctx, partial(_apply, step))
     tell(ctx, seen.changed_json(), *seen.changed(), as_json=as_json)
 
 
-async def _apply(step: Step, stores: Stores, _: Config) -> Seen:
+async def _apply(step: TaskChange, stores: Stores, _: Config) -> TaskView:
     async with stores.database.transaction() as tx:
         task = await step(stores, tx, Reason("command", stores.owner_scope))
     [seen] = await _seen(stores, [task])
     return seen
 
 
-async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[Seen]:
+async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:
     last = await stores.occurrences.last([task.id for task in tasks])
     now, zone = SystemClock().now(), stores.tasks.zone
-    return [Seen(task, last.get(task.id), now, zone) for task in tasks]
+    return [TaskView(task, last.get(task.id), now, zone) for task in tasks]

@@ -2,12 +2,12 @@
 
 import click
 
+from wintermute.cli.opening import scope_of, scope_option, with_stores
 from wintermute.cli.options import config_option, write_whole
-from wintermute.cli.stores import scope_of, scope_option, with_stores
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
-from wintermute.tasks.calendar import calendar
-from wintermute.tasks.records import EVERYWHERE
+from wintermute.tasks.ical import calendar
+from wintermute.tasks.tasks import EVERYWHERE
 
 
 @click.command("export")

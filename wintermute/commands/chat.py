@@ -1,25 +1,53 @@
-"""The commands of a chat. None of them needs a model."""
+"""The commands of a chat. None of them needs a model.
+
+Sub-sessions as lines for a person.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from wintermute.changes.records import Change
+from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
-from wintermute.commands.listing import bounded, kept_words, plain
-from wintermute.commands.reminding import Reminding
-from wintermute.commands.sessions import session_line
 from wintermute.commands.stores import Stores
-from wintermute.commands.task_verbs import TaskVerbs
-from wintermute.config.schema import Budget
+from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
+from wintermute.config.schema import BudgetSettings
+from wintermute.conversation.casting import HandedOutWork, Seeding
 from wintermute.conversation.folding import Folding
-from wintermute.conversation.seeding import Seeding
-from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Transaction
-from wintermute.health.report import UNLIMITED, gather
+from wintermute.delegation.store import SubSession
+from wintermute.health.health import UNLIMITED, gather
 from wintermute.mailbox.inbox import Waiting
 from wintermute.prompt.edited import unusable_files
+from wintermute.text import one_line
+
+OBJECTIVE_CHARACTERS = 100
+
+
+def session_line(
+    node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo, plain: Callable[[str], str]
+) -> str:
+    """What it is to deliver, and how far it is. `plain` takes the formatting out of a text."""
+    named = f"{plain(node.name)}: " if node.name else ""
+    objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
+    return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone, plain)})"
+
+
+def _how_far(
+    node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo, plain: Callable[[str], str]
+) -> str:
+    if node.state == "collecting":
+        return "waits for what it handed out"
+    if node.state == "running":
+        return "at work"
+    missing = [plain(each.label) for each in needs if each.state != "done"]
+    if missing:
+        return f"waits for {', '.join(missing)}"
+    if node.not_before is None:
+        return "waits for its turn"
+    return f"not before {node.not_before.astimezone(zone):%Y-%m-%d %H:%M}"
+
 
 NAMES = {
     "/new": "start afresh: what was said so far is no longer in view",
@@ -62,10 +90,10 @@ class ChatCommands:
         stores: Stores,
         seeding: Seeding,
         folding: Folding,
-        sub_sessions: SubSessions,
+        sub_sessions: HandedOutWork,
         clock: Clock,
         timezone: str,
-        ceilings: Budget = UNLIMITED,
+        ceilings: BudgetSettings = UNLIMITED,
         verifier: Verifier | None = None,
     ) -> None:
         self._stores = stores

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wintermute.commands.stores import Stores
-from wintermute.db import Copy, Transaction
+from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.traces import Wanted
 from wintermute.errors import MemoryFileUnusable
-from wintermute.memory.files import TextFile
-from wintermute.memory.places import MEMORIES
-from wintermute.memory.records import Fact
+from wintermute.memory.core import MEMORIES, TextFile
+from wintermute.memory.fact import Fact
 
 RECOGNISABLE = 12
 """Characters from which a text is looked for in conversations; shorter ones stand in too many."""
@@ -35,7 +34,7 @@ class Forgotten:
     """Memories too short to be recognised in conversations they were not learnt from."""
     quoted: tuple[str, ...]
     """What still says it, and is a person's to change."""
-    copies: tuple[Copy, ...]
+    copies: tuple[UpgradeCopy, ...]
     """Copies of the database from before upgrades, which may still hold it."""
     scrubbed: bool
     """Whether no trace is left in the free space of the database either."""

@@ -2,34 +2,27 @@
 
 from pathlib import Path
 
-from wintermute.changes.store import ChangeSets
+from wintermute.changes.change_sets import ChangeSets
 from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.delegation.store import SubSessions
-from wintermute.health.edited import EditedFiles
-from wintermute.health.marks import ClockMarks
-from wintermute.health.store import Health
+from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
 from wintermute.llm.calls import ModelCalls
 from wintermute.loom.casts import Casts
-from wintermute.loom.conversations import Conversations
-from wintermute.loom.edits import Edits
+from wintermute.loom.conversations import Conversations, Edits, Rewards
 from wintermute.loom.folds import Folds
-from wintermute.loom.rewards import Rewards
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
-from wintermute.memory.core import Core
+from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat import FlatFile
-from wintermute.memory.places import Places
-from wintermute.memory.versions import Versions
-from wintermute.skills.store import Skills
-from wintermute.tasks.occurrences import Occurrences
-from wintermute.tasks.runs import TaskRuns
-from wintermute.tasks.store import Tasks
+from wintermute.memory.flat_file import FlatFile, Versions
+from wintermute.skills.skills import Skills
+from wintermute.tasks.occurrences import Occurrences, TaskRuns
+from wintermute.tasks.tasks import Tasks
 
 
 class Stores:

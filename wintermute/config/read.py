@@ -1,29 +1,131 @@
-"""From config.yaml to a Config: every problem at once, each with its place, no secret shown."""
+"""From config.yaml to a Config: every problem at once, each with its place, no secret shown.
+
+Rules that concern several keys at once; they see what could be read, beside other problems.
+"""
 
 import dataclasses
 import os
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-from wintermute.config.checks import Found, check_all
 from wintermute.config.document import (
     LARGEST,
     TOP,
     Entries,
     Items,
+    KeyRules,
     Node,
-    Place,
+    Position,
     Problem,
     Scalar,
+    Wrong,
+    expected,
+    is_null,
+    nearest,
     parse,
+    read_scalar,
 )
-from wintermute.config.scalars import Rules, Wrong, expected, is_null, nearest, read_scalar
-from wintermute.config.schema import Config, Secret
+from wintermute.config.schema import Backend, Config, Secret
 from wintermute.config.secrets import Sources, read_secret
 from wintermute.errors import ConfigurationError
+
+BACKENDS = "llm.backends"
+BASE = "llm.roles.base"
+MEMORY = "memory.backend"
+SECRET = "{env: NAME} or {file: PATH}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundValue:
+    """What stands in the file under a key; an empty optional key does not count as there."""
+
+    place: Position
+    value: object
+    """None when it is wrong, which is reported already."""
+    names_backend: bool
+
+
+def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
+    """What does not fit together, except below the keys that were reported before."""
+    problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
+    problems += _memory(found)
+    return [problem for problem in problems if not reported & set(_upwards(problem.key))]
+
+
+def _upwards(key: str) -> list[str]:
+    """The key and the sections it stands in, from the inside out."""
+    parts = key.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+def _problem(found: Mapping[str, FoundValue], key: str, text: str) -> Problem:
+    place = next((found[part].place for part in _upwards(key) if part in found), TOP)
+    return Problem(place, key, text)
+
+
+def _value(found: Mapping[str, FoundValue], key: str) -> object:
+    return found[key].value if key in found else None
+
+
+def _login(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    given = [key for key in ("matrix.password", "matrix.access_token") if key in found]
+    if not given:
+        text = f"is missing: write {SECRET}, or give an access_token in the same way"
+        yield _problem(found, "matrix.password", text)
+    elif len(given) == 2:
+        yield _problem(found, "matrix.access_token", "stands beside a password: remove one of them")
+
+
+def _owner(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    owner = _value(found, "matrix.owner")
+    if owner is not None and owner == _value(found, "matrix.user_id"):
+        text = "is the bot's own account (user_id): write the id of the person it belongs to"
+        yield _problem(found, "matrix.owner", text)
+
+
+def _backends(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    backends = _value(found, BACKENDS)
+    if not isinstance(backends, Mapping):
+        return
+    if not backends:
+        yield _problem(found, BACKENDS, "names no backend: describe at least one")
+    if len(backends) > 1 and not _value(found, BASE):
+        names = ", ".join(backends)
+        yield _problem(found, BASE, f"is missing: several backends, so write which to use: {names}")
+    for name, backend in backends.items():
+        if isinstance(backend, Backend) and _crowded(backend):
+            key = f"{BACKENDS}.{name}.max_output_tokens"
+            text = f"leaves no room for the question: must be below {backend.context_tokens}"
+            yield _problem(found, key, f"{text} (context_tokens)")
+
+
+def _crowded(backend: Backend) -> bool:
+    sizes: tuple[int | None, int | None] = backend.max_output_tokens, backend.context_tokens
+    longest, window = sizes  # None while a value is wrong
+    return longest is not None and window is not None and longest >= window
+
+
+def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    """Better no start than another backend than the one that was asked for (M-021)."""
+    backend = _value(found, MEMORY)
+    if backend is not None and backend != "flat_file":
+        yield _problem(found, MEMORY, f"{backend} is not built yet: write flat_file")
+
+
+def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    backends = _value(found, BACKENDS)
+    if not isinstance(backends, Mapping) or not backends:
+        return
+    for key, place in found.items():
+        if place.names_backend and isinstance(place.value, str) and place.value not in backends:
+            guess = nearest(place.value, backends)
+            text = f"no backend is called {place.value[:60]!r}; the nearest known one is {guess}"
+            yield _problem(found, key, text)
+
 
 NAME = re.compile(r"[\w.-]{1,64}")
 
@@ -77,7 +179,7 @@ def _load(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start]
-        place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
+        place = Position(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
         raise _failure(path, [Problem(place, "", "the file is not UTF-8 text")]) from error
 
 
@@ -87,7 +189,7 @@ class _Walk:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self.problems: list[Problem] = []
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, FoundValue] = {}
 
     def section(self, shape: Any, node: Node, key: str) -> Any:
         """The frozen value of a section and, in `problems`, what is wrong with it."""
@@ -104,10 +206,10 @@ class _Walk:
         }
         return shape(**values)
 
-    def _report(self, place: Place, key: str, text: str) -> None:
+    def _report(self, place: Position, key: str, text: str) -> None:
         self.problems.append(Problem(place, key, text))
 
-    def _absent(self, field: "dataclasses.Field[Any]", place: Place, key: str) -> Any:
+    def _absent(self, field: "dataclasses.Field[Any]", place: Position, key: str) -> Any:
         """What a key means that is not there."""
         if dataclasses.is_dataclass(field.type):
             return self.section(field.type, Entries(place, ()), key)
@@ -118,15 +220,15 @@ class _Walk:
         self._report(place, key, f"is missing: write {_wanted(field.type, field.metadata)}")
         return None
 
-    def _value(self, node: Node, kind: Any, rules: Rules, key: str) -> Any:
+    def _value(self, node: Node, kind: Any, rules: KeyRules, key: str) -> Any:
         kind, optional = _required(kind)
         if optional and is_null(node):
             return None
         value = self._present(node, kind, rules, key)
-        self.found[key] = Found(node.place, value, bool(rules.get("backend")))
+        self.found[key] = FoundValue(node.place, value, bool(rules.get("backend")))
         return value
 
-    def _present(self, node: Node, kind: Any, rules: Rules, key: str) -> Any:
+    def _present(self, node: Node, kind: Any, rules: KeyRules, key: str) -> Any:
         if kind is Secret:
             value: object = read_secret(node, self._sources)
         elif dataclasses.is_dataclass(kind) and isinstance(node, Entries):
@@ -161,12 +263,12 @@ class _Walk:
                 self._report(place, key, text)
         return types.MappingProxyType(values)
 
-    def _entries(self, node: Node, key: str) -> dict[str, tuple[Place, Node]]:
+    def _entries(self, node: Node, key: str) -> dict[str, tuple[Position, Node]]:
         """The keys of a section, each once, with their places and values."""
         if not isinstance(node, Entries):
             self._report(node.place, key, "must be a section with keys below it")
             return {}
-        entries: dict[str, tuple[Place, Node]] = {}
+        entries: dict[str, tuple[Position, Node]] = {}
         for name, value in node.pairs:
             if not isinstance(name, Scalar):
                 self._report(name.place, key, "a key must be text")
@@ -200,7 +302,7 @@ def _is_scalar(kind: Any) -> bool:
     return not dataclasses.is_dataclass(kind) and get_origin(kind) not in (tuple, Mapping)
 
 
-def _wanted(kind: Any, rules: Rules) -> str:
+def _wanted(kind: Any, rules: KeyRules) -> str:
     if get_origin(kind) is tuple:
         return "a list, such as [a, b], or [] for none"
     if get_origin(kind) is Mapping:

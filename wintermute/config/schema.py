@@ -2,13 +2,17 @@
 
 Values are frozen. `wintermute init` writes the file from here and the reader checks against it,
 so a key exists in one place only. Defaults follow DESIGN §6.
+
+The first config.yaml: every key whose feature exists, its default and one line about it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 Provider = Literal["embedded", "endpoint", "none"]
 
@@ -150,7 +154,7 @@ class Transcription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class BudgetSettings:
     usd_per_day: float | None = key(
         "Most to spend, in USD, by the backends' prices.", None, least=0
     )
@@ -165,7 +169,7 @@ class Llm:
     roles: Roles = key("Which backends do what; an empty list means: as base.", Roles)
     transcription: Transcription | None = key("Voice messages.", None, later=True)
     max_retries: int = key("Extra attempts per backend when it fails.", 3, least=0, most=20)
-    budget: Budget = key("Ceilings for one day, from midnight to midnight.", Budget)
+    budget: BudgetSettings = key("Ceilings for one day, from midnight to midnight.", BudgetSettings)
     record: bool = key("Keep every request and answer for replay.", False)
 
 
@@ -221,7 +225,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class LoopSettings:
     max_turns: int = key("Model answers for one message.", 30, least=1)
     max_seconds: float = key("Seconds for one message.", 900.0, least=1)
     max_tokens: int = key("Tokens in and out for one message.", 200_000, least=1)
@@ -259,7 +263,7 @@ class MemoryHarvest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubSessions:
+class SubSessionSettings:
     max_depth: int = key("Levels of sub-sessions below a chat; 0: none.", 2, least=0)
     max_turns: int = key("Model answers for one sub-session.", 50, least=1)
     timeout_s: float = key("Longest time for one sub-session, in seconds.", 300.0, least=1)
@@ -277,7 +281,7 @@ class Wiki:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class FileToolSettings:
     roots: tuple[Path, ...] = key(
         "Folders the assistant may read and write, besides its skills.", ()
     )
@@ -303,7 +307,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    files: Files = key("Files.", Files)
+    files: FileToolSettings = key("Files.", FileToolSettings)
     shell: Shell = key("Shell.", Shell, later=True)
     web: WebTools = key("Web.", WebTools, later=True)
     mcp: Mapping[str, McpServer] = key("MCP servers by name.", dict, later=True)
@@ -333,12 +337,73 @@ class Config:
     llm: Llm = key("The models that think.")
     memory: Memory = key("Long-term memory.", Memory)
     context: Context = key("What fits into one prompt.", Context)
-    loop: Loop = key("Limits for one message.", Loop)
+    loop: LoopSettings = key("Limits for one message.", LoopSettings)
     seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
     memory_harvest: MemoryHarvest = key("Picking memories.", MemoryHarvest, later=True)
-    sub_sessions: SubSessions = key("Work that the assistant hands out.", SubSessions)
+    sub_sessions: SubSessionSettings = key("Work that the assistant hands out.", SubSessionSettings)
     wiki: Wiki = key("Pages.", Wiki, later=True)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web door.", Web, later=True)
     log: Log = key("Logging.", Log)
+
+
+HEAD = """\
+# Wintermute's configuration: every key, with its default. Change the lines marked EDIT.
+# Text that starts with @ ! & or * needs quotes. Relative paths start at the folder of this file.
+# `wintermute check` tells what is wrong.
+
+"""
+SECRETS = {"password": "{env: WINTERMUTE_PASSWORD}"}
+UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
+PLAIN = re.compile(r"[A-Za-z][\w./-]*")
+
+
+def starter_config() -> str:
+    """The text of a new config.yaml, with placeholders for what only its owner knows."""
+    return HEAD + "\n".join(_section(Config, "")) + "\n"
+
+
+def is_untouched(config: Config) -> bool:
+    """Whether nobody has said yet where the bot lives: the address is still the example's."""
+    (field,) = (f for f in dataclasses.fields(config.matrix) if f.name == "homeserver")
+    return bool(config.matrix.homeserver == field.metadata["example"])
+
+
+def _section(shape: Any, indent: str) -> Iterator[str]:
+    for field in dataclasses.fields(shape):
+        if not field.metadata.get("later"):
+            edit = "EDIT: " if _is_edited(field) else ""
+            yield f"{indent}# {edit}{field.metadata['doc']}"
+            yield from _key(field, indent)
+
+
+def _is_edited(field: "dataclasses.Field[Any]") -> bool:
+    return "example" in field.metadata and _default(field) is dataclasses.MISSING
+
+
+def _key(field: "dataclasses.Field[Any]", indent: str) -> Iterator[str]:
+    deeper = f"{indent}  "
+    if dataclasses.is_dataclass(field.type):
+        yield f"{indent}{field.name}:"
+        yield from _section(field.type, deeper)
+    elif get_origin(field.type) is Mapping and _is_edited(field):
+        yield f"{indent}{field.name}:"
+        yield f"{deeper}{field.metadata['example']}:"
+        yield from _section(get_args(field.type)[1], f"{deeper}  ")
+    else:
+        default = field.metadata["example"] if _is_edited(field) else _default(field)
+        yield f"{indent}{field.name}: {SECRETS.get(field.name) or _written(default)}"
+
+
+def _default(field: "dataclasses.Field[Any]") -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _written(value: object) -> str:
+    if isinstance(value, str | Path):
+        text = str(value)
+        return text if PLAIN.fullmatch(text) else json.dumps(text)
+    return json.dumps(value)  # of tuples, numbers, truths and None, JSON is YAML

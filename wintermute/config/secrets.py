@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from wintermute.config.document import Entries, Node, Scalar
-from wintermute.config.scalars import Wrong
+from wintermute.config.document import Entries, Node, Scalar, Wrong
 from wintermute.config.schema import Config, Secret
 
 LONGEST = 64 * 1024
@@ -155,7 +154,7 @@ class Redaction:
         return next(across, end) if self._looks else end
 
 
-class Veil:
+class StreamRedactor:
     """A text that comes in pieces, shown without the secrets that may be split over them."""
 
     def __init__(self, redact: Redaction, show: Callable[[str], None]) -> None:

@@ -5,11 +5,17 @@ import logging
 from collections.abc import Collection
 from itertools import takewhile
 
-from wintermute.conversation.answering import Answering
-from wintermute.conversation.folding import Cause, Folding, marked
-from wintermute.conversation.history import messages, query
-from wintermute.conversation.running import Running, Summing
-from wintermute.conversation.shrink import fitted, lightened, prompt_of, smaller, too_large
+from wintermute.conversation.folding import FoldCause, Folding, ModelClient, marked
+from wintermute.conversation.state import CastState, Summing
+from wintermute.conversation.view import (
+    fitted,
+    lightened,
+    messages,
+    prompt_of,
+    query,
+    smaller,
+    too_large,
+)
 from wintermute.errors import ContextTooLarge, PromptTooLarge
 from wintermute.messages import Json, Reply, Request
 from wintermute.text import untagged
@@ -23,12 +29,12 @@ class Asking:
     Results of the gates named in `hidden` stay in the record (L-055).
     """
 
-    def __init__(self, models: Answering, folding: Folding, hidden: Collection[str] = ()) -> None:
+    def __init__(self, models: ModelClient, folding: Folding, hidden: Collection[str] = ()) -> None:
         self._models = models
         self._folding = folding
         self._hidden = frozenset(hidden)
 
-    async def reply(self, running: Running) -> Reply:
+    async def reply(self, running: CastState) -> Reply:
         """The model's answer to what is in view. Raises: ModelError, ConfigurationError."""
         view = await self._view(running)
         if self._folding.due(running.past, self._tokens(running, view), self._window(running)):
@@ -55,7 +61,7 @@ class Asking:
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))
                 view = less
 
-    async def _view(self, running: Running) -> tuple[Json, ...]:
+    async def _view(self, running: CastState) -> tuple[Json, ...]:
         past, terms = running.past, running.terms
         summary = marked(past.fold)
         prompt = await terms.prompt.system(
@@ -72,7 +78,7 @@ class Asking:
         )
         return lightened(view, lambda less: self._fits(running, less))
 
-    async def _folded(self, running: Running, cause: Cause) -> tuple[Json, ...] | None:
+    async def _folded(self, running: CastState, cause: FoldCause) -> tuple[Json, ...] | None:
         """The view after folding; None when that changes nothing."""
         if running.folds_in_vain or not self._folding.old(running.past, cause):
             return None
@@ -88,29 +94,29 @@ class Asking:
         running.folded(past)
         return None if past is None else await self._view(running)
 
-    async def _less(self, running: Running, view: tuple[Json, ...]) -> tuple[Json, ...] | None:
+    async def _less(self, running: CastState, view: tuple[Json, ...]) -> tuple[Json, ...] | None:
         """A strictly smaller view than one that did not fit; None when nothing can shrink."""
         less = await self._folded(running, "overflow") or smaller(view, _kept(running))
         while less is not None and self._tokens(running, less) >= self._tokens(running, view):
             less = smaller(less, _kept(running))
         return less
 
-    def _request(self, running: Running, view: tuple[Json, ...]) -> Request:
+    def _request(self, running: CastState, view: tuple[Json, ...]) -> Request:
         must_call = bool(running.cast.wards["require_done"])
         return Request(view, running.terms.toolbox.definitions(), must_call)
 
-    def _tokens(self, running: Running, view: tuple[Json, ...]) -> int:
+    def _tokens(self, running: CastState, view: tuple[Json, ...]) -> int:
         terms = running.terms
         return self._models.tokens(terms.role, self._request(running, view), terms.backend)
 
-    def _window(self, running: Running) -> int:
+    def _window(self, running: CastState) -> int:
         return self._models.window(running.terms.role, running.terms.backend)
 
-    def _fits(self, running: Running, view: tuple[Json, ...]) -> bool:
+    def _fits(self, running: CastState, view: tuple[Json, ...]) -> bool:
         return self._tokens(running, view) <= self._window(running)
 
 
-def _kept(running: Running) -> int:
+def _kept(running: CastState) -> int:
     """How many messages may be cut, but not left out: those from the current intent on."""
     cast, *earlier = reversed(running.past.casts)
     same = takewhile(lambda c: c.event_id is not None and c.event_id == cast.event_id, earlier)

@@ -21,11 +21,9 @@ from wintermute.clock import Clock
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
-from wintermute.conversation.history import as_text
-from wintermute.conversation.running import Running, Watch
-from wintermute.conversation.stop import Stop
-from wintermute.conversation.terms import Terms
+from wintermute.conversation.state import CastSettings, CastState, Stop, Watch
 from wintermute.conversation.toolbox import DONE, Caller
+from wintermute.conversation.view import as_text
 from wintermute.db import Database
 from wintermute.errors import (
     BudgetSpent,
@@ -91,13 +89,13 @@ class Loop:
         self._clock = clock
 
     async def run(
-        self, cast: Cast, caller: Caller, terms: Terms, stop: Stop, watch: Watch
+        self, cast: Cast, caller: Caller, terms: CastSettings, stop: Stop, watch: Watch
     ) -> Outcome:
         """Bring a cast to its end: a new one, or one that a crash interrupted."""
         refusal = _refusal(cast, terms)
         if refusal:
             return Outcome("truncated", "refused", refusal)
-        running = Running(cast, caller, terms, watch, stop, self._clock)
+        running = CastState(cast, caller, terms, watch, stop, self._clock)
         try:
             async with stop.within(running.seconds_left) as scope:
                 return await self._steps(running, stop)
@@ -106,7 +104,7 @@ class Loop:
                 raise
             return _truncated(running, "stopped" if stop.pressed else "max_seconds")
 
-    async def _steps(self, running: Running, stop: Stop) -> Outcome:
+    async def _steps(self, running: CastState, stop: Stop) -> Outcome:
         while (outcome := await self._over(running)) is None:
             try:
                 reply = await self._reply(running, stop)
@@ -118,7 +116,7 @@ class Loop:
                 await self._store(running, reply)
         return outcome
 
-    async def _over(self, running: Running) -> Outcome | None:
+    async def _over(self, running: CastState) -> Outcome | None:
         """Do what the newest turn has left to do; an outcome if the cast ends with it, or here."""
         turns = running.cast.turns
         outcome = await self._finish(running, turns[-1]) if turns else None
@@ -126,14 +124,14 @@ class Loop:
             return _truncated(running, running.breached)
         return outcome
 
-    async def _ended(self, running: Running) -> Outcome | None:
+    async def _ended(self, running: CastState) -> Outcome | None:
         """What has ended a cast from outside, if anything: its stop may be pressed only later."""
         runs, in_scope = await self._casts.goes_on(running.cast.id)
         if not runs:
             return _truncated(running, "stopped")
         return None if in_scope else JOINED
 
-    async def _reply(self, running: Running, stop: Stop) -> Reply | None:
+    async def _reply(self, running: CastState, stop: Stop) -> Reply | None:
         """The model's answer to what is in view now; None: less is in view since it was asked."""
         running.sees(await self._folding.past(running.cast.branch_id))
         try:
@@ -145,26 +143,26 @@ class Loop:
             running.went_on()
             return None
 
-    async def _store(self, running: Running, reply: Reply, error: str | None = None) -> None:
+    async def _store(self, running: CastState, reply: Reply, error: str | None = None) -> None:
         cast = running.cast
         async with self._database.transaction() as tx:
-            if not await self._casts.is_running(cast.id):
-                return  # it was ended meanwhile
-            parent = await self._casts.last_turn(tx, cast.branch_id)
+            runs, parent = await self._casts.last_turn(tx, cast.id)
+            if not runs:  # it was ended meanwhile
+                return
             prompt = None
             if running.prompt is not None:
                 prompt = await self._casts.prompted(tx, cast.id, pieces(running.prompt))
             reply = replace(reply, waited_ms=min(reply.ms, running.waited_ms()))
             running.took(await self._casts.add_turn(tx, cast, parent, reply, error, prompt))
 
-    async def _failed(self, running: Running, error: ModelError) -> Outcome:
+    async def _failed(self, running: CastState, error: ModelError) -> Outcome:
         reason = next(name for kind, name in REASONS if isinstance(error, kind))
         log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
         await self._store(running, Reply("", (), reason, Usage(), "", "", 0), str(error))
         until = error.until if isinstance(error, BudgetSpent) else None
         return Outcome("truncated", reason, str(error), until)
 
-    async def _finish(self, running: Running, turn: Turn) -> Outcome | None:
+    async def _finish(self, running: CastState, turn: Turn) -> Outcome | None:
         """Do what the turn asks for and has no stored result yet; an outcome if it ends the cast."""
         if turn.error is not None:
             return None
@@ -183,7 +181,7 @@ class Loop:
         return None
 
 
-def _refusal(cast: Cast, terms: Terms) -> str | None:
+def _refusal(cast: Cast, terms: CastSettings) -> str | None:
     if not cast.intent.strip():
         return "There is nothing to answer: the message is empty."
     if cast.wards["require_done"] and DONE not in terms.toolbox.names:
@@ -191,7 +189,7 @@ def _refusal(cast: Cast, terms: Terms) -> str | None:
     return None
 
 
-def _ended_by_text(running: Running, turn: Turn) -> Outcome | None:
+def _ended_by_text(running: CastState, turn: Turn) -> Outcome | None:
     if turn.finish_reason in BROKEN_OFF:  # more of the same would be paid for no more (F-019)
         return Outcome("truncated", turn.finish_reason, turn.utterance)
     if not running.cast.wards["require_done"]:
@@ -201,5 +199,5 @@ def _ended_by_text(running: Running, turn: Turn) -> Outcome | None:
     return None
 
 
-def _truncated(running: Running, reason: str) -> Outcome:
+def _truncated(running: CastState, reason: str) -> Outcome:
     return Outcome("truncated", reason, running.cast.last_words)

@@ -1,34 +1,326 @@
-"""From one inbox row to a cast, and from the cast's end to the answer."""
+"""From one inbox row to a cast, and from the cast's end to the answer.
+
+A row becomes the intent of a cast: what a message looks like to the model, with what it replies to
+(F-026), and with what the room was told by its tasks since somebody last spoke there. That was said
+without a model, so it stands before the next message and is no history of its own: a reminder
+every hour does not fill the window of a conversation. A branch opens with a seed, once; an edited
+message is asked again where it was first asked, and what was done stays done (L-054).
+"""
 
 import asyncio
+import json
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from zoneinfo import ZoneInfo
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, in_words
 from wintermute.conversation import words
 from wintermute.conversation.cast import JOINED, Loop, Outcome
-from wintermute.conversation.due_events import DueEvents
-from wintermute.conversation.forking import Forking
-from wintermute.conversation.intent import age, intent, written
-from wintermute.conversation.replies import Replies
-from wintermute.conversation.seeding import Seeding
 from wintermute.conversation.speaker import Shown, Speaker
-from wintermute.conversation.stop import Stop
-from wintermute.conversation.terms import Terms
-from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.toolbox import Caller, Wards
 from wintermute.conversation.trouble import ANSWERED, Trouble
-from wintermute.conversation.wards import Wards
 from wintermute.db import Database, Transaction
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
-from wintermute.mailbox.inbox import OVERSIZE, Inbox, Waiting
+from wintermute.mailbox.inbox import OVERSIZE, SEED, Inbox, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER, Outbox
 from wintermute.messages import PERSON, Quote
-from wintermute.prompt.events import event, text_of
-from wintermute.prompt.limits import Component
-from wintermute.prompt.oversize import Oversize
+from wintermute.prompt.gather import Component, Oversize, event, text_of
+from wintermute.tasks.occurrences import Occurrence, Occurrences
+from wintermute.templates import Template
+from wintermute.text import shortened, span, untagged
+
+
+class HandedOutWork(Protocol):
+    """The sub-sessions that outlive the cast which spawned them."""
+
+    async def end(
+        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
+    ) -> list[str]:
+        """End what a conversation's turns after this place have spawned (L-062); its ids.
+
+        `only`: just the one of this id.
+        """
+        ...
+
+    async def take_back(
+        self, tx: Transaction, conversation_id: str, events: Collection[str]
+    ) -> None:
+        """End what a conversation has handed out for these events; nobody is told of it (F-027)."""
+        ...
+
+
+MOST = 5
+RESULT_CHARACTERS = 8_000
+REMINDED = {
+    "claimed": "the reminder is being sent",
+    "done": "the reminder was delivered",
+    "missed": "the reminder could not be sent",
+}
+
+
+class DueEvents:
+    """Reads what tasks have told a room."""
+
+    def __init__(self, occurrences: Occurrences, zone: ZoneInfo) -> None:
+        self._occurrences = occurrences
+        self.zone = zone
+
+    async def since(self, tx: Transaction, conversation_id: str, since: datetime) -> str:
+        """The newest of it as events, each followed by a blank line (T-052); "": nothing."""
+        found = await self._occurrences.delivered_in(tx, conversation_id, since, MOST)
+        return "".join(f"{self._event(each)}\n\n" for each in found)
+
+    def _event(self, each: Occurrence) -> str:
+        failed = each.state == "failed"
+        result = REMINDED[each.state] if each.mode == "reminder" else each.result
+        result = shortened(result, RESULT_CHARACTERS)
+        text = (
+            f"Task #{each.task_id}: {each.content}\nDue: {in_words(each.due_at, self.zone)}\n"
+            f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
+        )
+        return event("task_error" if failed else "scheduled_task", each.task_id, text)
+
+
+class Seeding:
+    """Puts the seed of a branch into the inbox; its id is the branch's, so there is only one."""
+
+    def __init__(self, seed: Template | None, inbox: Inbox, casts: Casts) -> None:
+        """`seed` None: nothing is sown."""
+        self._seed = seed
+        self._inbox = inbox
+        self._casts = casts
+
+    async def sow(self, tx: Transaction, cause: Waiting, branch_id: str) -> bool:
+        """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
+
+        `cause` is the message or command that opens the branch (P-055, P-056, P-060).
+        """
+        if self._seed is None or await self._casts.addressed(tx, branch_id):
+            return False
+        seed_id = f"{SEED}{branch_id}"
+        body = event("conversation_seed", seed_id, self._seed.text())
+        return await self._inbox.store_event(tx, cause, seed_id, body)
+
+
+LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
+"""Gates that change nothing."""
+MOST_CHARACTERS = 300  # of one call that is named
+
+
+class Forking:
+    """Finds the branch in which a message is answered."""
+
+    def __init__(
+        self, inbox: Inbox, conversations: Conversations, casts: Casts, sub_sessions: HandedOutWork
+    ) -> None:
+        self._inbox = inbox
+        self._conversations = conversations
+        self._casts = casts
+        self._sub_sessions = sub_sessions
+
+    async def at(self, tx: Transaction, row: Waiting, branch: str) -> tuple[str, str]:
+        """The branch for a row, and what its new text must be told to have been done before.
+
+        `branch` is the current one. For an edited message it is left for a new one, which has in
+        view what was said before the message, nothing of its first answer.
+        """
+        if row.edits is None:
+            return branch, ""
+        events = await self._inbox.versions(row.edits)
+        abandoned = await self._casts.since(tx, branch, events)
+        begun = any((c.branch_id, c.event_id) == (branch, row.event_id) for c in abandoned)
+        if begun:  # the model was away
+            return branch, _done([cast for cast in abandoned if cast.branch_id != branch])
+        if not abandoned:  # nobody has looked at the old text here
+            return branch, ""
+        parent = await self._casts.turn_before(tx, branch, abandoned[0])
+        parent_id, place = parent or (None, 0)
+        await self._sub_sessions.end(tx, row.conversation_id, after=place)
+        fork = await self._conversations.branch(
+            tx, row.conversation_id, "edit", row.received_at, parent_id
+        )
+        return fork, _done(abandoned)
+
+
+def _done(casts: Iterable[Cast]) -> str:
+    effects = "; ".join(_effects(casts))
+    return words.EDITED.format(effects=effects) if effects else ""
+
+
+def _effects(casts: Iterable[Cast]) -> Iterable[str]:
+    for cast in casts:
+        for turn in cast.turns:
+            for seen in turn.observations:
+                if seen.gate not in LOOKING and not (seen.completed and seen.is_error):
+                    args = json.dumps(seen.args, ensure_ascii=False)
+                    yield untagged(shortened(f"{seen.gate} {args}", MOST_CHARACTERS))
+
+
+MOST_CONTEXT_CHARACTERS = 1000
+DELETED = "[deleted]"
+TAKEN_UP = timedelta(minutes=2)
+"""What was written longer ago than that speaks of another time than now (F-029)."""
+NO_ADDRESS = str.maketrans("", "", "@:()<>")
+
+
+def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str = "") -> str:
+    """A direct message as it is; in a group with the sender and the lines said before.
+
+    Events are ours and keep their tags; nobody else's text can look like one (L-070, L-071).
+    `age`: a line that says when it was written, if it is no longer new. `replied`: the block of
+    what it replies to.
+    """
+    if row.kind == "event":
+        return row.body
+    before = [part for part in (replied, age) if part]
+    if row.direct or not row.body.strip():
+        return "\n".join([*before, untagged(row.body)])
+    said = [_shown(each) for each in context]
+    lines = ["<room_context>", *said, "</room_context>"] if said else []
+    return "\n".join([*lines, *before, line(row.sender_name, row.sender, row.body)])
+
+
+def without(said: str, gone: Waiting) -> str | None:
+    """An intent without a line that was said before its message; None: it has no such line.
+
+    Of a line whose text is not kept any more it is not known which it is: without all of its sender.
+    """
+    head, opened, rest = said.partition("<room_context>\n")
+    block, closed, tail = rest.partition("</room_context>")
+    sender = re.escape(gone.sender)
+    anything = rf"(?:[^\n(]* \({sender}\)|{sender}): .*(?:\n  .*)*"
+    shown = re.escape(_shown(gone)) if gone.body else anything
+    left, found = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(gone.body)))
+    return f"{head}{opened}{left}{closed}{tail}" if found else None
+
+
+def without_quote(said: str) -> str:
+    """An intent without the text that its message replies to."""
+    head, opened, rest = said.partition("<replied_to>\n")
+    _, closed, tail = rest.partition("</replied_to>")
+    return f"{head}{opened}{DELETED}\n{closed}{tail}" if closed else said
+
+
+def written(row: Waiting, now: datetime) -> datetime | None:
+    """When a message was written from which its relative times count; None: from now (F-029)."""
+    is_said = row.kind in ("message", "command")
+    return row.sent_at if is_said and now - row.sent_at > TAKEN_UP else None
+
+
+def age(row: Waiting, now: datetime, zone: ZoneInfo) -> str:
+    """The line that says when a message was written; "": just now."""
+    since = written(row, now)
+    if since is None:
+        return ""
+    local = since.astimezone(zone)
+    day = "" if local.date() == now.astimezone(zone).date() else f"{local:%Y-%m-%d} "
+    return f"[written {day}{local:%H:%M}, {span(now - since)} ago]"
+
+
+def _shown(row: Waiting) -> str:
+    return line(row.sender_name, row.sender, row.body[:MOST_CONTEXT_CHARACTERS])
+
+
+def line(sender_name: str, sender: str, body: str) -> str:
+    """What somebody said, under their name and id: each further line of it is indented."""
+    # Neither a name nor a line of the text can pass for the beginning of somebody else's line.
+    name = " ".join(sender_name.translate(NO_ADDRESS).split())
+    who = f"{name} ({sender})" if name else sender
+    return untagged("\n  ".join(f"{who}: {body}".splitlines()))
+
+
+MOST_QUOTED = 1000
+US = "you"
+UNREADABLE = "[it could not be read]"
+PRIVATE = "[said to other people than those who are here now: not shown]"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What we know ourselves of an earlier message; no quote: it could never be read.
+
+    `scope`: whose it is, where it was said to fewer people than its room may have by now.
+    """
+
+    quote: Quote | None
+    scope: str = ANYBODY
+
+
+class Replies:
+    """Finds the text that a message replies to: ours, or else the homeserver's."""
+
+    def __init__(
+        self,
+        database: Database,
+        inbox: Inbox,
+        outbox: Outbox,
+        conversations: Conversations,
+        speaker: Speaker,
+    ) -> None:
+        self._database = database
+        self._inbox = inbox
+        self._outbox = outbox
+        self._conversations = conversations
+        self._speaker = speaker
+
+    async def fetched(self, row: Waiting) -> Quote | None:
+        """What is to be asked of the homeserver, outside of a transaction; None: nothing, or in vain."""
+        if row.replies_to is None:
+            return None
+        async with self._database.transaction() as tx:
+            record = await self._record(tx, row.room_id, row.replies_to)
+        return await self._speaker.quote(row.room_id, row.replies_to) if record is None else None
+
+    async def shown(self, tx: Transaction, row: Waiting, scope: str, fetched: Quote | None) -> str:
+        """The block for the model; "" where nothing is replied to.
+
+        Nothing that was said in private is shown to others, nor what the homeserver has from before
+        the conversation got its present `scope`.
+        """
+        if row.replies_to is None:
+            return ""
+        record = await self._record(tx, row.room_id, row.replies_to) or Record(fetched)
+        quote, since = record.quote, await self._conversations.scoped_since(tx, row.conversation_id)
+        is_private = record.scope.startswith(PERSON) and record.scope != scope
+        is_older = quote and quote.sent_at and since is not None and quote.sent_at < since
+        return block(quote, withheld=is_private or bool(is_older))
+
+    async def _record(self, tx: Transaction, room_id: str, event_id: str) -> Record | None:
+        """What we know of an event; None: nothing by now, so that the homeserver is to be asked."""
+        ours = await self._outbox.sent_event(tx, room_id, event_id)
+        if ours is not None:
+            return Record(Quote("", "", ours.body), ours.meant_for)
+        found = await self._inbox.newest_version(tx, event_id)
+        if found is None or found.room_id != room_id or found.kind == "event" or is_let_go(found):
+            return None
+        refused = found.state == "ignored" and found.kind != "context" and found.body
+        if refused or found.state in ("locked", "untrusted"):
+            return Record(None)
+        quote = Quote(found.sender, found.sender_name, found.body)
+        return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
+
+
+def is_let_go(row: Waiting) -> bool:
+    """Whether a row is kept for its id alone: it was nothing to us, or its text expired (F-030)."""
+    return row.state == "ignored" and not row.body + row.sender_name
+
+
+def block(quote: Quote | None, *, withheld: bool = False) -> str:
+    """What is replied to, as the model sees it, under the name of who said it."""
+    if quote is None or withheld:
+        text = PRIVATE if withheld else UNREADABLE
+    else:
+        body = shortened(quote.body, MOST_QUOTED) if quote.body.strip() else DELETED
+        text = line(quote.sender_name, quote.sender or US, body)
+    return f"<replied_to>\n{text}\n</replied_to>"
+
 
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
 WAITS = {"model_unavailable", "budget"}  # for what passes by itself
@@ -59,7 +351,7 @@ class Casting:
         conversations: Conversations,
         casts: Casts,
         loop: Loop,
-        terms: Terms,
+        terms: CastSettings,
         wards: Wards,
         speaker: Speaker,
         trouble: Trouble,
@@ -96,7 +388,10 @@ class Casting:
             if given_up := self._trouble.given_up(row):
                 await self._give_up(row, given_up)
                 return
-            async with self._turnstiles[row.sender]:
+            turnstile = self._turnstiles[row.sender]
+            if turnstile.locked():
+                self._trouble.queued(row)
+            async with turnstile:
                 cast = await self._opened(row, await self._replies.fetched(row))
                 if cast is None:
                     return
@@ -117,12 +412,13 @@ class Casting:
                 outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
         finally:
+            self._trouble.left(row)
             self._speaker.rest(row.room_id)
 
     async def _give_up(self, row: Waiting, outcome: Outcome) -> None:
         async with self._database.transaction() as tx:
             if await self._inbox.is_waiting(tx, row.event_id):
-                await self.reply(tx, row, words.spoken(outcome))
+                await self.reply(tx, row, words.reply_text(outcome))
 
     async def reply(
         self,
@@ -138,7 +434,7 @@ class Casting:
         `meant_for`: the scope that the answer was made of, unless it tells nothing of anybody.
         """
         if text.strip():
-            await self._outbox.say(
+            await self._outbox.enqueue(
                 tx,
                 row.conversation_id,
                 row.room_id,
@@ -260,9 +556,11 @@ class Casting:
             left = (until - self._clock.now()).total_seconds()
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
-                await self.tell_once(tx, row, f"budget {until.isoformat()}", words.spoken(outcome))
+                await self.tell_once(
+                    tx, row, f"budget {until.isoformat()}", words.reply_text(outcome)
+                )
         else:
-            await self.reply(tx, row, words.spoken(outcome), cast.id, meant_for=scope)
+            await self.reply(tx, row, words.reply_text(outcome), cast.id, meant_for=scope)
 
     async def _ask_for_less(
         self, tx: Transaction, row: Waiting, cast: Cast, scope: str, sizes: Mapping[Component, int]

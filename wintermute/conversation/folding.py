@@ -3,25 +3,51 @@
     Conversation Summary ◀── first turns of the path │ the rest as it is ─▶ the newest message
 
 What to fold is decided here without waiting; `Folding` asks for the summary and stores it.
+
+What the loop needs of models: so little that a record can stand in for them (L-088).
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from wintermute.config.schema import Context
-from wintermute.conversation.answering import Answering
-from wintermute.conversation.history import ERASED, is_shown, messages, turn_messages
+from wintermute.conversation.view import ERASED, is_shown, messages, turn_messages
 from wintermute.db import Database
 from wintermute.errors import ContextTooLarge, ModelError
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.loom.casts import Casts
 from wintermute.loom.folds import Folds
-from wintermute.loom.records import Cast, Fold, Past, Turn
+from wintermute.loom.records import BranchView, Cast, Fold, Turn
 from wintermute.messages import Json, Reply, Request
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
+
+
+class ModelClient(Protocol):
+    """Whoever answers requests. See `llm.models.Models`."""
+
+    async def ask(
+        self,
+        role: str,
+        request: Request,
+        *,
+        backend: str | None = None,
+        cast_id: str | None = None,
+        listener: Listener = UNHEARD,
+    ) -> Reply:
+        """An answer. Raises: ModelError."""
+        ...
+
+    def window(self, role: str, backend: str | None = None) -> int:
+        """Tokens a request may have, so that an answer still fits."""
+        ...
+
+    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
+        """How many a request has."""
+        ...
+
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +56,12 @@ RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
 LEAST = 0.05  # share of the window below which folding does not pay
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
-Cause = Literal["size", "full", "overflow", "asked"]
+FoldCause = Literal["size", "full", "overflow", "asked"]
 """It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FoldedTurn:
     """One turn of the path with what stands before it, as text, and as messages in view."""
 
     turn: Turn
@@ -48,7 +74,9 @@ def marked(fold: Fold | None) -> str:
     return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
 
 
-def foldable(casts: Sequence[Cast], keep: int, hidden: Collection[str] = ()) -> tuple[Step, ...]:
+def foldable(
+    casts: Sequence[Cast], keep: int, hidden: Collection[str] = ()
+) -> tuple[FoldedTurn, ...]:
     """The turns that may be folded: all but the last that make up at least `keep` messages (L-041).
 
     An intent goes with the first turn of its cast, so each cut is before a message of a person or
@@ -61,7 +89,7 @@ def foldable(casts: Sequence[Cast], keep: int, hidden: Collection[str] = ()) -> 
     return tuple(steps)
 
 
-def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[Step]:
+def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTurn]:
     said: list[str] = []
     count, previous = 0, None
     for cast in casts:
@@ -72,7 +100,7 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[Step]:
         for turn in cast.turns:
             seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
             text = "\n\n".join([*said, *map(_line, seen)])
-            yield Step(turn, untagged(text), count + len(seen))
+            yield FoldedTurn(turn, untagged(text), count + len(seen))
             said, count = [], 0
 
 
@@ -87,9 +115,11 @@ def _line(message: Json) -> str:
     return "\n".join([*said, *calls])
 
 
-def chunk(steps: Sequence[Step], tokens: int, count: Callable[[str], int]) -> tuple[Step, ...]:
+def chunk(
+    steps: Sequence[FoldedTurn], tokens: int, count: Callable[[str], int]
+) -> tuple[FoldedTurn, ...]:
     """The first steps that fit into so many tokens; one at least, shortened if it must be (L-043)."""
-    taken: list[Step] = []
+    taken: list[FoldedTurn] = []
     for step in steps:
         tokens -= count(step.text)
         if tokens < 0:
@@ -98,7 +128,7 @@ def chunk(steps: Sequence[Step], tokens: int, count: Callable[[str], int]) -> tu
     return tuple(taken) or (_cut(steps[0], tokens + count(steps[0].text), count),)
 
 
-def _cut(step: Step, tokens: int, count: Callable[[str], int]) -> Step:
+def _cut(step: FoldedTurn, tokens: int, count: Callable[[str], int]) -> FoldedTurn:
     text = step.text
     while count(text) > tokens and len(text) > 200:
         text = shortened(text, len(text) // 2)
@@ -125,7 +155,7 @@ class Folding:
         database: Database,
         casts: Casts,
         folds: Folds,
-        models: Answering,
+        models: ModelClient,
         template: Template,
         settings: Context,
         hidden: Collection[str] = (),
@@ -138,37 +168,37 @@ class Folding:
         self._settings = settings
         self._hidden = frozenset(hidden)
 
-    async def past(self, branch_id: str) -> Past:
+    async def past(self, branch_id: str) -> BranchView:
         """What a branch has in view."""
         return await self._casts.past(branch_id, await self._folds.newest(branch_id))
 
-    def has_old(self, past: Past) -> bool:
+    def has_old(self, past: BranchView) -> bool:
         """Whether there is more than the newest messages, which always stay."""
         return bool(foldable(past.casts, self._settings.keep_recent, self._hidden))
 
-    def measured(self, past: Past) -> str:
+    def measured(self, past: BranchView) -> str:
         """How much is in view, without the instructions: tokens and messages."""
         view = messages(None, past.casts, summary=marked(past.fold), hidden=self._hidden)
         tokens = self._models.tokens("base", Request(view))
         return f"{tokens:,} tokens in {counted(len(view), 'message')}"
 
-    def due(self, past: Past, tokens: int, window: int) -> bool:
+    def due(self, past: BranchView, tokens: int, window: int) -> bool:
         """Whether a request of so many tokens is to be folded first (L-038)."""
         return tokens > self._settings.fold_at * window or self._many(past)
 
-    def _many(self, past: Past) -> bool:
+    def _many(self, past: BranchView) -> bool:
         most = self._settings.trigger_after_turns
         shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
         return most is not None and shown >= most
 
     async def fold(
         self,
-        past: Past,
+        past: BranchView,
         branch_id: str,
         cast_id: str | None,
-        cause: Cause,
+        cause: FoldCause,
         listener: Listener = UNHEARD,
-    ) -> Past | None:
+    ) -> BranchView | None:
         """The view after folding what is old; None when nothing can be folded, or it failed.
 
         The newest messages stay as they are, unless they alone do not fit (L-041).
@@ -194,7 +224,7 @@ class Folding:
             fold, steps = stored, steps[len(taken) :]
         return None if fold is past.fold else await self._casts.past(branch_id, fold)
 
-    def old(self, past: Past, cause: Cause) -> tuple[Step, ...]:
+    def old(self, past: BranchView, cause: FoldCause) -> tuple[FoldedTurn, ...]:
         """The turns that would be folded for this cause."""
         keep = self._settings.keep_recent
         steps = self._paying(past, keep, cause)
@@ -203,7 +233,7 @@ class Folding:
             steps = self._paying(past, keep, cause)
         return steps
 
-    def _paying(self, past: Past, keep: int, cause: Cause) -> tuple[Step, ...]:
+    def _paying(self, past: BranchView, keep: int, cause: FoldCause) -> tuple[FoldedTurn, ...]:
         steps = foldable(past.casts, keep, self._hidden)
         if cause in ("overflow", "asked") or (cause == "size" and self._many(past)):
             return steps
@@ -211,8 +241,8 @@ class Folding:
         return steps if self._count("".join(step.text for step in steps)) >= least else ()
 
     def _next(
-        self, fold: Fold | None, steps: Sequence[Step], room: int
-    ) -> tuple[tuple[Step, ...], str]:
+        self, fold: Fold | None, steps: Sequence[FoldedTurn], room: int
+    ) -> tuple[tuple[FoldedTurn, ...], str]:
         """As many steps as the summariser takes at once, and what it is to read."""
         earlier = f"[earlier summary]\n{untagged(fold.summary)}\n\n" if fold else ""
         left = room - self._count(self._template.text() + earlier)
@@ -220,7 +250,12 @@ class Folding:
         return taken, earlier + "\n\n".join(step.text for step in taken if step.text)
 
     async def _store(
-        self, branch_id: str, fold: Fold | None, steps: Sequence[Step], history: str, summary: str
+        self,
+        branch_id: str,
+        fold: Fold | None,
+        steps: Sequence[FoldedTurn],
+        history: str,
+        summary: str,
     ) -> Fold | None:
         """The new fold; None when what it sums up was forgotten meanwhile."""
         async with self._database.transaction() as tx:

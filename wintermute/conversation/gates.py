@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from wintermute.conversation.history import INTERRUPTED
 from wintermute.conversation.toolbox import Accepted, Caller, Rejected, StoreTool, Toolbox
+from wintermute.conversation.view import INTERRUPTED
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.loom.casts import Casts

@@ -25,21 +25,18 @@ from wintermute.conversation.script import (
     Window,
     steps,
 )
-from wintermute.conversation.stop import Stop
-from wintermute.conversation.terms import Terms
+from wintermute.conversation.state import CastSettings, Stop
 from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.db import Database, open_database
 from wintermute.ids import NewId, new_id
-from wintermute.llm.calls import ModelCalls
-from wintermute.llm.trail import attempts
+from wintermute.llm.calls import ModelCalls, attempts
 from wintermute.loom.casts import Casts
-from wintermute.loom.copying import begin_again
+from wintermute.loom.conversations import begin_again
 from wintermute.loom.folds import Folds
 from wintermute.loom.records import Cast
 from wintermute.messages import Json
-from wintermute.prompt.again import again
-from wintermute.prompt.instructions import Instructions
-from wintermute.prompt.sections import chosen
+from wintermute.prompt.assemble import again, chosen
+from wintermute.prompt.gather import Instructions
 from wintermute.templates import Template
 
 
@@ -132,7 +129,7 @@ class Replay:
                     await self._loop(scratch, begun, script).run(
                         begun,
                         Caller("", "", cast.id, cast.origin, cast.event_id, cast.started_at),
-                        Terms(self._toolbox(script, below), _Then(script, self, below)),
+                        CastSettings(self._toolbox(script, below), _Then(script, self, below)),
                         Stop(),
                         _Nobody(),
                     )

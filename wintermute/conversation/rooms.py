@@ -5,16 +5,15 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, TypeVar
 
-from wintermute.clock import Clock, until_rung
+from wintermute.clock import Clock, until_set
 from wintermute.conversation import words
-from wintermute.conversation.casting import Casting, outdated
+from wintermute.conversation.casting import Casting, HandedOutWork, outdated
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.stop import Stop
-from wintermute.conversation.sub_sessions import SubSessions
+from wintermute.conversation.state import Stop
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database, Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
-from wintermute.health.store import Health
+from wintermute.health.health import Health
 from wintermute.loom.casts import Casts
 from wintermute.mailbox.inbox import Inbox, Waiting
 
@@ -96,7 +95,7 @@ class Rooms:
         casts: Casts,
         casting: Casting,
         commands: Commands,
-        sub_sessions: SubSessions,
+        sub_sessions: HandedOutWork,
         speaker: Speaker,
         trouble: Trouble,
         health: Health,
@@ -129,6 +128,18 @@ class Rooms:
     def ask_anew(self, conversation_id: str) -> None:
         """Less is in view in a conversation when it is woken: the model is asked without that (F-027)."""
         self._outdated.add(conversation_id)
+
+    def waits(self, conversation_id: str) -> float | None:
+        """Seconds until what is at work is taken to wait for its model, 0: it does (F-035).
+
+        None: the model is at it, or nothing is at work there.
+        """
+        taken, _ = self._running.get(conversation_id, (None, None))
+        return self._trouble.waits_in(taken, conversation_id)
+
+    async def tell_now(self, row: Waiting) -> None:
+        """Say at once of a message that waits for a model that is away, that it does."""
+        await self._trouble.tell_now(row)
 
     async def run(self) -> None:
         """Work until cancelled, beginning with what an earlier run left."""
@@ -163,7 +174,7 @@ class Rooms:
             elif until is not None:
                 await self._tell_kept(rows)
                 left = until - self._clock.monotonic()
-                await until_rung(bell, self._clock, min(left, seconds))
+                await until_set(bell, self._clock, min(left, seconds))
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return
@@ -228,16 +239,21 @@ class Rooms:
 
     async def _pass_by(self, conversation_id: str) -> None:
         """Answer what passes by a message that is at work and waits for its model (F-035)."""
-        taken, _ = self._running.get(conversation_id, (None, None))
-        wait = self._trouble.waits_in(taken, conversation_id)
+        wait = self.waits(conversation_id)
         if wait is None:
             return
+        taken, _ = self._running.get(conversation_id, (None, None))
         rows = await self._inbox.open_rows(conversation_id)
-        passing = [row for row in rows if passes_by(row, rows) and row.event_id != taken]
-        if passing and wait > 0:
+        behind = [row for row in rows if row.kind == "command" and row.event_id != taken]
+        if behind and wait > 0:
             self._trouble.remind(conversation_id, wait)
-        for row in passing if wait == 0 else ():
-            await self._guarded(row, self._command(row, Stop()))
+        if wait > 0:
+            return
+        for row in behind:
+            if passes_by(row, rows):
+                await self._guarded(row, self._command(row, Stop()))
+        if self.waits(conversation_id) == 0:  # still
+            await self._tell_kept(behind)
 
     async def _end(
         self, tx: Transaction, conversation_id: str, events: Sequence[str], reason: str

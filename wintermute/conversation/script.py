@@ -57,7 +57,7 @@ Event = Recorded | Unanswered
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     """A turn, the question that led to it (None: it records a failure), and what came before."""
 
     turn: Turn
@@ -65,12 +65,12 @@ class Step:
     before: list[Event]
 
 
-def steps(cast: Cast, events: Sequence[Event]) -> tuple[Step, ...] | None:
+def steps(cast: Cast, events: Sequence[Event]) -> tuple[ScriptStep, ...] | None:
     """What was recorded of a cast, turn by turn; None when it is not all there."""
     places = _places(cast, events)
     if places is None:
         return None
-    found: list[Step] = []
+    found: list[ScriptStep] = []
     begin = 0
     for n, turn in enumerate(cast.turns):
         later = (places[each.id] for each in cast.turns[n:] if each.id in places)
@@ -78,10 +78,10 @@ def steps(cast: Cast, events: Sequence[Event]) -> tuple[Step, ...] | None:
         before = [each for each in events[begin:end] if not _is_question(each)]
         question = events[end] if turn.id in places else None
         if isinstance(question, Recorded):
-            found.append(Step(turn, question, before))
+            found.append(ScriptStep(turn, question, before))
             begin = end + 1
         else:
-            found.append(Step(turn, None, before))
+            found.append(ScriptStep(turn, None, before))
     return tuple(found)
 
 
@@ -108,7 +108,7 @@ class Script:
     """Stands in for the models of one cast, and for what its gates gave."""
 
     def __init__(
-        self, cast: Cast, recorded: Sequence[Step], window: Window, redact: Redaction
+        self, cast: Cast, recorded: Sequence[ScriptStep], window: Window, redact: Redaction
     ) -> None:
         self._cast = cast
         self._steps = recorded
@@ -124,7 +124,7 @@ class Script:
         return self._steps[self._given - 1].turn.id
 
     @property
-    def upcoming(self) -> Step:
+    def upcoming(self) -> ScriptStep:
         """What was asked next. Raises: Diverged, RecordEnds when nothing was."""
         if self._given < len(self._steps):
             return self._steps[self._given]
@@ -164,7 +164,7 @@ class Script:
             raise ContextTooLarge("as then")
         raise Diverged(step.turn.id, found)
 
-    def _summary(self, step: Step, now: Request) -> Reply:
+    def _summary(self, step: ScriptStep, now: Request) -> Reply:
         then = next((each for each in step.before if isinstance(each, Recorded)), None)
         found = difference(self._plain(then.request), now) if then else (NO_SUMMARY,)
         if then and not found:
@@ -212,7 +212,7 @@ class Script:
         return seen.result
 
 
-def _drop(step: Step, role: str, outcome: str | None = None) -> bool:
+def _drop(step: ScriptStep, role: str, outcome: str | None = None) -> bool:
     """Take away a failed attempt of that time; False when there was none."""
     for each in step.before:
         if (

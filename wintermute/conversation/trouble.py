@@ -22,14 +22,14 @@ from typing import Literal, Protocol
 from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
-from wintermute.conversation.running import Watch
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.stop import Stop
+from wintermute.conversation.state import Stop, Watch
 from wintermute.db import Database, Transaction
-from wintermute.health.store import Health
+from wintermute.health.health import Health
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.mailbox.outbox import EVER, Outbox
+from wintermute.messages import BROKEN_OFF
 
 MINUTE = 60.0
 GRACE = 2.0
@@ -44,13 +44,12 @@ MOST_CASTS = 3
 MOST_SECONDS = 1800.0
 ROLE = "base"
 """In which rooms are answered."""
-ANSWERED = frozenset({"text", "done", "max_turns", "max_tokens", "length", "content_filter"})
+ANSWERED = frozenset({"text", "done", "max_turns", "max_tokens", *BROKEN_OFF})
 """How casts end in which the model did its part."""
-GIVEN_UP = Outcome("truncated", "given_up", "")
 SILENT = 5.0
 """Seconds without a word after which a message is taken to wait for its model (F-035)."""
 
-Step = Literal["unreachable", "knock", "look", "alone", "outage", "give up"]
+TroubleStep = Literal["unreachable", "knock", "look", "alone", "outage", "give up"]
 Since = Literal["nothing", "begun", "answered"]
 
 
@@ -73,6 +72,7 @@ class Failing:
     `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain
     though somebody was there to ask; `hit`: whether that is so of the one at work.
     `then`: what has come since the newest failure; an answer that has begun is waited for.
+    `knocked`, `looked`: when it was last seen whether anybody listens, or answers others.
     """
 
     row: Waiting
@@ -88,9 +88,13 @@ class Failing:
     at_work: bool = True
     then: Since = "nothing"
     knocked: float = 0.0
+    looked: float = 0.0
 
 
-def next_step(failing: Failing) -> tuple[Step, float] | None:
+DueStep = tuple[float, TroubleStep, Failing]
+
+
+def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
     """What is to be done about a message that fails, and when; None: nothing for now."""
     since = failing.since
     if failing.then != "nothing":
@@ -98,7 +102,9 @@ def next_step(failing: Failing) -> tuple[Step, float] | None:
     if failing.alone:
         if not failing.told:
             return "alone", since + TELLS
-        return None if failing.given_up else ("give up", since + MOST_SECONDS)
+        last = since + MOST_SECONDS  # if others are still answered by then
+        step: TroubleStep = "give up" if failing.looked >= last else "look"
+        return None if failing.given_up else (step, last)
     if failing.unreachable:
         if not failing.told:
             return "unreachable", since + GRACE
@@ -141,13 +147,25 @@ class Trouble:
         """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
         return watch if row.is_unasked else _Watched(self, row, stop, watch)
 
+    def queued(self, row: Waiting) -> None:
+        """A message waits until others of its person are answered."""
+        self._silent[row.conversation_id] = self._clock.monotonic()
+
+    def left(self, row: Waiting) -> None:
+        """Nothing is at work any more where this was."""
+        self._silent.pop(row.conversation_id, None)
+
     def asked(self, row: Waiting) -> None:
         """A model was asked about a message."""
-        self._silent[row.conversation_id] = self._clock.monotonic()
+        self.queued(row)
         self._change(row, lambda now: replace(now, at_work=True))
 
     def heard(self, row: Waiting) -> None:
-        """The model says something."""
+        """The model says something; it may fall silent in the middle."""
+        self._silent[row.conversation_id] = self._clock.monotonic()
+
+    def works(self, row: Waiting) -> None:
+        """No model is waited for."""
         self._silent.pop(row.conversation_id, None)
 
     def came(self, row: Waiting, then: Since) -> None:
@@ -193,24 +211,63 @@ class Trouble:
 
     async def run(self, wake: Callable[[str], None]) -> None:
         """See to what is at work, until cancelled; `wake` whoever is to look at a conversation."""
-        while True:
-            self._bell.clear()
-            now = self._clock.monotonic()
-            for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
-                del self._wakes[conversation_id]
-                wake(conversation_id)
-            at_work = [failing for failing in self._failing.values() if failing.at_work]
-            steps = [(failing, next_step(failing)) for failing in at_work]
-            for failing, step in steps:
-                if step is not None and step[1] <= now:
-                    await self._take(failing, step[0])
-                    self._bell.set()
-                    wake(failing.row.conversation_id)
-            due = [*self._wakes.values(), *(step[1] for _, step in steps if step is not None)]
-            with suppress(TimeoutError):
-                # By the loop's clock, as the deadlines of the model's answer.
-                async with asyncio.timeout(min(due) - now if due else None):
-                    await self._bell.wait()
+        async with asyncio.TaskGroup() as looks:
+            look: asyncio.Task[None] | None = None
+            while True:
+                self._bell.clear()
+                now = self._clock.monotonic()
+                self._wake_due(now, wake)
+                steps = self._at_work()
+                if look is not None and not look.done():
+                    steps = [each for each in steps if each[1] != "look"]
+                await self._take_due(steps, now, wake)
+                to_look_at = [each for each in steps if each[1] == "look"]
+                if failing := [each[2] for each in to_look_at if self._is_due(each, now)]:
+                    # The others are told meanwhile.
+                    look = looks.create_task(self._look_at_work(failing, wake))
+                    steps = [each for each in steps if each[1] != "look"]
+                due_next = [*self._wakes.values(), *(each[0] for each in steps)]
+                with suppress(TimeoutError):
+                    # By the loop's clock, as the deadlines of the model's answer.
+                    async with asyncio.timeout(min(due_next) - now if due_next else None):
+                        await self._bell.wait()
+
+    def _wake_due(self, now: float, wake: Callable[[str], None]) -> None:
+        for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
+            del self._wakes[conversation_id]
+            wake(conversation_id)
+
+    def _at_work(self) -> list[DueStep]:
+        """What is to be done about messages at work, and when."""
+        return [
+            (step[1], step[0], failing)
+            for failing in self._failing.values()
+            if failing.at_work and (step := next_step(failing))
+        ]
+
+    def _is_due(self, due: DueStep, now: float) -> bool:
+        """Whether this is to be done by now, and still is: what was done before took its time."""
+        at, step, failing = due
+        known = self._failing.get(failing.row.event_id)
+        return at <= now and known is not None and next_step(known) == (step, at)
+
+    async def _take_due(
+        self, steps: Sequence[DueStep], now: float, wake: Callable[[str], None]
+    ) -> None:
+        for each in steps:
+            _, step, failing = each
+            if step != "look" and self._is_due(each, now):
+                await self._take(failing, step)
+                self._bell.set()
+                wake(failing.row.conversation_id)
+
+    async def _look_at_work(self, failing: Sequence[Failing], wake: Callable[[str], None]) -> None:
+        """See whether others are answered, for all messages at work that wait for that."""
+        seen = await self._seen(*failing)
+        for each in failing:
+            self._change(each.row, seen)
+            wake(each.row.conversation_id)
+        self._bell.set()
 
     async def attend(self, conversation_id: str) -> float:
         """See to what waits in a conversation; how many seconds until that is due again."""
@@ -235,7 +292,7 @@ class Trouble:
             finally:
                 self._attended.discard(conversation_id)
 
-    async def _take(self, failing: Failing, step: Step) -> None:
+    async def _take(self, failing: Failing, step: TroubleStep) -> None:
         row = failing.row
         match step:
             case "look":
@@ -259,13 +316,23 @@ class Trouble:
 
     async def _look(self, failing: Failing) -> None:
         """See whether others are answered."""
-        alone = await self._models.answers(ROLE, failing.since)
-        if alone or await self._models.listens(ROLE):
-            self._change(failing.row, lambda now: replace(now, alone=alone))
-        else:  # this message may have brought it down
-            self._change(failing.row, lambda now: replace(now, unreachable=True))
-        if alone and not failing.at_work:
+        self._change(failing.row, await self._seen(failing))
+        now = self._failing.get(failing.row.event_id)
+        if now and now.alone and not now.at_work:
             await self._again(failing.row)
+
+    async def _seen(self, *failing: Failing) -> Callable[[Failing], Failing]:
+        """What is known of messages once it is seen whether others are answered since they fail.
+
+        Of those that have failed alone for long: whether they are by now.
+        """
+        now = self._clock.monotonic()
+        since = max(now if each.alone else each.since for each in failing)
+        alone = await self._models.answers(ROLE, since)
+        if alone or await self._models.listens(ROLE):
+            return lambda known: replace(known, alone=alone, looked=now)
+        # It may have brought the server down.
+        return lambda known: replace(known, alone=None, unreachable=True)
 
     async def _try_again(self, failing: Failing) -> None:
         """The server is there again: ask it, unless it went away each time it was asked (F-021)."""
@@ -281,7 +348,7 @@ class Trouble:
         if failing is None or not failing.given_up:
             return None
         self._forget(row)
-        return replace(GIVEN_UP, text=failing.problem)
+        return _given_up(failing.problem)
 
     async def _still_waits(self, row: Waiting) -> bool:
         """Whether a message still wants its answer: it may have been stopped or taken back."""
@@ -303,15 +370,33 @@ class Trouble:
         if now is not None:
             self._failing[row.event_id] = change(now)
 
-    async def _tell(self, failing: Failing, key: str, text: str) -> None:
-        row = failing.row
+    async def tell_now(self, row: Waiting) -> None:
+        """Tell what is known by now of a message that waits, to somebody who will not wait long.
+
+        What turns out later is told as ever; what waits for something else was told so.
+        """
+        failing = self._failing.get(row.event_id)
+        if failing is None or failing.told:
+            return
+        if failing.alone:
+            await self._tell(failing, f"alone {row.event_id}", words.ALONE)
+        else:
+            said = words.UNREACHABLE if failing.unreachable else words.OUTAGE
+            await self._tell(failing, await self._outage(), said, final=False)
+
+    async def _tell(self, failing: Failing, key: str, text: str, *, final: bool = True) -> None:
         said = text.format(problem=failing.problem)
         async with self._database.transaction() as tx:
-            if await self._inbox.is_waiting(tx, row.event_id):
+            row = await self._inbox.find(tx, failing.row.event_id) or failing.row
+            if row.is_open:
+                if not await self._inbox.waits_before(tx, row):  # what was told is of nothing now
+                    first = await self._inbox.find(tx, row.edits) if row.edits else None
+                    asked = (first or row).received_at
+                    await self._outbox.notice_again(tx, f"{key} {row.room_id}", before=asked)
                 await self._say(tx, key, row.conversation_id, row.room_id, said)
             else:
                 self._forget(row)
-        self._change(row, lambda now: replace(now, told=True))
+        self._change(row, lambda now: replace(now, told=now.told or final))
         self._speaker.speak(row.room_id)
 
     async def _say(
@@ -338,7 +423,7 @@ class Trouble:
         failing = replace(failing, at_work=False, then="nothing", casts=casts, hit=False)
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
-            return replace(GIVEN_UP, text=failing.problem)
+            return _given_up(failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
             return outcome
@@ -350,7 +435,7 @@ class Trouble:
         spent = failing.casts >= MOST_CASTS or now - failing.since >= MOST_SECONDS
         if spent and failing.alone is not False and await self._models.answers(ROLE, now):
             self._forget(row)
-            return replace(GIVEN_UP, text=outcome.text)
+            return _given_up(outcome.text)
         if spent and failing.alone:  # not any more
             failing = replace(failing, alone=None)
         if not failing.alone:
@@ -386,10 +471,11 @@ class Trouble:
         await self._health.note("model", "ok", "answers")
 
     async def _hurry(self) -> None:
-        """Let everybody else's messages be tried at once."""
+        """Let everybody else's messages be tried at once, where answers go out here."""
         await self._inbox.hurry()
-        for conversation_id, _ in await self._inbox.open_conversations():
-            self.remind(conversation_id, 0.0)
+        for conversation_id, room_id in await self._inbox.open_conversations():
+            if self._speaker.serves(room_id):
+                self.remind(conversation_id, 0.0)
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:
@@ -401,6 +487,10 @@ class Trouble:
                     await self._say(tx, f"back {outage}", held.id, room_id, words.BACK)
         for key in told:
             self._speaker.speak(key.removeprefix(outage))
+
+
+def _given_up(problem: str) -> Outcome:
+    return Outcome("truncated", "given_up", problem)
 
 
 class _Watched:
@@ -424,7 +514,7 @@ class _Watched:
         self._watch.begun()
 
     def gate(self, name: str) -> None:
-        self._trouble.heard(self._row)
+        self._trouble.works(self._row)
         self._trouble.came(self._row, "answered")
         self._watch.gate(name)
 

@@ -21,7 +21,9 @@ NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
 BUDGET = "{problem}. I keep your messages and answer them then; reminders and commands go on."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
-OUTAGE = "The model does not answer ({problem}). I keep your message and go on trying."
+OUTAGE = (
+    "The model does not answer ({problem}). I keep your message and go on trying; `/stop` drops it."
+)
 UNREACHABLE = (
     "The model cannot be reached: {problem}. Please see whether its server runs. I keep your message"
     " and answer it then; `/stop` drops it."
@@ -44,7 +46,7 @@ BROKEN_OFF = {
 """Why there is no more, as the last line of what there is (F-019)."""
 
 
-def spoken(outcome: Outcome) -> str:
+def reply_text(outcome: Outcome) -> str:
     """What the person reads at the end of a cast, as Markdown."""
     if outcome.state == "terminated":
         return outcome.text

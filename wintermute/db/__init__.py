@@ -2,10 +2,9 @@
 
 from wintermute.db.database import Database, Patience, Row, Transaction, open_database, prove_free
 from wintermute.db.driver import Error, IntegrityError, OperationalError
-from wintermute.db.migrate import Copy
+from wintermute.db.migrate import UpgradeCopy
 
 __all__ = [
-    "Copy",
     "Database",
     "Error",
     "IntegrityError",
@@ -13,6 +12,7 @@ __all__ = [
     "Patience",
     "Row",
     "Transaction",
+    "UpgradeCopy",
     "open_database",
     "prove_free",
 ]

@@ -15,7 +15,7 @@ import aiosqlite
 
 from wintermute.clock import Clock
 from wintermute.db import driver
-from wintermute.db.migrate import Copy, Migration, copies, expire_copies, migrate, migrations
+from wintermute.db.migrate import Migration, UpgradeCopy, copies, expire_copies, migrate, migrations
 from wintermute.errors import (
     DatabaseLocked,
     DatabaseUnusable,
@@ -163,7 +163,7 @@ class Database:
             found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(next(iter(found))[0] == 0)
 
-    async def copies(self) -> list[Copy]:
+    async def copies(self) -> list[UpgradeCopy]:
         """The copies from before upgrades that are still there, oldest first."""
         return await asyncio.to_thread(copies, self._path)
 

@@ -28,20 +28,20 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class UpgradeCopy:
     """A copy of the database from before an upgrade. Nothing is ever forgotten in there."""
 
     path: Path
     made_at: datetime
 
 
-def copies(path: Path) -> list[Copy]:
+def copies(path: Path) -> list[UpgradeCopy]:
     """The copies of a database that are still there, oldest first."""
     found = []
     for file in path.parent.glob(f"{path.name}.before-*"):
         if COPY.fullmatch(file.name.removeprefix(path.name)):
             with suppress(FileNotFoundError):  # somebody deletes it just now
-                found.append(Copy(file, datetime.fromtimestamp(file.stat().st_mtime, UTC)))
+                found.append(UpgradeCopy(file, datetime.fromtimestamp(file.stat().st_mtime, UTC)))
     return sorted(found, key=lambda copy: (copy.made_at, copy.path))
 
 

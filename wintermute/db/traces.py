@@ -41,6 +41,7 @@ UNSEEN = re.compile(
     "\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
 WORD = re.compile(r"[a-z0-9]{2,}")
+WORDS = re.compile(r"[^\W_]+")
 # What may stand in a word for a letter or digit of ASCII, or bring some that are none of it:
 # supersets, for UTF-8 in lower case. Each begins with one character, so that most of a text is
 # skipped quickly. Characters of HTML, tags, and targets of links.
@@ -56,20 +57,25 @@ ESCAPED = re.compile(
     | 3(?: 1[69] | 2 | 3 ) | a[67b] | d(?: 801 | 835 | 83c | 83e\\+udf | b4 ) | f[bef] ))""",
     re.VERBOSE | re.IGNORECASE,
 )
-# Of Unicode.
+# And what JSON in JSON, or a pair of surrogates, may hide of other scripts.
+ANY_ESCAPED = re.compile(
+    rb"\\\\u[0-9a-f]{4} | \\ud8(?!3[cde]) |" + ESCAPED.pattern, re.VERBOSE | re.IGNORECASE
+)
+# Of Unicode; blanks too, where NFKC makes no usual ones of them.
 UNUSUAL = re.compile(
-    rb"""\xc2[\x80-\x84\x86-\x9f\xaa\xad\xb2\xb3\xb9\xba\xbc-\xbe] | \xc4[\xb2\xb3\xbf]
+    rb"""\xc2[\x80-\x9f\xaa\xad\xb2\xb3\xb9\xba\xbc-\xbe] | \xc4[\xb2\xb3\xbf]
     | \xc5[\x80\x89\xbf] | \xc7[\x84-\x8c\xb1-\xb3] | \xca[\xb0-\xb8] | \xcb[\xa0-\xa4]
-    | \xcd\x8f | \xd8[\x80-\x85\x9c] | \xdb\x9d | \xdc\x8f | \xe1[\x85\x9e\xa0\xb4-\xb6\xba]
-    | \xe2(?: \x80[\x8b-\x8f\xaa-\xae] | \x81[\xa0-\xbf] | \x82[\x80-\x9c\xa8] | [\x84-\x86\x91-\x93\xb1] )
-    | \xe3[\x85\x86\x88-\x8f] | \xea[\x9c-\x9f\xac\xad] | \xef[\xac\xb8\xbb-\xbf]
+    | \xcd\x8f | \xd8[\x80-\x85\x9c] | \xdb\x9d | \xdc\x8f | \xe1[\x85\x9a\x9e\xa0\xb4-\xb6\xba]
+    | \xe2(?: \x80[\x8b-\x8f\xa8-\xae] | \x81[\xa0-\xbf] | \x82[\x80-\x9c\xa8] | [\x84-\x86\x91-\x93\xb1] )
+    | \xe3[\x85\x86\x88-\x8f] | \xea[\x9c-\x9f\xac\xad] | \xef(?: [\xac\xb8\xbb\xbe] | \xbc[\x90-\x99\xa1-\xba] | \xbd[\x81-\x9a] | \xbf[\xa0\xb0-\xbb] )
     | \xf0(?: \x9d[\x90-\x9f] | \x9f(?: [\x84-\x86] | \xaf ) | \x90\x9e ) | \xf3\xa0""",
     re.VERBOSE,
 )
 LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
-USUAL = bytes(code for code in range(256) if code < 0xC0 or code == 0xC3)
-"""Bytes of texts with no letters but those of ASCII and the most common ones with accents."""
+ASCII = bytes(range(128))
+MARKS = bytes(code for code in REST if code < 128)
+BULLET = "\u2022".encode()
 
 Rewrite = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 Span = tuple[int, int]
@@ -212,6 +218,10 @@ class Wanted:
         long = [text for text in named if len(bare(text)) >= LEAST]
         self._lines = [_line(text) for text in named if text not in long]
         known = [_words(text) for text in long]
+        self._letters, self._escaped = _ascii_letters, ESCAPED
+        if not all(known):  # Russian, Chinese: slower
+            known = [_words_of_any_script(text) for text in long]
+            self._letters, self._escaped = _any_letters, ANY_ESCAPED
         self._words = [(max(words, key=len, default=b""), words) for words in known]
         self._forms = {
             tags: [form for text in long if len(form := bare(text, View(tags, False))) >= LEAST]
@@ -267,33 +277,29 @@ class Wanted:
         """Whether a closer look is worth its time: most texts lack a word. Never wrongly no."""
         if self._has_words(column):
             return True
-        if not _hides_letters(column):
+        if not _hides_letters(column, self._escaped):
             return False
         text = ENTITY.sub(_character, ESCAPE.sub(_unescaped, column.decode("utf-8", "replace")))
-        plain = unicodedata.normalize("NFKC", text)
-        read = TAG_OR_TARGET.sub(" ", plain)
+        plain = UNSEEN.sub("", unicodedata.normalize("NFKC", text))
+        read = UNSEEN.sub("", unicodedata.normalize("NFKC", TAG_OR_TARGET.sub(" ", text)))
         return any(self._has_words(form.encode("utf-8", "replace")) for form in (plain, read))
 
     def _has_words(self, text: bytes) -> bool:
-        letters = text.translate(LOWER, REST)
+        letters = self._letters(text)
         for longest, words in self._words:
             if longest in letters and _in_order(words, letters):
                 return True
         return False
 
 
-def _hides_letters(text: bytes) -> bool:
+def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:
     """Whether what stands in a text may be letters, or stand between some, that bytes do not show."""
     return (
-        (b"\\" in text and ESCAPED.search(text) is not None)
+        (b"\\" in text and escaped.search(text) is not None)
         or (b"<" in text and TAGS.search(text) is not None)
         or (b"&" in text and ENTITIES.search(text) is not None)
         or (b"](" in text and TARGETS.search(text) is not None)
-        or (
-            not text.isascii()
-            and text.translate(None, USUAL) != b""
-            and UNUSUAL.search(text) is not None
-        )
+        or (not text.isascii() and UNUSUAL.search(text.translate(None, ASCII)) is not None)
     )
 
 
@@ -305,6 +311,27 @@ def _words(text: str) -> list[bytes]:
     parts = (text[start:end] for start, end in _letters(text))
     plain = "".join(part if len(part) == 1 else " " for part in parts)
     return [word.encode() for word in WORD.findall(plain.replace("ss", " "))]  # it may be a ß
+
+
+def _words_of_any_script(text: str) -> list[bytes]:
+    for pattern, new in (*READ, (TAG_OR_TARGET, _blank)):
+        text = pattern.sub(new, text)
+    return [word.encode("utf-8", "replace") for word in WORDS.findall(_composed(text))]
+
+
+def _ascii_letters(text: bytes) -> bytes:
+    return text.translate(LOWER, REST)
+
+
+def _any_letters(text: bytes) -> bytes:
+    whole = text.decode("utf-8", "replace")
+    if b"\\u" in text:  # as `json.dumps` writes it
+        whole = whole.encode("raw_unicode_escape").decode("raw_unicode_escape", "replace")
+    return _composed(whole).encode("utf-8", "replace").translate(None, MARKS).replace(BULLET, b"")
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def _in_order(words: Sequence[bytes], letters: bytes) -> bool:

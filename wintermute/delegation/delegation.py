@@ -3,34 +3,277 @@
     spawn ─▶ waiting ─▶ running ─▶ (collecting) ─▶ done, failed, timed_out or ended
                 ▲ all it depends on is done, and it is time
 
-Each step is a transaction that looks at the tables, so that a kill between two loses nothing.
+Each step is a transaction that looks at the tables, so that a kill between two loses nothing; the
+end of one has all that follows from it. A sub-session is told its mode's instructions, its context
+and its objective, and may use no more than its parent.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wintermute.clock import LONGEST_NAP, Clock, until_rung
+from wintermute.clock import LONGEST_NAP, Clock, until_set
+from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.rooms import guarded
-from wintermute.conversation.stop import Stop
-from wintermute.conversation.terms import Terms
-from wintermute.conversation.toolbox import Caller, Toolbox
+from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.toolbox import DONE, Caller, CallSite, Toolbox, Wards
+from wintermute.conversation.view import as_text
 from wintermute.db import Database, Transaction
-from wintermute.delegation.ending import Ending
-from wintermute.delegation.graph import joined, resolved
-from wintermute.delegation.means import Bounds
-from wintermute.delegation.records import RESTARTED, STOPPED, Order, SubSession, placed
-from wintermute.delegation.reports import last_step, with_results
-from wintermute.delegation.store import SubSessions
-from wintermute.delegation.telling import Told, Words
-from wintermute.health.store import Health
+from wintermute.delegation.store import (
+    RESTARTED,
+    STOPPED,
+    Order,
+    SubSession,
+    SubSessions,
+    WorkSettings,
+    joined,
+    placed,
+    resolved,
+    state_of,
+)
+from wintermute.errors import ToolFailed
+from wintermute.health.health import Health
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast
-from wintermute.prompt.modes import first_user
+from wintermute.mailbox.inbox import RESULT, Inbox
+from wintermute.messages import Origin
+from wintermute.prompt.assemble import chosen
+from wintermute.prompt.gather import EventKind, Gather, Instructions, event
+from wintermute.prompt.modes import PromptMode, first_user, tools_for, worker_prompt
+from wintermute.templates import Template
+from wintermute.text import one_line, shortened
+
+ROLE = "sub_sessions"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the configuration allows. `own_models`: sub-sessions have models of their own."""
+
+    limits: Limits
+    max_tokens: int
+    models: Collection[str]
+    own_models: bool
+
+    def means(self, order: Order, place: CallSite, *, blocking: bool) -> WorkSettings:
+        """What an order from this place leads to.
+
+        Raises: ToolFailed for an unknown tool or model, and where the parent has nothing left.
+        """
+        self._check(order, place)
+        if blocking and (used_up := place.left.breached(0, 0, 0)):
+            raise ToolFailed(f"nothing was started: {used_up} leaves nothing for a sub-session")
+        depth = self._depth(order, place)
+        tools = tools_for(order.mode, depth, order.tools, place.toolbox.names)
+        wards = Wards(
+            self.limits.max_turns,
+            min(self.limits.timeout_s, order.timeout_s or self.limits.timeout_s),
+            self.max_tokens,
+            require_done=True,
+        )
+        inherits = order.model is None and not self.own_models
+        return WorkSettings(
+            tools=tuple(sorted({*tools, DONE})),
+            role=ROLE if self.own_models else place.role,
+            backend=place.backend if inherits else order.model,
+            depth=depth,
+            wards=wards.within(place.left if blocking else place.wards),
+        )
+
+    def _depth(self, order: Order, place: CallSite) -> int:
+        """Levels that may be below it (L-060)."""
+        most = min(place.depth, self.limits.max_depth)
+        return (most if order.max_depth is None else min(most, order.max_depth)) - 1
+
+    def _check(self, order: Order, place: CallSite) -> None:
+        available = place.toolbox.names
+        unknown = [name for name in order.tools or () if name not in available]
+        if unknown:
+            raise ToolFailed(
+                f"unknown tool: {', '.join(unknown)}; nothing was started."
+                f" A sub-session may have: {', '.join(available)}"
+            )
+        if order.model is not None and order.model not in self.models:
+            raise ToolFailed(
+                f"unknown model: {order.model}; nothing was started."
+                f" Known are: {', '.join(self.models)}"
+            )
+        if not order.objective.strip():
+            raise ToolFailed("the objective is empty; nothing was started")
+
+
+MOST_CHARACTERS = 40_000  # of all results in one text
+FEWEST_CHARACTERS = 80  # of each of them
+MANY = 200  # characters that are left for each where only beginnings are shown
+OBJECTIVE_CHARACTERS = 200
+STEP_CHARACTERS = 500
+KINDS: dict[str, EventKind] = {
+    "done": "sub_session_result",
+    "timed_out": "sub_session_timeout",
+}
+STATUS = {"timed_out": "timed out", "ended": "stopped"}
+
+
+def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
+    """The event for a workflow that is over, or for a single sub-session (L-067)."""
+    if len(members) > 1:
+        return "workflow_complete", listed(members)
+    (only,) = members
+    return KINDS.get(only.state, "sub_session_failed"), listed(members)
+
+
+def listed(members: Sequence[SubSession]) -> str:
+    """Each with its status and result."""
+    most = max(MOST_CHARACTERS // max(len(members), 1), FEWEST_CHARACTERS)
+    return "\n\n".join(_entry(each, most) for each in members)
+
+
+def _entry(node: SubSession, most: int) -> str:
+    head = f"## {node.label}: {status(node)}"
+    if most < MANY:
+        return f"{head}\n{one_line(node.result)[:most]}"
+    objective = one_line(node.objective)[:OBJECTIVE_CHARACTERS]
+    return f"{head}\nObjective: {objective}\n{shortened(node.result, most)}"
+
+
+def status(node: SubSession) -> str:
+    """How it ended, with the reason unless that says nothing more."""
+    state = STATUS.get(node.state, node.state)
+    return f"failed ({node.reason})" if node.state == "failed" else state
+
+
+def failure(node: SubSession) -> str:
+    """What a parent that waited is told of a sub-session that gave no answer (L-061)."""
+    last = f" Its last step: {shortened(node.result, MOST_CHARACTERS)}" if node.result else ""
+    return f"sub-session {node.label} {status(node)}.{last}"
+
+
+def with_results(context: str, needed: Sequence[SubSession]) -> str:
+    """The context of a sub-session with the results that it waited for, labelled (L-063)."""
+    most = max(MOST_CHARACTERS // max(len(needed), 1), FEWEST_CHARACTERS)
+    labelled = [f"## Result of {each.label}\n{shortened(each.result, most)}" for each in needed]
+    return "\n\n".join(filter(None, [context, *labelled]))
+
+
+def with_spawned(answer: str, spawned: Sequence[SubSession]) -> str:
+    """The result of a sub-session together with what it has handed out (L-067)."""
+    return "\n\n".join(filter(None, [answer, listed(spawned)]))
+
+
+def last_step(cast: Cast) -> str:
+    """What a cast without an answer said or did last."""
+    if cast.last_words or not cast.turns:
+        return cast.last_words
+    calls = [f"{call.name} {call.arguments}" for call in cast.turns[-1].calls]
+    return shortened("; ".join(calls) or as_text(cast.turns[-1].error or ""), STEP_CHARACTERS)
+
+
+class Ending:
+    """Closes sub-sessions: those that depend on them start or fail, and who asked is told once."""
+
+    def __init__(self, store: SubSessions, inbox: Inbox) -> None:
+        self._store = store
+        self._inbox = inbox
+
+    async def over(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
+        """Its own work is over. It is closed when all that it spawned is over as well (L-067).
+
+        As `close`, whether its room has something to be told.
+        """
+        await self._store.sweep(tx)
+        if await self._store.has_open_below(tx, sub_id):
+            await self._store.collect(tx, sub_id, reason, result)
+            return False
+        return await self.close(tx, sub_id, reason, result)
+
+    async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
+        """All of it is over."""
+        spawned = await self._store.spawned_by(tx, sub_id)
+        if spawned and state_of(reason) != "ended":
+            result = with_spawned(result, spawned)
+        node = await self._store.close(tx, sub_id, reason, result)
+        log.info("sub-session over id=%s state=%s reason=%s", node.id, node.state, node.reason)
+        if node.state == "done":
+            await self._store.release(tx, sub_id)
+        else:
+            await self._store.fail_dependents(tx, node)
+        if node.parent is not None:
+            return await self._gather(tx, node.parent)
+        return not node.blocking and await self.tell(tx, node.workflow)
+
+    async def _gather(self, tx: Transaction, parent_id: str) -> bool:
+        """A parent whose own work is over is closed with the last that it spawned."""
+        parent = await self._store.get(tx, parent_id)
+        if parent.state == "collecting" and not await self._store.has_open_below(tx, parent_id):
+            return await self.close(tx, parent_id, str(parent.reason), parent.result)
+        return False
+
+    async def out_of_time(self, tx: Transaction, sub_id: str) -> None:
+        """Whoever called it waits no longer; what it spawned goes on, one level up (L-061)."""
+        node = await self._store.get(tx, sub_id)
+        if node.is_open:
+            await self._store.close(tx, sub_id, "max_seconds", node.result)
+            await self._store.lift(tx)
+
+    async def tell(self, tx: Transaction, workflow: str) -> bool:
+        """One event for all that is connected, when all of it is over.
+
+        It has the id of the newest: there is another one only when there is more to tell.
+        """
+        if await self._store.workflow_is_open(tx, workflow):
+            return False
+        members = await self._store.of_workflow(tx, workflow)
+        if not members or [each.reason for each in members] == [STOPPED]:
+            return False
+        newest = members[-1]
+        cause = await self._inbox.find(tx, newest.root_event) if newest.root_event else None
+        if cause is None:
+            return False
+        kind, text = report(members)
+        body = event(kind, newest.id, text)
+        # In the owner's own chat a session that nobody vouches for must not gain by this (X-034).
+        origin: Origin = "other" if cause.origin == "other" else "system"
+        event_id = f"{RESULT}{newest.room_turn}/{newest.id}"
+        return await self._inbox.store_event(tx, cause, event_id, body, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTexts:
+    """Where the instructions of sub-sessions come from. `minimal` is WORKER_MINIMAL.txt."""
+
+    gather: Gather
+    instructions: Instructions
+    minimal: Template
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInstructions:
+    """The prompt of one sub-session, read anew for every question (P-041..P-045)."""
+
+    words: WorkerTexts
+    mode: PromptMode
+    objective: str
+    context: str
+
+    async def system(
+        self, scope: str, tools: Collection[str], query: str | None, summary: str
+    ) -> str | None:
+        """As `conversation.terms.Prompt`. Nothing is ranked by what a sub-session is told."""
+        full = self.mode == "full"
+        return worker_prompt(
+            self.mode,
+            minimal=self.words.minimal.text(),
+            instructions=chosen(self.words.instructions.sections(), tools),
+            parts=await self.words.gather.gather(scope, tools) if full else None,
+            objective=self.objective,
+            context=self.context,
+            summary=summary,
+        ).system
+
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +299,7 @@ class Unwatched:
 
 
 class Delegation:
-    """The sub-sessions of all conversations. Implements `conversation.sub_sessions.SubSessions`."""
+    """The sub-sessions of all conversations. Implements `HandedOutWork` of `conversation.casting`."""
 
     def __init__(
         self,
@@ -67,7 +310,7 @@ class Delegation:
         casts: Casts,
         loop: Loop,
         health: Health,
-        words: Words,
+        words: WorkerTexts,
         bounds: Bounds,
         clock: Clock,
     ) -> None:
@@ -219,7 +462,7 @@ class Delegation:
         """What starts now, and when to look again if nothing happens before."""
         async with self._database.transaction() as tx:
             rooms = await self._served(tx, serves)
-            self._looks_again = not await self._store.let_go(tx, rooms)
+            self._looks_again = not await self._store.release_held(tx, rooms)
             free = self._bounds.limits.max_parallel - self._at_work
             ready = await self._store.ready(tx, rooms, max(free, 0))
             started = [await self._started(tx, node) for node in ready]
@@ -237,7 +480,7 @@ class Delegation:
             await self._bell.wait()
             return
         left = (until - self._clock.now()).total_seconds()
-        await until_rung(self._bell, self._clock, min(left, LONGEST_NAP))  # the clock may be set
+        await until_set(self._bell, self._clock, min(left, LONGEST_NAP))  # the clock may be set
 
     async def _new(
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
@@ -295,9 +538,9 @@ class Delegation:
             node.room, node.scope, cast.id, node.origin, node.root_event, cast.started_at
         )
         means = node.means
-        terms = Terms(
+        terms = CastSettings(
             toolbox.only(means.tools),
-            Told(self._words, node.mode, node.objective, node.context),
+            WorkerInstructions(self._words, node.mode, node.objective, node.context),
             means.role,
             means.backend,
             means.depth,
@@ -328,10 +571,10 @@ class Delegation:
 
     async def _closed(self, node: SubSession, until: float) -> SubSession:
         """Wait until all of a sub-session is over, or its time is."""
-        rung = self._awaited[node.id] = asyncio.Event()
+        finished = self._awaited[node.id] = asyncio.Event()
         try:
             while True:
-                rung.clear()
+                finished.clear()
                 left = until - self._clock.monotonic()
                 async with self._database.transaction() as tx:  # after whoever rings has committed
                     if left <= 0:
@@ -339,16 +582,16 @@ class Delegation:
                     node = await self._store.get(tx, node.id)
                 if not node.is_open:
                     return node
-                await self._rung(rung, left)
+                await self._until_finished(finished, left)
         finally:
             del self._awaited[node.id]
 
-    async def _rung(self, rung: asyncio.Event, seconds: float) -> None:
+    async def _until_finished(self, finished: asyncio.Event, seconds: float) -> None:
         """Wait for what a child has spawned; there is a place for that, whoever else is at work."""
         self._at_work -= 1
         self._bell.set()
         try:
-            await until_rung(rung, self._clock, seconds)
+            await until_set(finished, self._clock, seconds)
         finally:
             self._at_work += 1
 
@@ -369,5 +612,5 @@ class Delegation:
     def _ring(self) -> None:
         """Something is over: more may start, and calls may return."""
         self._bell.set()
-        for rung in self._awaited.values():
-            rung.set()
+        for finished in self._awaited.values():
+            finished.set()

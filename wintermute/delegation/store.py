@@ -1,26 +1,188 @@
-"""The tables of sub-sessions and of what they depend on."""
+"""Sub-sessions, and what they depend on.
+
+A sub-session can only depend on those that are there before it, so there is no cycle but the one
+of a sub-session that names itself.
+"""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.wards import Wards
+from wintermute.conversation.toolbox import Caller, CallSite, Wards
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
-from wintermute.delegation.graph import FAILED, SPAWN, Spawns, spawns_of, to_be_named
-from wintermute.delegation.records import (
-    ABANDONED,
-    Means,
-    Order,
-    SubSession,
-    placed,
-    state_of,
-)
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
+from wintermute.messages import Json, Origin
+from wintermute.prompt.modes import PromptMode
+from wintermute.text import one_line
+
+SubSessionState = Literal[
+    "waiting", "running", "collecting", "done", "failed", "timed_out", "ended"
+]
+"""`collecting`: its own work is over, that of those it spawned is not. `ended`: from outside."""
+
+ABANDONED = "parent_terminated"
+STOPPED = "stopped"
+RESTARTED = "restarted"
+OUTCOMES: dict[str, SubSessionState] = {
+    "done": "done",
+    "max_seconds": "timed_out",
+    ABANDONED: "ended",
+    STOPPED: "ended",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a parent asks for; `timeout_s`, `max_depth` None: as the configuration has it."""
+
+    objective: str
+    context: str = ""
+    mode: PromptMode = "minimal"
+    tools: tuple[str, ...] | None = None
+    model: str | None = None
+    name: str | None = None
+    depends_on: tuple[str, ...] = ()
+    not_before: datetime | None = None
+    timeout_s: float | None = None
+    max_depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSettings:
+    """What a sub-session may use."""
+
+    tools: tuple[str, ...]
+    role: str
+    backend: str | None
+    depth: int
+    wards: Wards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubSession:
+    """One sub-session. `room` is the conversation that its report goes to.
+
+    `parent` is the sub-session that spawned or called it, `room_turn` the turn of the room below
+    which it hangs, `root_event` what the room's cast answers.
+    """
+
+    id: str
+    blocking: bool
+    branch_id: str
+    cast_id: str | None
+    parent: str | None
+    room: str
+    room_turn: str
+    root_event: str | None
+    workflow: str
+    name: str | None
+    objective: str
+    context: str
+    mode: PromptMode
+    means: WorkSettings
+    scope: str
+    origin: Origin
+    not_before: datetime | None
+    state: SubSessionState
+    reason: str | None
+    result: str
+
+    @property
+    def label(self) -> str:
+        """What its parent calls it."""
+        return self.name or self.id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is still to be expected of it."""
+        return self.state in ("waiting", "running", "collecting")
+
+
+def state_of(reason: str) -> SubSessionState:
+    """The state that a sub-session has after a cast that ended so."""
+    return OUTCOMES.get(reason, "failed")
+
+
+def placed(caller: Caller) -> CallSite:
+    """Where a call stands."""
+    if caller.place is None:
+        raise ValueError("only a call of a turn can hand out work")
+    return caller.place
+
+
+SPAWN = "spawn_sub_session"
+FAILED = "dependency failed: {label}"
+Spawns = Mapping[int, tuple[str, list[str]]]
+
+
+def resolved(
+    asked: Sequence[str], name: str | None, known: Mapping[str, SubSession]
+) -> tuple[SubSession, ...]:
+    """The sub-sessions of these ids or names, each once.
+
+    `known` are those that may be named, by what they are called; `name` is that of the new one.
+
+    Raises: ToolFailed for an unknown one, for a cycle (L-065), and for one that has failed (L-064).
+    """
+    if name is not None and name in asked:
+        raise ToolFailed(f"cycle: {name} depends on itself; nothing was started")
+    unknown = [word for word in asked if word not in known]
+    if unknown:
+        raise ToolFailed(
+            f"unknown dependency: {', '.join(unknown)}; nothing was started. Spawn it first;"
+            " names hold for one answer, ids for the whole conversation"
+        )
+    found = tuple(dict.fromkeys(known[word] for word in asked))
+    for each in found:
+        if each.state != "done" and not each.is_open:
+            raise ToolFailed(f"{FAILED.format(label=each.label)}; nothing was started")
+    return found
+
+
+def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str, ...]]:
+    """The workflow of a new sub-session, and those workflows that become one with it (L-067)."""
+    workflows = list(dict.fromkeys(each.workflow for each in dependencies)) or [own]
+    return workflows[0], tuple(workflows[1:])
+
+
+def spawns_of(calls: Sequence[Json]) -> Spawns:
+    """What a turn spawns: by place its name and what it depends on."""
+    return {n: _words(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
+
+
+def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
+    """The names on which spawns of a turn depend, however indirectly, that have no result yet.
+
+    Until then those who bear them do not start: one that fails or answers at once would else be
+    told alone, before what depends on it is known.
+    """
+    needs = {name: depends_on for name, depends_on in spawns.values() if name}
+    found: set[str] = set()
+    ahead = [word for n, (_, words) in spawns.items() if n not in seen for word in words]
+    while ahead:
+        word = ahead.pop()
+        if word not in found:
+            found.add(word)
+            ahead += needs.get(word, ())
+    return found
+
+
+def _words(call: Json) -> tuple[str, list[str]]:
+    """The name in a call's arguments and what it depends on, whatever stands there."""
+    try:
+        args = json.loads(call["arguments"])
+    except (ValueError, RecursionError):
+        args = None
+    args = args if isinstance(args, dict) else {}
+    depends_on = args.get("depends_on")
+    words = depends_on if isinstance(depends_on, list) else []
+    return one_line(str(args.get("name") or "")), [word for word in words if isinstance(word, str)]
+
 
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
@@ -49,7 +211,7 @@ class SubSessions:
         sub_id: str,
         caller: Caller,
         order: Order,
-        means: Means,
+        means: WorkSettings,
         *,
         blocking: bool,
         item: int,
@@ -157,7 +319,7 @@ class SubSessions:
         )
         return [(row["id"], row["room_id"] or "") for row in rows]
 
-    async def let_go(self, tx: Transaction, rooms: Collection[str]) -> bool:
+    async def release_held(self, tx: Transaction, rooms: Collection[str]) -> bool:
         """Release what no further call of its turn can depend on; whether all are released."""
         kept = False
         turns = await tx.rows(
@@ -377,7 +539,7 @@ def _found(row: Row | None, sub_id: str) -> SubSession:
     return _sub_session(row)
 
 
-def _values(caller: Caller, order: Order, means: Means) -> dict[str, Any]:
+def _values(caller: Caller, order: Order, means: WorkSettings) -> dict[str, Any]:
     place = placed(caller)
     return {
         "cast": caller.cast_id,
@@ -416,7 +578,7 @@ def _sub_session(row: Row) -> SubSession:
         objective=row["objective"],
         context=row["context"],
         mode=row["mode"],
-        means=Means(
+        means=WorkSettings(
             tools=tuple(json.loads(row["tools"])),
             role=row["role"],
             backend=row["backend"],

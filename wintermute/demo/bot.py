@@ -1,16 +1,134 @@
-"""The real daemon with a folder of its own, started as a person would start it."""
+"""The real daemon with a folder of its own, started as a person would start it.
 
+Which model answers in the demo: the person's own if there is one, else none is found.
+"""
+
+import asyncio
+import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import httpx2
+
 from wintermute.config.read import read_config
-from wintermute.demo.child import Child, leashed
-from wintermute.demo.found import Found
-from wintermute.demo.kept import write
+from wintermute.config.schema import URL, Config, Secret
+from wintermute.demo.homeserver import Child, leashed, write
+from wintermute.errors import ConfigurationError
+from wintermute.messages import Json
 from wintermute.templates import shipped_prompts
+
+LOCAL = {"Ollama": "http://127.0.0.1:11434/v1", "llama.cpp": "http://127.0.0.1:8080/v1"}
+LOCAL_SECONDS = 0.3
+REMOTE_SECONDS = 10.0
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """An `llm` section, the environment its secrets are read from, and what to tell of it."""
+
+    llm: Json
+    said: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+
+async def find_model(config: Config | None, environment: Mapping[str, str]) -> FoundModel | None:
+    """The first there is: of the configuration, of OPENAI_*, on a usual port of this machine.
+
+    Raises: ConfigurationError when OPENAI_* leave open which model is meant.
+    """
+    if config is not None:
+        return configured(config)
+    if environment.get("OPENAI_BASE_URL") or environment.get("OPENAI_API_KEY"):
+        return await _of_environment(environment)
+    offers = await asyncio.gather(
+        *(model_names(address, None, LOCAL_SECONDS) for address in LOCAL.values())
+    )
+    for (name, address), models in zip(LOCAL.items(), offers, strict=True):
+        talking = [model for model in models if "embed" not in model]
+        if talking:
+            return one_backend(address, talking[0], f"{talking[0]} of the local {name}")
+    return None
+
+
+def configured(config: Config) -> FoundModel:
+    """The `llm` section of a configuration, its secrets handed on by the environment."""
+    secrets: dict[str, str] = {}
+    llm = _plain(config.llm, secrets)
+    models = (config.llm.backends[name].model for name in config.llm.roles.base)
+    return FoundModel(llm, f"{', '.join(models)}, as configured", secrets)
+
+
+def one_backend(base_url: str, model: str, said: str, key: Json | None = None) -> FoundModel:
+    """An `llm` section with a single backend."""
+    backend = {"base_url": base_url, "model": model} | ({"api_key": key} if key else {})
+    return FoundModel({"backends": {"demo": backend}}, said)
+
+
+async def _of_environment(environment: Mapping[str, str]) -> FoundModel:
+    address = environment.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+    if not re.fullmatch(URL, address):
+        raise ConfigurationError("OPENAI_BASE_URL must be text like http://127.0.0.1:8080/v1")
+    key = environment.get("OPENAI_API_KEY")
+    model = environment.get("OPENAI_MODEL")
+    if not model:
+        model = _only(address, await model_names(address, key, REMOTE_SECONDS))
+    secret = {"env": "OPENAI_API_KEY"} if key else None
+    return one_backend(address, model, f"{model} at {address}", secret)
+
+
+def _only(address: str, models: list[str]) -> str:
+    if not models:
+        raise ConfigurationError(
+            f"{address} names no models: check OPENAI_BASE_URL and OPENAI_API_KEY, or name the "
+            "model in OPENAI_MODEL"
+        )
+    if len(models) > 1:
+        more = ", …" if len(models) > MOST_NAMED else ""
+        raise ConfigurationError(
+            f"{address} has {len(models)} models: name one in OPENAI_MODEL "
+            f"({', '.join(models[:MOST_NAMED])}{more})"
+        )
+    return models[0]
+
+
+async def model_names(address: str, key: str | None, within: float) -> list[str]:
+    """What a server says it has; nothing when it does not answer as such a server would."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    encrypted = not address.startswith("http://")
+    try:
+        async with (
+            asyncio.timeout(within),
+            httpx2.AsyncClient(verify=encrypted, trust_env=False) as http,
+        ):
+            answer = await http.get(f"{address.rstrip('/')}/models", headers=headers)
+        listed = answer.json()["data"]
+        return [str(model["id"]) for model in listed]
+    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, TypeError, KeyError):
+        return []
+
+
+def _plain(value: Any, secrets: dict[str, str]) -> Any:
+    """A part of the configuration as JSON; each secret becomes a variable in `secrets`."""
+    if isinstance(value, Secret):
+        name = f"WINTERMUTE_DEMO_SECRET_{len(secrets)}"
+        secrets[name] = value.reveal()
+        return {"env": name}
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name), secrets) for field in fields}
+    if isinstance(value, Mapping):
+        return {name: _plain(item, secrets) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item, secrets) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
 
 READY_SECONDS = 60.0
 READY = " ready device="
@@ -26,7 +144,7 @@ class Bot:
         self.database = folder / "data" / "wintermute.db"
 
     def furnish(
-        self, homeserver: str, user_id: str, password: str, owner: str, found: Found
+        self, homeserver: str, user_id: str, password: str, owner: str, found: FoundModel
     ) -> None:
         """Write what `wintermute init` and its reader would; prompts that are there stay."""
         prompts = self._folder / "data" / "prompts"

@@ -1,22 +1,222 @@
-"""A Synapse of our own on loopback: no federation, no limits, nobody but the two of us."""
+"""A Synapse of our own on loopback: no federation, no limits, nobody but the two of us.
 
+The demo starts it, watches it, and ends it with itself. What a demo folder remembers from one start
+to the next is kept here, and the identity of its person in secret storage (Matrix specification,
+client-server API, "Secrets"): a client asks for the recovery key at its first login; with it, it
+signs itself, and shows no red shields.
+"""
+
+import asyncio
 import base64
 import hashlib
 import hmac
 import importlib.util
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
+from Crypto.Cipher import AES
+from Crypto.Hash import SHA256
+from Crypto.Protocol.KDF import HKDF
 
-from wintermute.demo.child import Child, leashed
-from wintermute.demo.kept import write
 from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.messages import Json
+
+KEY_BYTES = 32
+KEY_ID = "demo"
+ALGORITHM = "m.secret_storage.v1.aes-hmac-sha2"
+ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+PREFIX = b"\x8b\x01"
+
+
+def secret_storage(key: bytes, kept: Mapping[str, str]) -> dict[str, Json]:
+    """Account data by type that keeps secrets, by their names, under a key of 32 bytes."""
+    proof = _sealed(key, "", bytes(KEY_BYTES))
+    described = {"algorithm": ALGORITHM, "name": "Wintermute demo"}
+    found: dict[str, Json] = {
+        f"m.secret_storage.key.{KEY_ID}": {
+            **described,
+            "iv": proof["iv"],
+            "mac": proof["mac"],
+        },
+        "m.secret_storage.default_key": {"key": KEY_ID},
+    }
+    for name, secret in kept.items():
+        found[name] = {"encrypted": {KEY_ID: _sealed(key, name, secret.encode())}}
+    return found
+
+
+def recovery_key(key: bytes) -> str:
+    """The key as a person types it: base58 in groups of four."""
+    whole = PREFIX + key
+    parity = 0
+    for byte in whole:
+        parity ^= byte
+    number, digits = int.from_bytes(whole + bytes([parity]), "big"), ""
+    while number:
+        number, digit = divmod(number, len(ALPHABET))
+        digits = ALPHABET[digit] + digits
+    return " ".join(digits[n : n + 4] for n in range(0, len(digits), 4))
+
+
+def _sealed(key: bytes, name: str, secret: bytes) -> Json:
+    derived = HKDF(key, 2 * KEY_BYTES, bytes(KEY_BYTES), SHA256, context=name.encode())
+    assert isinstance(derived, bytes)
+    vector = bytearray(secrets.token_bytes(16))
+    vector[8] &= 0x7F  # as the specification has it, for ciphers that count in 64 bits
+    cipher = AES.new(derived[:KEY_BYTES], AES.MODE_CTR, nonce=b"", initial_value=bytes(vector))
+    sealed = cipher.encrypt(secret)
+    mac = hmac.new(derived[KEY_BYTES:], sealed, hashlib.sha256).digest()
+    texts = (base64.b64encode(part).decode() for part in (bytes(vector), sealed, mac))
+    return dict(zip(("iv", "ciphertext", "mac"), texts, strict=True))
+
+
+FILE = "demo.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSecrets:
+    """Secrets of the homeserver and its two accounts, and the room they share."""
+
+    port: int
+    secret: str
+    bot_password: str
+    password: str
+    room_id: str | None = None
+    recovery: str = ""
+    """The key of the person's secret storage, in hex."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """As the last start left it, or all new; on a port that is free now.
+
+        Raises: ConfigurationError for a file we did not write.
+        """
+        file = folder / FILE
+        if not file.exists():
+            new = secrets.token_hex
+            password, recovery = secrets.token_urlsafe(9), new(KEY_BYTES)
+            return cls(free_port(), new(32), new(16), password, recovery=recovery)
+        try:
+            kept = cls(**json.loads(file.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{file} cannot be read ({type(error).__name__}): choose another folder"
+            ) from error
+        recovery = kept.recovery or secrets.token_hex(KEY_BYTES)
+        return replace(kept, port=free_port(kept.port), recovery=recovery)
+
+    def save(self, folder: Path) -> None:
+        """Write it, complete or not at all, for the owner's eyes only."""
+        write(folder / FILE, json.dumps(asdict(self), indent=1))
+
+
+def write(file: Path, text: str) -> None:
+    """Put a text in place of a file, complete or not at all, readable by its owner only."""
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600)
+    fresh.write_text(text, "utf-8")
+    fresh.replace(file)
+
+
+def free_port(wanted: int = 0) -> int:
+    """A loopback port that nobody listens on: the wanted one if possible."""
+    with socket.socket() as probe:
+        # Connections of the last start that are not quite over are no reason to move.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return free_port()
+        port: int = probe.getsockname()[1]
+        return port
+
+
+ENDING_SECONDS = 15.0  # a daemon may take ten for what it is sending
+LOOK_SECONDS = 0.05
+TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running program. `log` is what it wrote since this start."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    def said(self, text: str) -> bool:
+        """Whether its log has this text."""
+        return text in self.log.read_text("utf-8", errors="replace")
+
+    def tail(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text("utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:])
+
+    async def lost(self) -> None:
+        """Wait for its end, which nobody wants. Raises: WintermuteError."""
+        code = await self.process.wait()
+        raise WintermuteError(f"{self.name} ended ({code}); its last lines:\n{self.tail()}")
+
+    async def until(self, true: Callable[[], Awaitable[bool]], within: float) -> None:
+        """Wait, looking often, until something holds. Raises: WintermuteError."""
+        try:
+            async with asyncio.timeout(within):
+                while not await true():
+                    try:
+                        await asyncio.wait_for(self.lost(), LOOK_SECONDS)
+                    except TimeoutError:
+                        continue
+        except TimeoutError:
+            raise WintermuteError(
+                f"{self.name} is not ready after {within:.0f} s; its last lines:\n{self.tail()}"
+            ) from None
+
+
+@asynccontextmanager
+async def leashed(
+    name: str, log: Path, folder: Path, environment: Mapping[str, str], *words: str
+) -> AsyncIterator[Child]:
+    """A module and its arguments as a program running in `folder`; asked to end, then killed."""
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # no module of that folder may hide one of the program's
+            "-m",
+            "wintermute.demo.leash",
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=environment,
+        )
+    try:
+        yield Child(name, process, log)
+    finally:
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), ENDING_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
 
 SERVER_NAME = "localhost"
 BOOT_SECONDS = 60.0

@@ -1,19 +1,276 @@
 """The practice model: a few rules that answer in place of a model, and really use the tools.
 
-`answer` is pure. It knows no more than a model is shown: the messages and the system prompt.
-What it says stands in `replies.toml`.
+`answer` is pure. It knows no more than a model is shown: the messages and the system prompt; what
+tools gave it tells as the store says it, errors included. Its words stand in `replies.toml`.
 """
 
+import json
 import re
+import tomllib
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import resources
+from typing import Any
 
-from wintermute.demo.replies import Answer, Say, ToolCall, Use, listed, phrase, say
-from wintermute.demo.results import reported
-from wintermute.demo.seen import Seen, Task, is_about, seen, words
 from wintermute.messages import Json
-from wintermute.text import one_line
+from wintermute.prompt.assemble import DIVIDER, MEMORIES
+from wintermute.text import one_line, shortened
+
+MOST_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """An answer in words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One wish to use a tool."""
+
+    tool: str
+    arguments: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An answer that uses tools first."""
+
+    calls: tuple[ToolCall, ...]
+
+
+Utterance = Say | Use
+
+
+@cache
+def _replies() -> dict[str, str]:
+    text = (resources.files("wintermute.demo") / "replies.toml").read_text("utf-8")
+    return {name: reply.strip() for name, reply in tomllib.loads(text).items()}
+
+
+def phrase(reply: str, **values: str) -> str:
+    """A sentence with its values."""
+    return _replies()[reply].format(connect=_replies()["connect"], **values)
+
+
+def say(reply: str, **values: str) -> Say:
+    """A sentence as the answer."""
+    return Say(phrase(reply, **values))
+
+
+def listed(lines: Sequence[str]) -> str:
+    """A list of bounded length."""
+    unseen = len(lines) - MOST_SHOWN
+    more = [phrase("more", n=str(unseen))] if unseen > 0 else []
+    return "\n".join([f"- {line}" for line in lines[:MOST_SHOWN]] + more)
+
+
+TOLD = re.compile(
+    r'(?:<event kind="(?:scheduled_task|task_error)" id="\w+">\n.*?\n</event>\n\n)+', re.DOTALL
+)
+"""What tasks have told the room, before the message of a person."""
+EVENT = re.compile(r'<event kind="(\w+)"')
+CONTEXT = re.compile(
+    r"<(room_context|replied_to)>\n.*?\n</\1>\s*|\[written [^\n\]]+ ago\]\n", re.DOTALL
+)
+"""What stands before a message: lines of its room, what it replies to, when it was written."""
+HEAD = re.compile(r"([^\n:@()<>]{1,200} \(@[^\s:]+:\S+\)|@[^\s:]+:\S+): ")
+TASK = re.compile(r"\[P\d+\] #(task_\w+): (.+)")
+SKILL = re.compile(r"- data/skills/(.+?)\.md — (.+)")
+WORD = re.compile(r"[^\W_]+")
+SMALL_WORDS = (
+    "a an the my your our his her its their to of in on at for with from by and or is are was be do"
+    " does did me i you we it that this what where when who how which why about have has can will"
+    " please tell know"
+)
+SMALL = frozenset(SMALL_WORDS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What one call gave. `data` is the JSON that it holds, or the text."""
+
+    tool: str
+    arguments: Json
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTask:
+    """An active task as the prompt shows it."""
+
+    id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSkill:
+    """A skill as the prompt shows it."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class PracticeView:
+    """The newest message with what followed it, and the lists of the system prompt."""
+
+    text: str = ""
+    speaker: str = ""
+    """Who says it, in a group; empty in a direct chat."""
+    event: str = ""
+    """The kind, if it is no message of a person."""
+    results: tuple[ToolResult, ...] = ()
+    facts: tuple[str, ...] = ()
+    tasks: tuple[ShownTask, ...] = ()
+    skills: tuple[ShownSkill, ...] = ()
+    now: str = ""
+    tools: Collection[str] = field(default_factory=frozenset)
+
+
+def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
+    """Pure, and content with any JSON object as a message."""
+    system = "".join(_text(message) for message in messages if message.get("role") == "system")
+    newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
+    text = _text(messages[newest]) if newest >= 0 else ""
+    text = TOLD.sub("", text, count=1) if TOLD.match(text) else text
+    event = EVENT.match(text)
+    while found := CONTEXT.match(text):
+        text = text[found.end() :]
+    head = HEAD.match(text)
+    parts = _parts(system)
+    core = (line for line in parts.get("Core Memory", ()) if line.startswith("- "))
+    memories = (*core, *parts.get(MEMORIES, ()))
+    return PracticeView(
+        text=text[head.end() :].replace("\n  ", "\n") if head else text,
+        speaker=head[1].strip() if head else "",
+        event=event[1] if event else "",
+        results=_results(messages[newest + 1 :]) if newest >= 0 else (),
+        facts=tuple(fact for line in memories if (fact := line.removeprefix("- ").strip())),
+        tasks=tuple(
+            ShownTask(*match.groups()) for match in _all(TASK, parts.get("Active Tasks", ()))
+        ),
+        skills=tuple(ShownSkill(*match.groups()) for match in _all(SKILL, parts.get("Skills", ()))),
+        now=" ".join(parts.get("Current Time", ())),
+        tools=tools,
+    )
+
+
+def words(text: str) -> frozenset[str]:
+    """What a text is about: its words without small ones, one and many alike."""
+    found = WORD.findall(text.casefold())
+    main = (word for word in found if len(word) > 1 and word not in SMALL)
+    return frozenset(word.rstrip("s") or word for word in main)
+
+
+def is_about(text: str, topic: str) -> bool:
+    """Whether a text has all words of a topic; beyond ASCII, where words may not be cut, as it is."""
+    wanted = words(topic)
+    whole = not topic.isascii() and topic.casefold() in text.casefold()
+    return whole or (bool(wanted) and wanted <= words(text))
+
+
+def _parts(system: str) -> dict[str, list[str]]:
+    """The lines under each heading of the prompt."""
+    found: dict[str, list[str]] = {}
+    for part in system.split(DIVIDER):
+        heading, *lines = part.split("\n")
+        name = heading.removeprefix("# ").removesuffix(" (relevance-ranked)")
+        found[name] = lines
+    return found
+
+
+def _all(pattern: re.Pattern[str], lines: Sequence[str]) -> list[re.Match[str]]:
+    return [match for line in lines if (match := pattern.fullmatch(line))]
+
+
+def _results(after: Sequence[Json]) -> tuple[ToolResult, ...]:
+    called: dict[str, tuple[str, Json]] = {}
+    found = []
+    for message in after:
+        for call in _list(message.get("tool_calls")):
+            function = _mapping(_mapping(call).get("function"))
+            arguments = _mapping(_parsed(str(function.get("arguments"))))
+            called[str(_mapping(call).get("id"))] = (str(function.get("name")), arguments)
+        if message.get("role") == "tool":
+            name, arguments = called.get(str(message.get("tool_call_id")), ("", {}))
+            text = _text(message)
+            found.append(ToolResult(name, arguments, text, _parsed(text)))
+    return tuple(found)
+
+
+def _text(message: Json) -> str:
+    """The text of a message, also of one that is made of parts."""
+    content = message.get("content")
+    parts = [content] if isinstance(content, str) else _list(content)
+    texts = (part if isinstance(part, str) else _mapping(part).get("text") for part in parts)
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+MOST_RAW = 4_000
+PAST = {"add": "added", "complete": "completed", "delete": "deleted", "pause": "paused"}
+
+
+def reported(result: ToolResult) -> str:
+    """One result in words; what has no words of its own is shown as it is."""
+    why = result.text.removeprefix("error: ")
+    if why != result.text:
+        return phrase("failed", why=shortened(why, MOST_RAW))
+    if result.text.startswith(("interrupted: ", "not run: ")):
+        return phrase("open", why=result.text)
+    match result.tool, result.data:
+        case "append_memory", {"text": str(text), "stored": stored}:
+            return phrase("known" if stored == "known" else "remembered", fact=text)
+        case "task", [*rows]:
+            return _task_list(result.arguments, rows)
+        case "task", {"id": str(task_id), "content": str(content), **row}:
+            return _changed_task(result.arguments, task_id, content, row.get("next_due"))
+        case "add_skill", {"path": str(path), "created": created}:
+            return phrase("learnt" if created else "relearnt", path=f"`{path}`")
+        case "read_file", _:
+            return shortened(result.text, MOST_RAW).strip() or phrase("nothing")
+    text = shortened(result.text, MOST_RAW).strip() or phrase("nothing")
+    return phrase("raw", tool=result.tool, text=text)
+
+
+def _changed_task(arguments: Json, task_id: str, content: str, due: object) -> str:
+    if due:
+        return phrase("task_due", id=task_id, content=content, due=str(due))
+    reply = PAST.get(str(arguments.get("action")), "resumed")
+    return phrase(f"task_{reply}", id=task_id, content=content)
+
+
+def _task_list(arguments: Json, rows: Sequence[object]) -> str:
+    lines = [
+        phrase("task_line", id=str(row.get("id")), content=str(row.get("content")))
+        for row in rows
+        if isinstance(row, dict)
+    ]
+    status = str(arguments.get("status") or "active")
+    if not lines:
+        return phrase("no_tasks", status=status)
+    return phrase("tasks", status=status, tasks=listed(lines))
+
 
 SECRET = re.compile(
     r"\bpass(?:word|phrase|code|wort)\b.{0,40}?(?:\bis\b|=|:)\s*\S|\bpin\b.{0,20}?\d{4}"
@@ -59,10 +316,10 @@ MOST_SUMMARY = 80
 MOST_LINES = 8
 
 
-Rule = Callable[[Seen, str], Answer]
+Rule = Callable[[PracticeView, str], Utterance]
 
 
-def answer(messages: Sequence[Json], tools: Collection[str]) -> Answer:
+def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     """What the practice model does next with these messages and the tools of these names."""
     now = seen(messages, tools)
     if HISTORY in now.text and not tools:
@@ -81,7 +338,7 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Answer:
     return _otherwise(now, line)
 
 
-def _summed_up(history: str) -> Answer:
+def _summed_up(history: str) -> Utterance:
     """A summary: what people said, the newest of it, each shortened to a line (L-039)."""
     said = [one_line(text)[:MOST_SUMMARY] for text in MESSAGE.findall(history)]
     return say("summary", lines=listed(said[-MOST_LINES:]))
@@ -96,7 +353,7 @@ def _fixed(reply: str) -> Rule:
     return lambda now, _: say(reply, name=_calling(now))
 
 
-def _use(now: Seen, tool: str, **arguments: object) -> Answer:
+def _use(now: PracticeView, tool: str, **arguments: object) -> Utterance:
     if tool not in now.tools:
         return say("no_tool", tool=tool)
     return Use((ToolCall(tool, arguments),))
@@ -105,18 +362,18 @@ def _use(now: Seen, tool: str, **arguments: object) -> Answer:
 # Memory
 
 
-def _calling(now: Seen) -> str:
+def _calling(now: PracticeView) -> str:
     name = _name(now)
     return f", {name}" if name else ""
 
 
-def _name(now: Seen) -> str:
+def _name(now: PracticeView) -> str:
     """What the person wants to be called; in a group nobody's."""
     names = [match[1] for fact in now.facts if (match := NAMED.fullmatch(fact))]
     return names[-1] if names and not now.speaker else ""
 
 
-def _told(now: Seen, fact: str) -> str:
+def _told(now: PracticeView, fact: str) -> str:
     """A fact, with who said it."""
     if SECRET.search(fact):
         return phrase("hidden")
@@ -129,7 +386,7 @@ def _told(now: Seen, fact: str) -> str:
     return phrase("told_by_you" if by_you else "told_by_other", who=match[1], words=match[2])
 
 
-def _remember(now: Seen, what: str) -> Answer:
+def _remember(now: PracticeView, what: str) -> Utterance:
     what = what.strip(QUOTES)
     if not what or what.lower() in POINTING:
         return say("remember_what")
@@ -141,13 +398,13 @@ def _remember(now: Seen, what: str) -> Answer:
     return _use(now, "append_memory", entry=fact)
 
 
-def _call_me(now: Seen, name: str) -> Answer:
+def _call_me(now: PracticeView, name: str) -> Utterance:
     if now.speaker:
         return _remember(now, f"my name is {name}")
     return _use(now, "append_memory", entry=phrase("name_fact", name=name))
 
 
-def _about(now: Seen, topic: str) -> Answer:
+def _about(now: PracticeView, topic: str) -> Utterance:
     topic = topic.strip(QUOTES)
     told = [_told(now, fact) for fact in now.facts]
     if topic.lower() in EVERYTHING:
@@ -158,7 +415,7 @@ def _about(now: Seen, topic: str) -> Answer:
     return say("about", topic=topic, facts=listed(found))
 
 
-def _my_name(now: Seen, _: str) -> Answer:
+def _my_name(now: PracticeView, _: str) -> Utterance:
     name = _name(now)
     return say("your_name", name=name) if name else say("no_name")
 
@@ -166,17 +423,17 @@ def _my_name(now: Seen, _: str) -> Answer:
 # Tasks
 
 
-def _add_task(now: Seen, what: str) -> Answer:
+def _add_task(now: PracticeView, what: str) -> Utterance:
     what = what.strip(QUOTES)
     return _use(now, "task", action="add", content=what) if what else say("task_what")
 
 
-def _list_tasks(now: Seen, status: str) -> Answer:
+def _list_tasks(now: PracticeView, status: str) -> Utterance:
     chosen = {"status": status.lower()} if status else {}
     return _use(now, "task", action="list", **chosen)
 
 
-def _remind(now: Seen, what: str) -> Answer:
+def _remind(now: PracticeView, what: str) -> Utterance:
     """With a time, as in `in 20 minutes` or `tomorrow at 18:30`, before or after what it is about."""
     when = WHEN.search(what)
     about = f"{what[: when.start()]} {what[when.end() :]}" if when else what
@@ -188,7 +445,7 @@ def _remind(now: Seen, what: str) -> Answer:
     return _use(now, "task", action="add", content=about, schedule_type="once", at=at)
 
 
-def _move_task(now: Seen, what: str, *, action: str) -> Answer:
+def _move_task(now: PracticeView, what: str, *, action: str) -> Utterance:
     found = _meant(now, what)
     if not found:
         return say("task_none")
@@ -199,10 +456,10 @@ def _move_task(now: Seen, what: str, *, action: str) -> Answer:
     return _use(now, "task", action=action, id=found[0].id, **reason)
 
 
-def _meant(now: Seen, what: str) -> Sequence[Task]:
+def _meant(now: PracticeView, what: str) -> Sequence[ShownTask]:
     """The task that is named by its id, or those that the words fit, the exact one first."""
     if named := ID.search(what):
-        return (Task(named[0].lower(), ""),)
+        return (ShownTask(named[0].lower(), ""),)
     what = FROM_LIST.sub("", _without(OF_TASK, what)).strip(QUOTES)
     same = [task for task in now.tasks if task.content.casefold() == what.casefold()]
     return same or [task for task in now.tasks if is_about(task.content, what)]
@@ -211,7 +468,7 @@ def _meant(now: Seen, what: str) -> Sequence[Task]:
 # Skills
 
 
-def _learn(now: Seen, _: str) -> Answer:
+def _learn(now: PracticeView, _: str) -> Utterance:
     """From the text as it was written: line ends part the title from the steps."""
     begun = TEACH.search(now.text)
     rest = now.text[begun.end() :] if begun else ""
@@ -237,12 +494,12 @@ def _skill_name(title: str) -> str:
     return name or f"skill-{zlib.crc32(title.encode('utf-8', 'replace')):08x}"
 
 
-def _skills(now: Seen, _: str) -> Answer:
+def _skills(now: PracticeView, _: str) -> Utterance:
     lines = [phrase("skill_line", name=s.name, summary=s.summary) for s in now.skills]
     return say("skills", skills=listed(lines)) if lines else say("no_skills")
 
 
-def _how(now: Seen, what: str) -> Answer:
+def _how(now: PracticeView, what: str) -> Utterance:
     found = [skill for skill in now.skills if is_about(f"{skill.name} {skill.summary}", what)]
     if not found:
         return say("not_learnt", what=what)
@@ -257,11 +514,11 @@ def _how(now: Seen, what: str) -> Answer:
 # The rest
 
 
-def _time(now: Seen, _: str) -> Answer:
+def _time(now: PracticeView, _: str) -> Utterance:
     return say("time", now=now.now) if now.now else say("no_time")
 
 
-def _otherwise(now: Seen, line: str) -> Answer:
+def _otherwise(now: PracticeView, line: str) -> Utterance:
     """A question may be about something that is remembered; else it says what it can do."""
     topic = words(line)
     asked = now.text.rstrip().endswith(("?", "？"))  # noqa: RUF001  the wide one is meant

@@ -5,10 +5,17 @@
 
 aiohttp is there because matrix-nio needs it. `python -m wintermute.demo.practice_server` runs it
 alone.
+
+Lines that nobody types at a terminal: from a file, or from whatever standard input is.
 """
 
 import asyncio
+import contextlib
 import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,13 +23,52 @@ import click
 from aiohttp import web
 
 from wintermute.clock import Clock, SystemClock
-from wintermute.demo.practice import answer
-from wintermute.demo.replies import Answer, Say
+from wintermute.demo.practice import Say, Utterance, answer
 from wintermute.ids import NewId, new_id
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json
 
-NAME = "practice"
+CHUNK = 65536
+
+
+async def read_lines(file: Path | None) -> AsyncIterator[str]:
+    """The lines of a file, or of standard input as they come."""
+    if file is not None:
+        for line in (
+            (await asyncio.to_thread(file.read_bytes)).decode(errors="replace").splitlines()
+        ):
+            yield line
+        return
+    rest = b""
+    async for chunk in _standard_input():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for part in whole:
+            yield part.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+async def _standard_input() -> AsyncIterator[bytes]:
+    """What comes in, whatever it is: a file, a pipe or nothing.
+
+    In a thread of its own, which nobody waits for: a read cannot be called off.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def read() -> None:
+        chunk = b"."
+        with contextlib.suppress(RuntimeError):  # the loop is over, nobody listens
+            while chunk:
+                chunk = os.read(0, CHUNK)
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    threading.Thread(target=read, daemon=True).start()
+    while chunk := await chunks.get():
+        yield chunk
+
+
+SERVED_NAME = "practice"
 HOST = "127.0.0.1"
 MOST_BYTES = 64 * 1024 * 1024
 MOST_PIECES = 60
@@ -69,7 +115,7 @@ class PracticeModel:
         await self._runner.cleanup()
 
     async def _models(self, _: web.Request) -> web.Response:
-        model = {"id": NAME, "object": "model", "created": 0, "owned_by": "wintermute"}
+        model = {"id": SERVED_NAME, "object": "model", "created": 0, "owned_by": "wintermute"}
         return web.json_response({"object": "list", "data": [model]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -82,7 +128,7 @@ class PracticeModel:
         head: Json = {
             "id": self._new_id("chatcmpl"),
             "created": int(self._clock.now().timestamp()),
-            "model": NAME,
+            "model": SERVED_NAME,
         }
         usage = _usage(body, reply)
         if body.get("stream"):
@@ -140,7 +186,7 @@ def _tools(body: Json) -> set[str]:
     return {str(each.get("name")) for each in functions if isinstance(each, dict)}
 
 
-def _message(reply: Answer, new_id: NewId) -> Json:
+def _message(reply: Utterance, new_id: NewId) -> Json:
     if isinstance(reply, Say):
         return {"role": "assistant", "content": reply.text}
     calls = [

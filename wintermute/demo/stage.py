@@ -12,17 +12,19 @@ from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config, Matrix, Secret
 from wintermute.db import open_database
-from wintermute.demo.bot import Bot, until_ready
-from wintermute.demo.child import Child
-from wintermute.demo.dialogue import Dialogue
-from wintermute.demo.found import Found, find_model, one_backend
-from wintermute.demo.homeserver import Homeserver, private_homeserver
-from wintermute.demo.kept import Kept
-from wintermute.demo.person import Person, present
-from wintermute.demo.practice_server import NAME, PracticeModel
-from wintermute.demo.recovery import recovery_key, secret_storage
+from wintermute.demo.bot import Bot, FoundModel, find_model, one_backend, until_ready
+from wintermute.demo.homeserver import (
+    Child,
+    DemoSecrets,
+    Homeserver,
+    private_homeserver,
+    recovery_key,
+    secret_storage,
+)
+from wintermute.demo.person import DemoPerson, Dialogue, present
+from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.errors import WintermuteError
-from wintermute.matrix.seeds import USAGES, load_seeds
+from wintermute.matrix.signing import USAGES, load_seeds
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
 JOIN_SECONDS = 30.0
@@ -37,7 +39,7 @@ A graphical Matrix client on this machine can join in:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """What the person asked for.
 
     `practice`: no other model than the built-in one. `lines`: what to say instead of a person.
@@ -53,7 +55,7 @@ class Plan:
     """Makes of a message what is shown."""
 
 
-async def run_demo(plan: Plan) -> None:
+async def run_demo(plan: DemoPlan) -> None:
     """Until the conversation ends, or SIGINT, SIGTERM or SIGHUP: then everything is ended.
 
     Raises: WintermuteError when something does not start, or ends too early.
@@ -97,9 +99,9 @@ class Progress:
         self._show(f"{self._clock.monotonic() - self._began:5.1f} s  {step}")
 
 
-async def _perform(plan: Plan) -> None:
+async def _perform(plan: DemoPlan) -> None:
     step = Progress(plan.show)
-    kept = Kept.of(plan.folder)
+    kept = DemoSecrets.of(plan.folder)
     kept.save(plan.folder)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
@@ -143,20 +145,22 @@ class _Cast:
     synapse: Child
     daemon: Child
     bot: Bot
-    person: Person
+    person: DemoPerson
     bot_id: str
 
 
-async def _model(plan: Plan, stack: AsyncExitStack) -> Found:
+async def _model(plan: DemoPlan, stack: AsyncExitStack) -> FoundModel:
     """The person's model, else one that runs as long as the stack."""
     found = None if plan.practice else await find_model(plan.config, plan.environment)
     if found is None:
         practice = await stack.enter_async_context(PracticeModel())
-        found = one_backend(practice.url, NAME, f"the built-in {PRACTICE}")
+        found = one_backend(practice.url, SERVED_NAME, f"the built-in {PRACTICE}")
     return found
 
 
-async def _keep_secrets(kept: Kept, server: Homeserver, person: Person, folder: Path) -> None:
+async def _keep_secrets(
+    kept: DemoSecrets, server: Homeserver, person: DemoPerson, folder: Path
+) -> None:
     """Let a graphical client take over the identity, for which it asks the recovery key."""
     session = person.session
     seeds = load_seeds(folder, session.user_id)
@@ -170,7 +174,7 @@ async def _keep_secrets(kept: Kept, server: Homeserver, person: Person, folder: 
         await server.ask("PUT", target, content, session.access_token)
 
 
-async def _converse(plan: Plan, kept: Kept, cast: _Cast, step: Progress) -> None:
+async def _converse(plan: DemoPlan, kept: DemoSecrets, cast: _Cast, step: Progress) -> None:
     room_id = kept.room_id
     if room_id is None:
         room_id = await _meet(cast)

@@ -7,8 +7,7 @@ from functools import partial
 from wintermute.clock import Clock
 from wintermute.errors import BudgetSpent
 from wintermute.llm.backend import Endpoint, Listener
-from wintermute.llm.budget import Amount, Budget, Reservation
-from wintermute.llm.calls import NO_ROOM, Attempt, ModelCalls, cost
+from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
 from wintermute.llm.failures import NOTHING, Failed
 from wintermute.llm.tokens import BYTES_PER_TOKEN, said
 from wintermute.llm.wire import Answer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from wintermute.config.schema import Backend
-from wintermute.config.secrets import UNHIDDEN, Redaction, Veil
+from wintermute.config.secrets import UNHIDDEN, Redaction, StreamRedactor
 from wintermute.ids import NewId
 from wintermute.llm.failures import Failed, Outage, Refused
 from wintermute.llm.tokens import Measure
@@ -174,7 +174,7 @@ class Endpoint:
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
     ) -> Answer:
         gathering = Gathering(self._redact, tools, aloud=self._thinks_aloud)
-        shown = Veil(self._redact, listener.said)
+        shown = StreamRedactor(self._redact, listener.said)
         listener.asked()
         began, begun = asyncio.get_running_loop().time(), False
         first = self.settings.first_token_s
@@ -199,7 +199,7 @@ class Endpoint:
         shown.end()
         return answer
 
-    def _show(self, gathering: Gathering, shown: Veil, listener: Listener) -> None:
+    def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()
         if piece is None:  # reasoning, as it turned out
             shown.end()

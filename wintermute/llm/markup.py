@@ -16,7 +16,7 @@ from typing import Literal
 
 from wintermute.text import clean
 
-State = Literal["say", "fence", "reason", "call", "header", "over"]
+MarkupState = Literal["say", "fence", "reason", "call", "header", "over"]
 
 REASONING = {
     "<think>": ("</think>",),
@@ -121,7 +121,7 @@ class Markup:
         """Whether reasoning ended that had not begun: all before it was reasoning."""
         self._waits = aloud
         self._rewound = False
-        self._state: State = "say"
+        self._state: MarkupState = "say"
         self._said: list[str] = []
         self._looked = 0
         self._cut = False
@@ -310,7 +310,7 @@ class Markup:
         self.calls.clear()
         self._looked, self._opens_line = 0, True
 
-    def _hide(self, state: State, ends: tuple[str, ...], name: str = "") -> None:
+    def _hide(self, state: MarkupState, ends: tuple[str, ...], name: str = "") -> None:
         self._state, self._ends, self._name = state, _any_of(ends), name
 
     def _keep(self) -> None:

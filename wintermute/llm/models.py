@@ -1,20 +1,22 @@
-"""Asking a role's models: retries on one backend, then the next one."""
+"""Asking a role's models: retries on one backend, then the next one.
+
+One tiny question to one backend, for `wintermute check`.
+"""
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from wintermute.clock import Clock
-from wintermute.config.schema import Llm
+from wintermute.config.schema import Backend, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
-from wintermute.ids import NewId
+from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
 from wintermute.llm.attempts import Attempts, Question
-from wintermute.llm.backend import UNHEARD, Endpoint, Listener
-from wintermute.llm.budget import Budget
-from wintermute.llm.calls import ModelCalls
+from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard
+from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.failures import Empty, Failed, Outage, TooLarge, Unreachable
 from wintermute.messages import Reply, Request
 
@@ -24,6 +26,8 @@ LONGEST_WISH = 30.0
 JITTER = 0.1
 PROBE = Request(({"role": "user", "content": "Reply with: ok"},))
 PROBE_SECONDS = 10.0
+ANSWER_SECONDS = 1.0
+"""How long more a probe is listened to that has begun to answer: it may think for long."""
 FRAME = frozenset({"role", "type"})
 """Words of the protocol, which stay what they are should one of them be a password."""
 
@@ -79,11 +83,11 @@ class Models:
         spent: list[BudgetSpent] = []
         too_small = 0
         endpoints = self._of(role, backend)
-        for endpoint in endpoints:
+        for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_small:
                 continue
             try:
-                return await self._persist(endpoint, question, last=endpoint is endpoints[-1])
+                return await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
                 too_small = endpoint.settings.context_tokens
                 failures.append(failure)
@@ -104,23 +108,26 @@ class Models:
         if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
             return True
         now = self._clock.monotonic()
-        question = Question("probe", PROBE, tokens.size(PROBE), None, now, UNHEARD)
         for endpoint in endpoints:
+            limit = _Limit(PROBE_SECONDS)
+            question = Question("probe", PROBE, tokens.size(PROBE), None, now, limit)
             try:
-                async with asyncio.timeout(PROBE_SECONDS):
+                async with limit.scope:
                     await self._attempts.make(endpoint, question, 1)
-            except (Failed, BudgetSpent, TimeoutError):
+            except Empty:
+                pass  # a model that thinks first may have used up its tokens
+            except (Failed, BudgetSpent):
                 continue
+            except TimeoutError:
+                if not limit.has_begun:
+                    continue
             self._answered[endpoint.name] = self._clock.monotonic()
             return True
         return False
 
     async def listens(self, role: str) -> bool:
         """Whether a backend of the role accepts connections, without asking it anything (F-036)."""
-        for endpoint in self._of(role, None):
-            if await endpoint.listens():
-                return True
-        return False
+        return await _listens(self._of(role, None))
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens a request may have, so that an answer of the first backend still fits."""
@@ -154,17 +161,19 @@ class Models:
             )
         return [self._endpoints[name] for name in names]
 
-    async def _persist(self, endpoint: Endpoint, question: Question, *, last: bool) -> Reply:
+    async def _persist(
+        self, endpoint: Endpoint, question: Question, others: Sequence[Endpoint]
+    ) -> Reply:
         """Ask one backend until it answers or its retries are spent (L-033, L-034).
 
-        `last`: there is no other to be asked.
+        `others`: who is asked then; where nobody listens, it is told before that (F-036).
         """
         number = 1
         while True:
             try:
                 reply = await self._attempts.make(endpoint, question, number)
             except Outage as failure:
-                unreachable = last and isinstance(failure, Unreachable)
+                unreachable = isinstance(failure, Unreachable) and not await _listens(others)
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
@@ -175,6 +184,26 @@ class Models:
             pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (number - 1)))
             await self._clock.sleep(pause * (1 + JITTER * self._chance()))
             number += 1
+
+
+async def _listens(endpoints: Sequence[Endpoint]) -> bool:
+    for endpoint in endpoints:
+        if await endpoint.listens():
+            return True
+    return False
+
+
+class _Limit(Unheard):
+    """How long a probe may take: once it begins to answer, so short an answer ends soon or never."""
+
+    def __init__(self, seconds: float) -> None:
+        self.scope = asyncio.timeout(seconds)
+        self.has_begun = False
+
+    def begun(self) -> None:
+        if not (self.has_begun or self.scope.expired()):
+            self.has_begun = True
+            self.scope.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
 
 
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
@@ -189,3 +218,36 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
     return ModelUnavailable(told)
+
+
+TOOL = {"name": "done", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
+QUESTION = Request(
+    ({"role": "user", "content": "Reply with: ok"},),
+    ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
+)
+MOST_TOKENS = 16
+
+
+async def probe(name: str, backend: Backend, seconds: float) -> str:
+    """How the backend answered within so many seconds (F-017), in one line.
+
+    Raises: ModelError, which says what to do.
+    """
+    key = (backend.api_key.reveal(),) if backend.api_key else ()
+    endpoint = Endpoint(name, backend, new_id, redact=Redaction(key))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    model = backend.model
+    try:
+        async with asyncio.timeout(seconds):
+            answer = await endpoint.ask(QUESTION, MOST_TOKENS)
+        model = answer.model or model
+    except Empty:
+        pass  # it works: a model that thinks first has used up these few tokens
+    except Failed as failure:
+        raise failure.public(str(failure)) from None
+    except TimeoutError:
+        raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
+    finally:
+        await endpoint.aclose()
+    return f"{name} answered in {loop.time() - began:.1f} s (model {model})"

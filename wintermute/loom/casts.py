@@ -1,8 +1,14 @@
-"""Casts, turns and observations: written as they happen, never changed afterwards (L-045, L-048)."""
+"""Casts, turns and observations: written as they happen, never changed afterwards (L-045, L-048).
+
+`PATH` begins a statement that names `:branch`; its table `path` has a row for each branch and
+`until`, the place of the last turn that belongs to the path. Places grow along a path.
+
+The path of a branch: the branches it was forked from, each up to its fork, then itself.
+"""
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,9 +18,17 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.ids import NewId
-from wintermute.loom.path import LAST, PATH
-from wintermute.loom.records import Cast, CastState, Fold, Observation, Past, Turn
+from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
 from wintermute.messages import Call, Json, Origin, Reply
+
+LAST = 9223372036854775807
+
+PATH = (
+    f"WITH RECURSIVE path (branch_id, until) AS (SELECT :branch, {LAST}"
+    " UNION ALL SELECT c.branch_id, t.seq FROM path p JOIN branches b ON b.id = p.branch_id"
+    " JOIN turns t ON t.id = b.forked_from JOIN casts c ON c.id = t.cast_id)"
+)
+
 
 _OF_EVENTS = (  # and what was handed out for them
     "IN (WITH RECURSIVE told (id) AS (SELECT id FROM casts WHERE event_id IN"
@@ -79,7 +93,7 @@ class Casts:
         return cast
 
     async def end(
-        self, tx: Transaction, cast_id: str, state: CastState, reason: str, result: str
+        self, tx: Transaction, cast_id: str, state: CastStatus, reason: str, result: str
     ) -> bool:
         """Record how a running cast ended; False when it had an end before.
 
@@ -408,7 +422,7 @@ class Casts:
         )
         return await self._with_turns(rows)
 
-    async def past(self, branch_id: str, fold: Fold | None) -> Past:
+    async def past(self, branch_id: str, fold: Fold | None) -> BranchView:
         """The path of a branch as the model sees it after this fold; None: all of it (L-052)."""
         rows = await self._database.rows(
             f"{PATH} SELECT c.*, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
@@ -422,8 +436,8 @@ class Casts:
             turns = tuple(turn for turn in cast.turns if after < turn.seq <= until[cast.id])
             gone = cast.turns and not turns and cast.state != "running"
             if (until[cast.id] == LAST or turns) and not gone:
-                casts.append(replace(cast, turns=turns))
-        return Past(fold, tuple(casts))
+                casts.append(cast if len(turns) == len(cast.turns) else replace(cast, turns=turns))
+        return BranchView(fold, tuple(casts))
 
     async def since(
         self, tx: Transaction, branch_id: str, events: Sequence[str]
@@ -444,15 +458,8 @@ class Casts:
         )
         return await self._with_turns(rows)
 
-    async def is_running(self, cast_id: str) -> bool:
-        """Whether nothing has ended a cast from outside."""
-        row = await self._database.row(
-            "SELECT 1 FROM casts WHERE id = ? AND state = 'running'", (cast_id,)
-        )
-        return row is not None
-
     async def goes_on(self, cast_id: str) -> tuple[bool, bool]:
-        """`is_running` of a cast, and `in_scope` of its branch."""
+        """Whether nothing has ended a cast from outside, and `in_scope` of its branch."""
         row = await self._database.row(
             "SELECT c.state = 'running' AS runs, EXISTS (SELECT 1 FROM branches b JOIN branches n"
             " ON n.conversation_id = b.conversation_id AND n.seq > b.seq AND n.reason = 'scope'"
@@ -496,16 +503,20 @@ class Casts:
         )
         return row is not None
 
-    async def last_turn(self, tx: Transaction, branch_id: str) -> str | None:
-        """The newest turn of a branch, or the one it comes from: the parent of the next one."""
+    async def last_turn(self, tx: Transaction, cast_id: str) -> tuple[bool, str | None]:
+        """Whether nothing has ended a cast from outside, and the parent of its next turn.
+
+        That is the newest turn of its branch, or the one the branch comes from.
+        """
         row = await tx.row(
-            "SELECT coalesce((SELECT t.id FROM casts c JOIN turns t ON t.cast_id = c.id"
+            "SELECT k.state = 'running' AS runs, coalesce((SELECT t.id FROM casts c JOIN turns t ON t.cast_id = c.id"
             "   WHERE c.branch_id = b.id ORDER BY c.seq DESC, t.seq DESC LIMIT 1),"
             "  b.forked_from, v.parent_turn) AS id"
-            " FROM branches b JOIN conversations v ON v.id = b.conversation_id WHERE b.id = ?",
-            (branch_id,),
+            " FROM casts k JOIN branches b ON b.id = k.branch_id"
+            " JOIN conversations v ON v.id = b.conversation_id WHERE k.id = ?",
+            (cast_id,),
         )
-        return row["id"] if row else None
+        return (bool(row["runs"]), row["id"]) if row else (False, None)
 
     async def _with_turns(self, rows: Sequence[Row]) -> tuple[Cast, ...]:
         if not rows:
@@ -525,9 +536,8 @@ class Casts:
             seen.setdefault(row["turn_id"], []).append(_observation(row))
         said: dict[str, list[Turn]] = {}
         for row in turns:
-            whole = replace(_turn(row), observations=tuple(seen.get(row["id"], ())))
-            said.setdefault(row["cast_id"], []).append(whole)
-        return tuple(replace(_cast(row), turns=tuple(said.get(row["id"], ()))) for row in rows)
+            said.setdefault(row["cast_id"], []).append(_turn(row, seen.get(row["id"], ())))
+        return tuple(_cast(row, said.get(row["id"], ())) for row in rows)
 
 
 def _digest(text: str) -> str:
@@ -550,7 +560,7 @@ def _observation(row: Row) -> Observation:
     )
 
 
-def _turn(row: Row) -> Turn:
+def _turn(row: Row, observations: Iterable[Observation]) -> Turn:
     return Turn(
         id=row["id"],
         parent_id=row["parent_id"],
@@ -562,10 +572,11 @@ def _turn(row: Row) -> Turn:
         waited_ms=row["waited_ms"],
         error=row["error"],
         seq=row["seq"],
+        observations=tuple(observations),
     )
 
 
-def _cast(row: Row) -> Cast:
+def _cast(row: Row, turns: Iterable[Turn]) -> Cast:
     return Cast(
         id=row["id"],
         branch_id=row["branch_id"],
@@ -578,4 +589,5 @@ def _cast(row: Row) -> Cast:
         reason=row["reason"],
         result=row["result"],
         started_at=moment(row["started_at"]),
+        turns=tuple(turns),
     )

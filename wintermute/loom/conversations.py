@@ -1,13 +1,23 @@
-"""Conversations and their branches. The newest branch of a conversation is the current one."""
+"""Conversations and their branches. The newest branch of a conversation is the current one.
 
-from dataclasses import dataclass
+Edits that are noted and not answered, of older messages and into or of commands (L-054), and what
+people thought of an answer, for the turn that gave it (X-026), are kept beside them. A cast can be
+copied into a database of its own, as it was when it began.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from wintermute.clock import Clock, moment, stamp
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import holds
 from wintermute.ids import NewId
-from wintermute.loom.path import PATH
+from wintermute.loom.casts import PATH
+from wintermute.loom.records import Cast
 from wintermute.messages import PERSON
 
 ConversationKind = Literal["room", "terminal"]
@@ -269,3 +279,163 @@ class Conversations:
         if row is None:
             raise LookupError(conversation_id)
         return Conversation(row["id"], row["room_id"], row["scope"])
+
+
+class Edits:
+    """The store of noted edits. An edit that is answered is an inbox row of its own."""
+
+    def __init__(self, database: Database, clock: Clock, redact: Redaction = UNHIDDEN) -> None:
+        """`redact` hides our own secrets, should somebody post one (L-089)."""
+        self._database = database
+        self._redact = redact
+        self._clock = clock
+
+    async def note(
+        self,
+        tx: Transaction,
+        event_id: str,
+        edited: str,
+        conversation_id: str,
+        sender: str,
+        text: str,
+    ) -> bool:
+        """Keep what somebody changed the message `edited` to; False when it was noted before."""
+        added = await tx.execute(
+            "INSERT INTO edits (event_id, edited, conversation_id, sender, text, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (event_id) DO NOTHING",
+            (
+                event_id,
+                edited,
+                conversation_id,
+                sender,
+                self._redact(text),
+                stamp(self._clock.now()),
+            ),
+        )
+        return added == 1
+
+    async def since(self, tx: Transaction, conversation_id: str) -> datetime:
+        """Since when a message may be the newest one: what came before is another history.
+
+        A branch that an edit began goes on with the same message, which may be edited again.
+        """
+        row = await tx.row(
+            "SELECT created_at FROM branches WHERE conversation_id = ? AND reason <> 'edit'"
+            " ORDER BY seq DESC LIMIT 1",
+            (conversation_id,),
+        )
+        if row is None:
+            raise LookupError(conversation_id)
+        return moment(row["created_at"])
+
+    async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> None:
+        """Blank these edits, and those of these messages, in a room (F-027)."""
+        await tx.execute(
+            "UPDATE edits SET text = '' WHERE text <> ''"
+            " AND (event_id IN (SELECT value FROM json_each(:events))"
+            "  OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
+            " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)",
+            {"room": room_id, "events": json.dumps(sorted(events))},
+        )
+
+    async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
+        """Blank the edits of these events and what holds one of the `traces`; how many that was."""
+        return await tx.execute(
+            "UPDATE edits SET text = '' WHERE text <> '' AND ("
+            "event_id IN (SELECT value FROM json_each(:events))"
+            f" OR edited IN (SELECT value FROM json_each(:events)) OR {holds('text')})",
+            {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
+        )
+
+
+Reward = Literal[-1, 1]
+
+
+class Rewards:
+    """The store of rewards. One is added later than its turn, and stays (L-048)."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def add(
+        self, tx: Transaction, cast_id: str, value: Reward, sender: str, event_id: str
+    ) -> bool:
+        """Reward the last turn of a cast; False when it has none, or the event was stored before."""
+        added = await tx.execute(
+            "INSERT INTO rewards (id, turn_id, value, sender, event_id, created_at)"
+            " SELECT ?, id, ?, ?, ?, ? FROM turns WHERE cast_id = ? ORDER BY seq DESC LIMIT 1"
+            " ON CONFLICT (event_id) DO NOTHING",
+            (self._new_id("reward"), value, sender, event_id, stamp(self._clock.now()), cast_id),
+        )
+        return added == 1
+
+
+BEGUN: dict[str, Any] = {"state": "running", "reason": None, "result": None, "ended_at": None}
+
+
+async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
+    """Copy into an empty loom what a cast had in view, and the cast without its turns."""
+    await tx.execute("PRAGMA defer_foreign_keys = ON")
+    asked = {"branch": cast.branch_id, "cast": cast.id, "begun": stamp(cast.started_at)}
+    fold = await source.row(
+        f"{PATH} SELECT f.*, c.seq AS last_cast FROM path p"
+        " JOIN folds f ON f.branch_id = p.branch_id AND f.created_at < :begun"
+        " JOIN turns t ON t.id = f.to_turn JOIN casts c ON c.id = t.cast_id"
+        " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
+        asked,
+    )
+    casts = await source.rows(
+        f"{PATH} SELECT c.* FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+        " WHERE c.seq BETWEEN :from AND (SELECT seq FROM casts WHERE id = :cast) ORDER BY c.seq",
+        {**asked, "from": fold["last_cast"] if fold else 0},
+    )
+    earlier = json.dumps([row["id"] for row in casts if row["id"] != cast.id])
+    turns = await source.rows(
+        "SELECT * FROM turns WHERE cast_id IN (SELECT value FROM json_each(?)) ORDER BY seq",
+        (earlier,),
+    )
+    observations = await source.rows(
+        "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
+        " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.seq",
+        (earlier,),
+    )
+    await _branches(source, tx, asked, {row["id"] for row in turns})
+    for row in casts:
+        begun = BEGUN if row["id"] == cast.id else {}
+        await _insert(tx, "casts", row, prompt_hash=None, **begun)
+    for row in turns:
+        await _insert(tx, "turns", row, prompt_hash=None, parent_id=None)
+    for row in observations:
+        await _insert(tx, "observations", row)
+    if fold is not None:
+        await _insert(tx, "folds", fold, without=("last_cast",), from_turn=fold["to_turn"])
+    return replace(cast, state="running", reason=None, result=None, turns=())
+
+
+async def _branches(
+    source: Database, tx: Transaction, asked: dict[str, Any], turns: set[str]
+) -> None:
+    conversation = await source.row(
+        "SELECT c.* FROM conversations c JOIN branches b ON b.conversation_id = c.id"
+        " WHERE b.id = :branch",
+        asked,
+    )
+    if conversation is None:
+        raise LookupError(asked["branch"])
+    await _insert(tx, "conversations", conversation, parent_cast=None, parent_turn=None)
+    for row in await source.rows(
+        f"{PATH} SELECT b.* FROM path p JOIN branches b ON b.id = p.branch_id ORDER BY b.seq",
+        asked,
+    ):
+        fork = row["forked_from"] if row["forked_from"] in turns else None  # else it was folded
+        await _insert(tx, "branches", row, forked_from=fork)
+
+
+async def _insert(
+    tx: Transaction, table: str, row: Row, *, without: Sequence[str] = (), **other: Any
+) -> None:
+    values = {name: row[name] for name in row.keys() if name not in without} | other  # noqa: SIM118
+    places = ", ".join(f":{name}" for name in values)
+    await tx.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", values)

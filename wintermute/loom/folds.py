@@ -3,7 +3,7 @@
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.ids import NewId
-from wintermute.loom.path import PATH
+from wintermute.loom.casts import PATH
 from wintermute.loom.records import Fold
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from wintermute.db import Database, Row
 from wintermute.errors import WintermuteError
-from wintermute.loom.path import LAST, PATH
+from wintermute.loom.casts import LAST, PATH
 from wintermute.messages import Json
 
 _TURN = [
@@ -87,7 +87,7 @@ class Spot:
     intent: str
 
 
-class Reading:
+class LoomReader:
     """Questions of the command line; nothing here changes anything."""
 
     def __init__(self, database: Database) -> None:

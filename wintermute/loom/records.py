@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from wintermute.messages import Call, Json, Origin
 
-CastState = Literal["running", "terminated", "truncated"]
+CastStatus = Literal["running", "terminated", "truncated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Cast:
     intent: str
     origin: Origin
     wards: Json
-    state: CastState
+    state: CastStatus
     reason: str | None
     result: str | None
     started_at: datetime
@@ -82,7 +82,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class BranchView:
     """What a branch has in view: the casts with their turns after the fold, oldest first.
 
     A cast of which only the beginning was folded is there with the rest of its turns.

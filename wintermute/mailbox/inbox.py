@@ -10,7 +10,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
-from wintermute.messages import Incoming, Json, Kind, Origin
+from wintermute.messages import InboxKind, Incoming, Json, Origin
 
 SEED = "seed_"
 LAST = 2**63 - 1
@@ -24,7 +24,7 @@ HELD = (  # both states are named for the index of both
     "SELECT seq, conversation_id, room_id, raw, received_at, state FROM inbox"
     " WHERE state IN ('locked', 'untrusted')"
 )
-State = Literal["locked", "untrusted", "waiting", "casting", "answered", "ignored"]
+InboxState = Literal["locked", "untrusted", "waiting", "casting", "answered", "ignored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Waiting:
     sender: str
     sender_name: str
     origin: Origin
-    kind: Kind
+    kind: InboxKind
     body: str
     direct: bool
-    state: State
+    state: InboxState
     not_before: float | None
     received_at: datetime
     sent_at: datetime
@@ -52,6 +52,11 @@ class Waiting:
     def word(self) -> str:
         """The first word in lower case: the name of a command."""
         return (self.body.split(maxsplit=1) or [""])[0].lower()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this still wants something done."""
+        return self.state in ("waiting", "casting")
 
     @property
     def is_stop(self) -> bool:
@@ -85,7 +90,7 @@ class Locked:
     room_id: str
     raw: Json
     received_at: datetime
-    state: State = "locked"
+    state: InboxState = "locked"
 
 
 class Inbox:
@@ -98,7 +103,7 @@ class Inbox:
         self._redact = redact
 
     async def store(
-        self, tx: Transaction, conversation_id: str, incoming: Incoming, state: State
+        self, tx: Transaction, conversation_id: str, incoming: Incoming, state: InboxState
     ) -> bool:
         """Keep an event; False when it was stored before (L-073)."""
         added = await tx.execute(
@@ -151,7 +156,7 @@ class Inbox:
         room_id: str,
         event_id: str,
         raw: Json,
-        state: State = "locked",
+        state: InboxState = "locked",
     ) -> None:
         """Keep an event that could not be decrypted or trusted, with its raw form (X-021, X-034)."""
         now = stamp(self._clock.now())
@@ -174,7 +179,9 @@ class Inbox:
             ),
         )
 
-    async def unlock(self, tx: Transaction, seq: int, incoming: Incoming, state: State) -> None:
+    async def unlock(
+        self, tx: Transaction, seq: int, incoming: Incoming, state: InboxState
+    ) -> None:
         """Put the decrypted event in the place of its locked row; what was private stays that."""
         await tx.execute(
             "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
@@ -264,7 +271,7 @@ class Inbox:
         return begun == 1
 
     async def mark(
-        self, tx: Transaction, event_id: str, state: State, not_before: float | None = None
+        self, tx: Transaction, event_id: str, state: InboxState, not_before: float | None = None
     ) -> None:
         """Move an event on; `not_before`, by the steady clock, delays the next attempt (L-034)."""
         await tx.execute(
@@ -334,6 +341,15 @@ class Inbox:
             (event_id,),
         )
         return row is not None
+
+    async def waits_before(self, tx: Transaction, row: Waiting) -> bool:
+        """Whether something before this one still waits for an answer of the model."""
+        found = await tx.row(
+            "SELECT 1 FROM inbox WHERE conversation_id = ? AND state IN ('waiting', 'casting')"
+            " AND kind IN ('message', 'event') AND seq < ? LIMIT 1",
+            (row.conversation_id, row.seq),
+        )
+        return found is not None
 
     async def newest_message(self, tx: Transaction, conversation_id: str) -> Waiting | None:
         """The last that was said to us here, edits of it included, whether answered or not."""

@@ -33,7 +33,7 @@ NEXT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OutboxPart:
     """One event of an outgoing message, which has `of`. `txn_id` never changes, whatever happens."""
 
     outbox_id: str
@@ -103,7 +103,7 @@ class Spoken:
     meant_for: str
 
 
-Said = Callable[[Transaction, str], Awaitable[Sequence[str]]]
+AfterSending = Callable[[Transaction, str], Awaitable[Sequence[str]]]
 """What else is over in the transaction that notes a message as said; signs to put on it."""
 
 
@@ -121,7 +121,7 @@ class Outbox:
         clock: Clock,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
-        said: Said = nothing_more,
+        said: AfterSending = nothing_more,
     ) -> None:
         self._said = said
         self._redact = redact
@@ -129,7 +129,7 @@ class Outbox:
         self._clock = clock
         self._new_id = new_id
 
-    async def say(
+    async def enqueue(
         self,
         tx: Transaction,
         conversation_id: str,
@@ -216,7 +216,9 @@ class Outbox:
             (key, stamp(now), stamp(now - every), stamp(now)),  # the clock may have been set back
         )
         if fresh:
-            await self.say(tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for)
+            await self.enqueue(
+                tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for
+            )
         return bool(fresh)
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
@@ -227,9 +229,14 @@ class Outbox:
         )
         return [row["key"] for row in rows]
 
-    async def notice_again(self, tx: Transaction, prefix: str) -> None:
-        """The notices whose keys begin so are news again."""
-        await tx.execute("DELETE FROM notices WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+    async def notice_again(
+        self, tx: Transaction, prefix: str, before: datetime | None = None
+    ) -> None:
+        """The notices whose keys begin so are news again; with `before`, those said until then."""
+        await tx.execute(
+            "DELETE FROM notices WHERE substr(key, 1, ?) = ? AND said_at < coalesce(?, '~')",
+            (len(prefix), prefix, stamp(before) if before else None),
+        )
 
     async def forget(
         self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
@@ -288,7 +295,7 @@ class Outbox:
         row = await self._database.row(NEXT, (room_id,))
         return _outgoing(row) if row else None
 
-    async def parts(self, outbox_id: str) -> list[Part]:
+    async def parts(self, outbox_id: str) -> list[OutboxPart]:
         """The events of a message, in order; empty until it was rendered."""
         rows = await self._database.rows(
             "SELECT * FROM outbox_parts WHERE outbox_id = ? ORDER BY n", (outbox_id,)
@@ -297,14 +304,14 @@ class Outbox:
 
     async def store_parts(
         self, outbox_id: str, contents: Sequence[tuple[str, Json]], device_id: str
-    ) -> list[Part]:
+    ) -> list[OutboxPart]:
         """Fix how a message is split and under which transaction ids it is sent.
 
         The first part counts as attempted with this: one commit less before it goes out.
         """
         now, of = self._clock.now(), len(contents)
         parts = [
-            Part(
+            OutboxPart(
                 *(outbox_id, n, of, txn_id, content, False),
                 *((1, device_id, now) if n == 0 else UNTRIED),
             )
@@ -328,7 +335,7 @@ class Outbox:
                 )
         return parts
 
-    async def attempt(self, part: Part, device_id: str) -> Part:
+    async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
         """Note that a part is about to be sent for the first time, before it is."""
         now = self._clock.now()
         async with self._database.transaction() as tx:
@@ -348,7 +355,7 @@ class Outbox:
             )
             await self._said(tx, outbox_id)
 
-    async def sent(self, part: Part, event_id: str | None) -> None:
+    async def sent(self, part: OutboxPart, event_id: str | None) -> None:
         """The homeserver named the event: this part is said; with the last one the row is.
 
         Without an event it was refused, and is not worth another word.
@@ -418,7 +425,7 @@ class Outbox:
             (event_id, txn_id),
         )
 
-    async def spoken(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
+    async def sent_event(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
         """The message of ours that an event of a room is a part of (X-026)."""
         row = await tx.row(
             "SELECT o.id, o.cast_id, o.meant_for,"
@@ -555,9 +562,9 @@ def _outgoing(row: Row) -> Outgoing:
     )
 
 
-def _part(row: Row, of: int) -> Part:
+def _part(row: Row, of: int) -> OutboxPart:
     first = row["first_attempt_at"]
-    return Part(
+    return OutboxPart(
         outbox_id=row["outbox_id"],
         n=row["n"],
         of=of,

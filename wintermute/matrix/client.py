@@ -2,13 +2,16 @@
 
 nio keeps keys, members and the HTTP session. Reading /sync, sending and retrying are ours: nio's
 own would hide waits of up to a minute, and would send in clear where it failed to see encryption.
+
+The long poll of the sync loop, which is cut short when the newest is wanted at once.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -41,25 +44,68 @@ from wintermute.errors import (
     SendRefused,
 )
 from wintermute.ids import NewId
-from wintermute.mailbox.moves import Moves
+from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
-from wintermute.matrix.epochs import EPOCH, Epochs, newest_in
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
-from wintermute.matrix.key_store import PATIENCE, blocked
+from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
 from wintermute.matrix.keys import Keys, keep_before_upload
-from wintermute.matrix.login import renewed
+from wintermute.matrix.login import Session, renewed, store_file, store_problem
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
-from wintermute.matrix.poll import SHORT_MS, Poll
 from wintermute.matrix.renewal import inherit
-from wintermute.matrix.seeds import Seeds
-from wintermute.matrix.session import Session, store_file, store_problem
 from wintermute.matrix.sessions import Opened, Sessions, bound, take
 from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, sift
-from wintermute.matrix.signing import ED25519
+from wintermute.matrix.signing import ED25519, Seeds
 from wintermute.messages import Json
+
+SHORT_MS = 100
+
+
+class Poll:
+    """Counts syncs, so that others can wait for one that began after something happened (F-002)."""
+
+    def __init__(self) -> None:
+        # Synapse repeats an answer to the same request for two minutes, to the next run as well:
+        # so no short wait is like the one before.
+        self.begun = secrets.randbelow(SHORT_MS)
+        """The number of the newest sync that has begun."""
+        self._heard = -1
+        self._wanted = False
+        self._scope: asyncio.Timeout | None = None
+        self._bell = asyncio.Event()
+
+    async def round(self, asked: Callable[[int], Awaitable[Json]], wait_ms: int) -> Json:
+        """The answer to `asked`, which is told how long it may wait for news, in milliseconds."""
+        self.begun += 1
+        if wait_ms > SHORT_MS and not self._wanted:
+            try:
+                async with asyncio.timeout(None) as scope:
+                    self._scope = scope
+                    return await asked(wait_ms)
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                self.begun += 1
+            finally:
+                self._scope = None
+        return await asked(self.begun % SHORT_MS)
+
+    def heard(self) -> None:
+        """What the newest sync brought is known now."""
+        self._heard, self._wanted = self.begun, False
+        bell, self._bell = self._bell, asyncio.Event()
+        bell.set()
+
+    async def heard_since(self, number: int) -> None:
+        """Wait until a sync has ended that began after that one; it is asked for at once."""
+        while self._heard <= number:
+            if self._scope is not None and not self._wanted:
+                self._scope.reschedule(asyncio.get_running_loop().time())
+            self._wanted = True
+            await self._bell.wait()
+
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +119,7 @@ DEVICES_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class JoinRules:
     """Who may come into a room and who may read its past (Matrix spec, `m.room.join_rules`,
     `m.room.history_visibility`), with what holds while the homeserver says nothing."""
 
@@ -96,7 +142,7 @@ class MatrixClient:
         self._dates = dates
         self._keys = keys
         self._poll = Poll()
-        self._rules: dict[str, Rules] = {}
+        self._rules: dict[str, JoinRules] = {}
         self._views: dict[str, RoomView] = {}
         self._since: str | None = None
         self._owners: dict[GroupSession, Device] = {}
@@ -296,8 +342,8 @@ class MatrixClient:
             self._keys.end_session(room_id)
         changed = [room for room in batch.joined if batch.tells_readers(room)]
         for room in changed:
-            rules = self._rules.get(room.room_id, Rules())
-            self._rules[room.room_id] = Rules(
+            rules = self._rules.get(room.room_id, JoinRules())
+            self._rules[room.room_id] = JoinRules(
                 rules.join_rule if room.join_rule is None else room.join_rule,
                 rules.history if room.history is None else room.history,
             )
@@ -353,7 +399,7 @@ class MatrixClient:
         """Whose device encrypted an event; "" if that is not known."""
         return self._sessions.owner(room_id, event)
 
-    async def judged(
+    async def checked(
         self, tx: Transaction, room_id: str, event: Json
     ) -> tuple[Opened | None, Verdict]:
         """An encrypted event in clear, and what it is worth as the word of its sender.
@@ -412,7 +458,7 @@ class MatrixClient:
         named = self._moves.scopes.get(room_id, "")
         if room is None:
             return RoomView(room_id, {}, frozenset(), encrypted=False, named=named)
-        rules = self._rules.get(room_id, Rules())
+        rules = self._rules.get(room_id, JoinRules())
         invited = frozenset(room.invited_users)
         members = {
             user.user_id: user.display_name or ""

@@ -1,19 +1,60 @@
-"""What is said about messages that stay locked: why, as far as it is known, and what to do."""
+"""What is said about messages that stay locked: why, as far as it is known, and what to do.
+
+Keys that we do not get, by the word of whose client has them: kept to say why a message
+stays locked.
+"""
 
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, stamp
 from wintermute.commands.stores import Stores
-from wintermute.db import Transaction
+from wintermute.db import Database, Transaction
 from wintermute.mailbox.inbox import Locked
 from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
 from wintermute.matrix.trust import harmless_id, replaced_notice
-from wintermute.matrix.withheld import WithheldKeys
+
+KEPT = timedelta(days=1)  # nobody is told of what is locked for longer
+MOST = 200  # of one sender
+
+
+class WithheldKeys:
+    """The store of these words. Only the cause is kept."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def keep(self, tx: Transaction, word: Withheld) -> None:
+        """Keep a word, and of its sender the newest ones only."""
+        now = self._clock.now()
+        await tx.execute(
+            "INSERT INTO withheld (sender, room_id, session_id, sender_key, code, received_at)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " code = excluded.code, received_at = excluded.received_at",
+            (word.sender, word.room_id, word.session_id, word.sender_key, word.code, stamp(now)),
+        )
+        await tx.execute("DELETE FROM withheld WHERE received_at < ?", (stamp(now - KEPT),))
+        await tx.execute(
+            "DELETE FROM withheld WHERE sender = :sender AND received_at < (SELECT received_at"
+            " FROM withheld WHERE sender = :sender ORDER BY received_at DESC LIMIT 1 OFFSET :most)",
+            {"sender": word.sender, "most": MOST - 1},
+        )
+
+    async def code(self, sender: str, room_id: str, session_id: str, sender_key: str) -> str:
+        """Why we do not have the key of a session; "" if nobody said. Any device's without `sender_key`."""
+        row = await self._database.row(
+            "SELECT code FROM withheld WHERE sender = :sender AND (room_id = :room AND"
+            " session_id = :session OR room_id = '') AND :key IN (sender_key, '')"
+            " ORDER BY room_id DESC, received_at DESC LIMIT 1",
+            {"sender": sender, "room": room_id, "session": session_id, "key": sender_key},
+        )
+        return str(row["code"]) if row else ""
+
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +98,7 @@ WITHHELD = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class LockReason:
     """Why a message stays locked, and what is said about it, once per `key` and `every`.
 
     `owner`: whose device encrypted it, if that is not its sender.
@@ -106,16 +147,16 @@ class Complaints:
                 met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
                 await self._health.note_in(tx, "bridge", "warn", met)
 
-    async def _cause(self, row: Locked, sender: str) -> Cause:
+    async def _cause(self, row: Locked, sender: str) -> LockReason:
         key, owner = f"locked {row.room_id} {sender}", self._client.owner(row.room_id, row.raw)
         if owner not in ("", sender):
             owner = harmless_id(owner, "somebody else")
             notice = BRIDGED.format(sender=sender, owner=owner)
-            return Cause(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
+            return LockReason(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
         refused = self._client.refused(row.raw)
         if refused is not None:
-            return Cause(*replaced_notice(refused, row.room_id), every=EVER)
+            return LockReason(*replaced_notice(refused, row.room_id), every=EVER)
         code = await self._withheld.code(sender, row.room_id, *session_of(row.raw))
         if code in WITHHELD:
-            return Cause(f"{key} {code}", WITHHELD[code].format(sender=sender))
-        return Cause(key, LOCKED.format(sender=sender), grace=KEYS_GRACE)
+            return LockReason(f"{key} {code}", WITHHELD[code].format(sender=sender))
+        return LockReason(key, LOCKED.format(sender=sender), grace=KEYS_GRACE)

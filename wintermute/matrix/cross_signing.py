@@ -3,15 +3,19 @@
 Each step is decided from what the homeserver serves, so a kill anywhere is taken up where it was:
 our device's keys, the seeds on disk, their upload, the signature of the device. What is served is
 looked at again after each step, for a homeserver may say yes and keep nothing.
+
+Other keys under a device's known id: a client that lost its store, or somebody in its
+place.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nio import AsyncClient
+from nio.crypto import OlmDevice
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Secret
@@ -22,30 +26,34 @@ from wintermute.errors import (
     SendRefused,
     StorageBlocked,
 )
-from wintermute.health.store import HealthState
+from wintermute.health.health import HealthState
 from wintermute.matrix.http import call, path
 from wintermute.matrix.people import (
     Device,
+    People,
     cross_signing_key,
     device_of,
     fingerprint,
     identities,
 )
-from wintermute.matrix.seeds import (
+from wintermute.matrix.sessions import known
+from wintermute.matrix.signing import (
+    ED25519,
     FILE,
     USAGES,
     Seeds,
     close_to_others,
     draw,
+    is_signed,
     keep_seeds,
     load_seeds,
     new_seeds,
     next_seeds,
     replace_seeds,
     secret_seeds,
+    unsigned,
     with_signature,
 )
-from wintermute.matrix.signing import ED25519, is_signed, unsigned
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
@@ -60,8 +68,8 @@ UNUSABLE = "?"
 UPLOAD = path("keys", "device_signing", "upload")
 NEW_IDENTITY = "`wintermute matrix reset-crypto --identity`"
 
-Step = Literal["make", "upload", "sign", "wait", "foreign", "done"]
-Trouble = Literal[
+IdentityStep = Literal["make", "upload", "sign", "wait", "foreign", "done"]
+IdentityTrouble = Literal[
     "",
     "waits",
     "unavailable",
@@ -97,7 +105,7 @@ class IdentityState:
     signed: bool = False
     made: bool = False
     """Since this start: nobody can have verified it yet."""
-    kind: Trouble = ""
+    kind: IdentityTrouble = ""
     """What is wrong in a word, the same whatever the homeserver writes."""
 
 
@@ -124,7 +132,7 @@ def served_key(answer: Json, user_id: str, usage: str) -> str:
     return key if key and holds else UNUSABLE
 
 
-def next_step(served: OwnKeys, seeds: Seeds | None) -> Step:
+def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
     """What is to be done, by what is served and what is on disk."""
     if served.device is None:
         return "wait"  # our device's keys go first
@@ -223,7 +231,7 @@ class CrossSigning:
     async def _steps(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
         self.seeds = self._read_seeds(answer)
         device = self.device()
-        last: Step | None = None
+        last: IdentityStep | None = None
         for _ in range(MOST_STEPS):
             served = own_keys(answer, self._user_id, device)
             step = "wait" if served is None else next_step(served, self.seeds)
@@ -234,7 +242,7 @@ class CrossSigning:
             answer = await ask()
         self._judge(step)
 
-    async def _take(self, step: Step) -> None:
+    async def _take(self, step: IdentityStep) -> None:
         if step == "make":
             keep_seeds(self._folder, new_seeds(self._user_id, self._drawn))
             self._made = True
@@ -256,7 +264,7 @@ class CrossSigning:
             replace_seeds(self._folder, self._clock)
         return load_seeds(self._folder, self._user_id)
 
-    def _judge(self, step: Step) -> None:
+    def _judge(self, step: IdentityStep) -> None:
         if step == "done" and self.seeds is not None:
             self._session, self._wait = "", 0.0
             key = fingerprint(self.seeds.master.public)
@@ -270,7 +278,7 @@ class CrossSigning:
 
     def _refused(
         self,
-        kind: Trouble,
+        kind: IdentityTrouble,
         reason: str,
         seconds: float = AGAIN_SECONDS,
         state: HealthState = "fail",
@@ -388,7 +396,7 @@ def foreign_text(seeds: Seeds | None) -> str:
     )
 
 
-def approval_kind(error: ApprovalNeeded) -> Trouble:
+def approval_kind(error: ApprovalNeeded) -> IdentityTrouble:
     """Which way there is to what the homeserver wants."""
     if error.page:
         return "page"
@@ -406,3 +414,70 @@ def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:
         return f"{begin} and refuses matrix.password -> correct it and start again"
     stages = " or ".join("+".join(flow) for flow in error.flows) or "nothing that we know"
     return f"{begin}: {stages[:200]} -> log in as the bot with a client that can do that"
+
+
+class ReplacedDevices:
+    """Lets new keys in where their owner's identity signed them; remembers which were refused.
+
+    What the old keys encrypted stays readable. Nothing is encrypted for them any more, taken or
+    not: whoever is asked for a device's keys and gives others does not have the old ones.
+    """
+
+    def __init__(self, nio: AsyncClient, people: People, identity: CrossSigning) -> None:
+        self._nio = nio
+        self._people = people
+        self._identity = identity
+        self._refused: dict[tuple[str, str], Device] = {}
+        self._news: list[Device] = []
+
+    @property
+    def trouble(self) -> str:
+        """How many sessions of people that we answer are refused, for the status; "" for none."""
+        count = sum(user in self._people.allowed for user, _ in self._refused)
+        return f"sessions with other keys than before, refused: {count}" if count else ""
+
+    @property
+    def users(self) -> frozenset[str]:
+        """Whose devices were refused."""
+        return frozenset(user for user, _ in self._refused)
+
+    def refused(self, user: str, device_id: str, curve25519: str) -> Device | None:
+        """A device by the keys that were refused."""
+        device = self._refused.get((user, device_id))
+        return device if device and curve25519 in (device.curve25519, "") else None
+
+    def take_news(self) -> list[Device]:
+        """What was refused since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def sift(
+        self, answer: Json, found: Mapping[str, Mapping[str, Json]]
+    ) -> dict[str, dict[str, Json]]:
+        """The devices of an answer to /keys/query without those to refuse, ready for nio.
+
+        nio never takes another key under a known id: to let it in, the old device is forgotten.
+        """
+        return {user: self._sift(answer, user, devices) for user, devices in found.items()}
+
+    def _sift(self, answer: Json, user: str, devices: Mapping[str, Json]) -> dict[str, Json]:
+        store: dict[str, OlmDevice] = self._nio.olm.device_store[user]
+        before = {key: self._refused.pop(key) for key in list(self._refused) if key[0] == user}
+        good: dict[str, Json] = {}
+        for name, served in devices.items():
+            device, old = device_of(user, name, served), store.get(name)
+            if old is None or known(old) == device:
+                good[name] = served
+            elif self._is_vouched_for(answer, device):
+                good[name] = served
+                del store[name]
+            else:
+                self._refused[user, name] = device
+                self._news += [device] if before.get((user, name)) != device else []
+        return good
+
+    def _is_vouched_for(self, answer: Json, device: Device) -> bool:
+        if device.user_id == self._nio.user_id:
+            return self._identity.vouches_for(device)
+        served: Any = answer["device_keys"][device.user_id][device.device_id]
+        return self._people.vouches(answer, device.user_id, served)

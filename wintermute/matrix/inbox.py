@@ -2,6 +2,10 @@
 
 Events come from anybody: each field may be missing, of another type, nested deep or huge. Nothing
 here raises on them.
+
+As in `inbox`, nothing here raises on what strangers send.
+
+Events that people send us and that we do not read: who sends one hears so (F-024).
 """
 
 import html
@@ -14,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from wintermute import text
-from wintermute.messages import PERSON, ROOM, Incoming, Json, Kind
+from wintermute.messages import PERSON, ROOM, InboxKind, Incoming, Json
 
 OUTBOX_KEY = "dev.wintermute.outbox"
 """Content key of the mark in every message of ours (see `marks`); a reaction has none."""
@@ -98,10 +102,10 @@ class Policy:
     commands: frozenset[str]
 
 
-class Reading(NamedTuple):
+class ReadText(NamedTuple):
     """What a text asks of us, and the text itself."""
 
-    kind: Kind
+    kind: InboxKind
     body: str
 
 
@@ -132,9 +136,9 @@ def read_event(
         return None
     direct = is_direct(room, account, policy)
     if sender not in policy.allowed:
-        kind, body = Reading("context", said)
+        kind, body = ReadText("context", said)
     elif direct:
-        kind, body = Reading("command" if said.startswith("/") else "message", said)
+        kind, body = ReadText("command" if said.startswith("/") else "message", said)
     else:
         named = answers_us or not policy.mention_in_groups or is_addressed(content, account)
         says_whom = isinstance(content.get("m.mentions"), dict)
@@ -253,7 +257,7 @@ def without_quote(body: str) -> str:
 
 def in_group(
     said: str, named: bool, account: Account, policy: Policy, *, says_whom: bool
-) -> Reading:
+) -> ReadText:
     """What an allowed person's words in a group ask of us, without our name before them.
 
     `says_whom`: their client says whom they mention, so a text that merely begins with our name is
@@ -264,8 +268,8 @@ def in_group(
     addressed = named or (rest is not None and (calls or not says_whom))
     body = rest or said
     if body.startswith("/") and (addressed or body.split(maxsplit=1)[0].lower() in policy.commands):
-        return Reading("command", body)
-    return Reading("message" if addressed else "context", body)
+        return ReadText("command", body)
+    return ReadText("message" if addressed else "context", body)
 
 
 def after_address(said: str, account: Account) -> str | None:
@@ -437,3 +441,66 @@ def string(values: Json, key: str) -> str:
     """The text under a key, or "" when there is none."""
     value = values.get(key)
     return value if isinstance(value, str) else ""
+
+
+class Unread(NamedTuple):
+    """A kind of event that is not read, and what its sender is told."""
+
+    kind: str
+    line: str
+
+
+STICKER = Unread("sticker", "I cannot read stickers. Please say it in words.")
+LOCATION = Unread("location", "I cannot read locations. Please write where it is.")
+POLL = Unread(
+    "poll", "I cannot read polls. Please write the question and the answers as a message."
+)
+OTHER = Unread("other", "I cannot read messages of this kind. Please write it as text.")
+EMPTY = Unread("empty", "Your message has no text. Please say it in words.")
+EVENTS = {
+    "m.sticker": STICKER,
+    "m.poll.start": POLL,
+    "org.matrix.msc3381.poll.start": POLL,
+    "org.matrix.msc3381.v2.poll.start": POLL,
+    "m.location": LOCATION,
+    "org.matrix.msc3488.location": LOCATION,
+    **dict.fromkeys(("m.message", "org.matrix.msc1767.message", "m.voice", *MEDIA), OTHER),
+}
+"""Types of events that are messages of a person, stable and unstable (MSC1767, MSC3381, MSC3488).
+
+What has another type is none: answers to polls, positions on the way, calls, steps of a verification.
+"""
+READ = frozenset({"m.text", "m.emote", *MEDIA})
+BY_MACHINES = frozenset({"m.notice", "m.server_notice", "m.key.verification.request"})
+"""Kinds of messages that want no word of us; verifications say theirs."""
+
+
+def unread(
+    source: object, room: RoomView, account: Account, policy: Policy, *, answers_us: bool = False
+) -> Unread | None:
+    """What is not read of an event that an allowed person sends us; in a group if it addresses us."""
+    event = mapping(source)
+    content, sender = mapping(event.get("content")), string(event, "sender")
+    found = kind_of(string(event, "type"), content)
+    if (
+        found is None
+        or not is_fresh(event, content)
+        or sender not in policy.allowed - {account.user_id}
+        or is_marked_by(content, sender)
+    ):
+        return None
+    addressed = answers_us or not policy.mention_in_groups or is_addressed(content, account)
+    here = not policy.rooms or room.room_id in policy.rooms
+    return found if here and (addressed or is_direct(room, account, policy)) else None
+
+
+def kind_of(event_type: str, content: Json) -> Unread | None:
+    """Which kind of those that are not read an event is; what was taken back is none."""
+    if event_type != "m.room.message":
+        return EVENTS.get(event_type) if content else None
+    msgtype = string(content, "msgtype")
+    if not msgtype or msgtype in BY_MACHINES:
+        return None
+    if msgtype in READ:
+        return None if readable(content, "") else EMPTY
+    return LOCATION if msgtype == "m.location" else OTHER

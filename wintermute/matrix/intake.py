@@ -9,11 +9,10 @@ from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
-from wintermute.mailbox.inbox import Locked, State
+from wintermute.mailbox.inbox import InboxState, Locked
 from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.complaints import Complaints
-from wintermute.matrix.followups import FollowUps
 from wintermute.matrix.inbox import (
     Account,
     Policy,
@@ -24,13 +23,12 @@ from wintermute.matrix.inbox import (
     read_event,
     scope_of,
     string,
+    unread,
     views,
 )
-from wintermute.matrix.moves import RoomMoves
+from wintermute.matrix.membership import RoomMoves
 from wintermute.matrix.people import NOT_THEIRS, Verdict
-from wintermute.matrix.readers import READERS, not_private
-from wintermute.matrix.redactions import redacted
-from wintermute.matrix.relations import Reaction, read_edit, read_reaction
+from wintermute.matrix.relations import Reaction, Relations, read_edit, read_reaction, redacted
 from wintermute.matrix.sessions import Opened, bind
 from wintermute.matrix.sieve import (
     RoomEvents,
@@ -39,16 +37,17 @@ from wintermute.matrix.sieve import (
     verification_in_room,
 )
 from wintermute.matrix.trust import (
+    READERS,
     REPLAYED,
     UNSIGNED,
     UNSIGNED_IN_CLEAR,
     Trust,
     Worth,
     harmless_id,
+    not_private,
     room_conversation,
     worth,
 )
-from wintermute.matrix.unread import unread
 from wintermute.matrix.verifications import Verifications
 from wintermute.messages import PERSON, Incoming, Json
 
@@ -69,7 +68,7 @@ KEYS_LOST = (
 SAME_IDENTITY = "It is signed by the same identity: nothing has to be verified again."
 OTHER_IDENTITY = "If you verified me, please do so again."
 UNTRUSTED_DAYS = 7
-Settle = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]
+SettleSync = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]
 """What has to be done with the events of each room before the token moves on."""
 
 
@@ -101,7 +100,7 @@ class Intake:
         self,
         stores: Stores,
         client: MatrixClient,
-        followups: FollowUps,
+        followups: Relations,
         trust: Trust,
         verifications: Verifications,
         moves: RoomMoves,
@@ -145,7 +144,7 @@ class Intake:
         return await self._rescope(tx, view)
 
     async def store(
-        self, batch: SyncBatch, rooms: Sequence[RoomEvents], settle: Settle | None = None
+        self, batch: SyncBatch, rooms: Sequence[RoomEvents], settle: SettleSync | None = None
     ) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
         woken = await self._moves.follow(batch)
@@ -259,7 +258,7 @@ class Intake:
     ) -> tuple[Opened | None, Verdict]:
         """An event in clear, and what it is worth as the word of its sender."""
         if raw["type"] == "m.room.encrypted":
-            return await self._client.judged(tx, view.room_id, raw)
+            return await self._client.checked(tx, view.room_id, raw)
         return Opened(raw), await self._verdict(tx, str(raw["sender"]), view)
 
     async def _verdict(self, tx: Transaction, sender: str, view: RoomView) -> Verdict:
@@ -354,7 +353,7 @@ class Intake:
         await self._tell_readers(tx, conversation, came)
         if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
-        state: State = "waiting" if takes else "ignored"
+        state: InboxState = "waiting" if takes else "ignored"
         return await self._keep(tx, came, conversation, incoming, state)
 
     async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
@@ -402,7 +401,7 @@ class Intake:
         came: Arrival,
         conversation: str,
         incoming: Incoming,
-        state: State,
+        state: InboxState,
     ) -> str:
         incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
         if came.locked is None:
@@ -481,6 +480,8 @@ class Intake:
 
     async def reconsider(self) -> set[str]:
         """Look again at what could not be trusted; the conversations in which something waits now."""
+        async with self._database.transaction():
+            pass  # what is being stored by the verdict of before is there then
         rows, last = await self._inbox.locked(), 0
         while page := await self._inbox.untrusted(last):
             rows, last = [*rows, *page], page[-1].seq

@@ -1,12 +1,19 @@
-"""Logging in once and staying logged in; and out again, when asked."""
+"""Logging in once and staying logged in; and out again, when asked.
 
+The login we keep: one file, 0600, in the Matrix folder of the data directory.
+"""
+
+import json
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from nio import AsyncClient, AsyncClientConfig
+from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
@@ -17,23 +24,106 @@ from wintermute.errors import (
     LoginRefused,
     SendRefused,
 )
-from wintermute.health.report import Fact
+from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
-from wintermute.matrix.seeds import load_seeds, open_to_others
-from wintermute.matrix.session import (
-    Session,
-    load,
-    new_pickle_key,
-    prove_writable,
-    save,
-    store_file,
-    store_problem,
-)
-from wintermute.matrix.signing import is_signed
+from wintermute.matrix.signing import is_signed, load_seeds, open_to_others, write_private
 from wintermute.messages import Json
+
+FILE = "session.json"
+PROBE = "session.room"
+ENOUGH = 1 << 14
+NIO_STORE_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A device of ours on the homeserver, and the key its key store is encrypted with."""
+
+    user_id: str
+    device_id: str
+    access_token: str
+    pickle_key: str
+    keys_lost: bool = False
+    """The device before lost its keys, and the rooms were not told yet (X-016)."""
+    predecessor: str = ""
+    """The device in whose place this one is: it has the room keys of that one (F-009)."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.user_id}, {self.device_id})"
+
+
+def store_file(folder: Path, session: Session) -> Path:
+    """Where nio keeps the keys of this device."""
+    return folder / f"{session.user_id}_{session.device_id}.db"
+
+
+def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
+    """What is wrong with the file of a key store; None when its pages can be read.
+
+    After a kill in the middle of a write the next `rw` completes or undoes it; `ro` cannot look.
+    """
+    database = SqliteDatabase(f"{file.resolve().as_uri()}?mode={mode}", uri=True)
+    try:
+        connection = database.connection()
+        try:
+            [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict == "ok" and _version(connection) > NIO_STORE_VERSION:
+                return "a newer version wrote it: install that again"
+        except connection.OperationalError as error:
+            unfinished = mode == "ro" and file.with_name(f"{file.name}-journal").exists()
+            return None if unfinished else str(error)
+        except connection.DatabaseError as error:
+            return str(error)
+        return None if verdict == "ok" else str(verdict)
+    except PeeweeException as error:
+        return str(error)
+    finally:
+        database.close()
+
+
+def _version(connection: Any) -> int:
+    """The version of nio's tables, which it reads and believes itself to know; 0 before there are any."""
+    named = "SELECT 1 FROM sqlite_schema WHERE name = 'storeversion'"
+    if connection.execute(named).fetchone() is None:
+        return 0
+    row = connection.execute("SELECT max(version) FROM storeversion").fetchone()
+    return row[0] if isinstance(row[0], int) else 0
+
+
+def load(folder: Path) -> Session | None:
+    """The kept login, or None. Raises: ConfigurationError for a file we did not write."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        return Session(**json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read ({type(error).__name__}): move it aside to log in again"
+        ) from error
+
+
+def save(folder: Path, session: Session) -> None:
+    """Keep a login; complete or not at all. Raises: StorageBlocked."""
+    write_private(folder, FILE, json.dumps(asdict(session)))
+
+
+def prove_writable(folder: Path) -> None:
+    """See that a login could be kept, before there is one: its token would be lost.
+
+    Raises: StorageBlocked.
+    """
+    write_private(folder, PROBE, " " * ENOUGH)
+    (folder / PROBE).unlink()
+
+
+def new_pickle_key() -> str:
+    """A key for a new key store."""
+    return secrets.token_hex(32)
+
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +326,7 @@ async def _anonymous(homeserver: str, token: str = "") -> AsyncIterator[AsyncCli
         await nio.close()
 
 
-async def probe(matrix: Matrix, folder: Path) -> tuple[Fact, ...]:
+async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
     """Facts for `wintermute check`: is the homeserver there, is our login good, are the keys here.
 
     Changes nothing and makes no device.
@@ -245,9 +335,9 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Fact, ...]:
         async with _anonymous(matrix.homeserver) as nio:
             await call(nio, "GET", "/_matrix/client/versions", seconds=15)
     except (HomeserverUnavailable, SendRefused) as error:
-        return (Fact("homeserver", "fail", str(error)),)
+        return (Finding("homeserver", "fail", str(error)),)
     kept = load(folder)
-    facts = [Fact("homeserver", "ok", matrix.homeserver), await _probe_login(matrix, kept)]
+    facts = [Finding("homeserver", "ok", matrix.homeserver), await _probe_login(matrix, kept)]
     if matrix.encryption != "off":
         facts.append(_probe_store(folder, kept))
         if kept is not None and facts[1].state == "ok":
@@ -255,7 +345,7 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Fact]:
+async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
     """Our identity as it is served, and who has none (X-017, X-034)."""
     allowed = sorted({matrix.owner, *matrix.allowed_users})
     async with _anonymous(matrix.homeserver, kept.access_token) as nio:
@@ -265,7 +355,7 @@ async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list
     return [_probe_own(answer, folder, kept), _probe_people(answer, allowed)]
 
 
-def _probe_people(answer: Json, allowed: list[str]) -> Fact:
+def _probe_people(answer: Json, allowed: list[str]) -> Finding:
     known = identities(answer, allowed)
     without = [user for user, identity in known.items() if not identity.master]
     unknown = [user for user in allowed if user not in known]
@@ -278,72 +368,76 @@ def _probe_people(answer: Json, allowed: list[str]) -> Fact:
     if unknown:
         problems.append(f"not known now: {', '.join(unknown)} -> run this again later")
     if problems:
-        return Fact("people", "warn", "; ".join(problems))
-    return Fact("people", "ok", "everybody who is allowed has an identity")
+        return Finding("people", "warn", "; ".join(problems))
+    return Finding("people", "ok", "everybody who is allowed has an identity")
 
 
-def _probe_own(answer: Json, folder: Path, kept: Session) -> Fact:
+def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
     try:
         seeds = load_seeds(folder, kept.user_id)
     except ConfigurationError as error:
-        return Fact("identity", "fail", str(error))
+        return Finding("identity", "fail", str(error))
     if not identities(answer, [kept.user_id]):
         text = "not known now: the homeserver does not say -> run this again later"
-        return Fact("identity", "warn", text)
+        return Finding("identity", "warn", text)
     served = served_key(answer, kept.user_id, "master")
     if served not in ("", seeds.master.public if seeds else ""):
-        return Fact("identity", "fail", foreign_text(seeds))
+        return Finding("identity", "fail", foreign_text(seeds))
     for file in open_to_others(folder):
-        return Fact("identity", "warn", f"others may read {file.name} -> chmod 600 {file}")
+        return Finding("identity", "warn", f"others may read {file.name} -> chmod 600 {file}")
     if seeds is None:
-        return Fact("identity", "ok", "will be made at the next start")
+        return Finding("identity", "ok", "will be made at the next start")
     if not served:
-        return Fact("identity", "warn", "not uploaded yet -> see `wintermute status` when it runs")
+        return Finding(
+            "identity", "warn", "not uploaded yet -> see `wintermute status` when it runs"
+        )
     device = _devices(answer, kept.user_id).get(kept.device_id)
     key = fingerprint(seeds.master.public)
     if not is_signed(device, kept.user_id, seeds.self_signing.public):
-        return Fact("identity", "warn", f"{key} has not signed this device -> start the daemon")
-    return Fact("identity", "ok", f"{key}, and this device is signed by it")
+        return Finding("identity", "warn", f"{key} has not signed this device -> start the daemon")
+    return Finding("identity", "ok", f"{key}, and this device is signed by it")
 
 
-async def _probe_login(matrix: Matrix, kept: Session | None) -> Fact:
+async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
     token = kept.access_token if kept and _is_of(kept, matrix) else None
     if token is None and matrix.access_token is not None:
         token = matrix.access_token.reveal()
     if token is None:
-        return Fact("login", "ok", f"{matrix.user_id} will log in with its password at first start")
+        return Finding(
+            "login", "ok", f"{matrix.user_id} will log in with its password at first start"
+        )
     try:
         answer = await _whoami(matrix.homeserver, token)
     except LoginExpired as error:
         if matrix.password is None:
-            return Fact("login", "fail", str(error))
-        return Fact("login", "warn", "expired -> the daemon logs in again by itself")
+            return Finding("login", "fail", str(error))
+        return Finding("login", "warn", "expired -> the daemon logs in again by itself")
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
-        return Fact("login", "fail", str(error))
-    return Fact("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
+        return Finding("login", "fail", str(error))
+    return Finding("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
 
 
-def _probe_store(folder: Path, kept: Session | None) -> Fact:
+def _probe_store(folder: Path, kept: Session | None) -> Finding:
     if kept is None:
-        return Fact("encryption store", "ok", "will be made at first start")
+        return Finding("encryption store", "ok", "will be made at first start")
     file = store_file(folder, kept)
     if not file.exists():
-        return Fact(
+        return Finding(
             "encryption store",
             "fail",
             f"{file} is missing -> restore it from a backup; else the next start makes a new device",
         )
     problem = store_problem(file, mode="ro")
     if problem is not None and (held := blocked(file, problem)):
-        return Fact("encryption store", "fail", str(held))  # nothing of it is lost
+        return Finding("encryption store", "fail", str(held))  # nothing of it is lost
     if problem is not None:
-        return Fact(
+        return Finding(
             "encryption store",
             "fail",
             f"{file} cannot be read ({problem}) -> restore the Matrix folder from a backup, or run "
             "`wintermute matrix reset-crypto`",
         )
-    return Fact("encryption store", "ok", f"keys of device {kept.device_id}")
+    return Finding("encryption store", "ok", f"keys of device {kept.device_id}")
 
 
 async def logout(matrix: Matrix, folder: Path) -> str:

@@ -1,9 +1,14 @@
-"""The model's Markdown as the content of a Matrix message: readable text and clean HTML."""
+"""The model's Markdown as the content of a Matrix message: readable text and clean HTML.
+
+A long answer in several messages: nothing lost, code blocks whole in each (X-009).
+"""
 
 import html as entities
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import nh3
@@ -124,3 +129,182 @@ def adds_something(formatted: str, body: str) -> bool:
     """Whether HTML says more than the body: not when it is one paragraph of the same text."""
     inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
     return "<" in inner or entities.unescape(inner) != body.strip()
+
+
+LEAST = 512
+"""Bytes. Below this a code fence opened and closed again would leave no room for text."""
+ENVELOPE = 500
+"""Bytes of a content that are neither body nor formatted body."""
+INFO_MOST = 64
+LINE_MOST = 200
+MARKS_MOST = 16
+LEAD_MOST = 32
+FENCE = re.compile(
+    r"(?P<lead>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<marks>`{3,}|~{3,})(?P<info>.*)"
+)
+BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """An open code block: how far its first line is indented, its marks, its language."""
+
+    indent: int
+    marks: str
+    info: str
+
+    @property
+    def opening(self) -> str:
+        """The line that opens it again in a message of its own."""
+        info = self.info if size(self.info) <= INFO_MOST else ""
+        return f"{self.marks}{info}\n"
+
+    @property
+    def closing(self) -> str:
+        """The line that closes it where it stands."""
+        return "\n" + " " * self.indent + self.marks
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place to cut, and the code block that is open there."""
+
+    at: int
+    fence: Fence | None
+
+
+def parts(markdown: str, limit: int = 10_000) -> list[str]:
+    """The Markdown in pieces of at most `limit` bytes (no less than 512), in order.
+
+    Cut between paragraphs; where there is none between lines, then words, then characters.
+    """
+    rest, fence = without_blank_ends(text.clean(markdown)), None
+    found = []
+    while rest:
+        part, rest, fence = first_part(rest, fence, max(limit, LEAST))
+        if part.strip():
+            found.append(part)
+    return found
+
+
+def first_part(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence | None]:
+    """The next piece, what is left, and the code block that is open across the cut.
+
+    A piece that grows too large as HTML is made smaller; the smallest goes without HTML.
+    """
+    while True:
+        part, left, still_open = divided(rest, fence, limit)
+        if limit == LEAST or rendered_size(part) <= CONTENT_MOST:
+            return part, left, still_open
+        limit = max(limit * 3 // 4, LEAST)
+
+
+def rendered_size(part: str) -> int:
+    """Bytes of the event's content that says it."""
+    return json_size({"body": plain(part), "formatted_body": html(part)}) + ENVELOPE
+
+
+def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence | None]:
+    """The longest good piece within a limit, closed and opened as its code block needs."""
+    opening = fence.opening if fence else ""
+    room = limit - size(opening)
+    if size(rest) <= room:
+        return opening + rest, "", None
+    cut = line_cut(rest, fence, room) or word_cut(rest, fence, room)
+    piece, left = opening + rest[: cut.at], rest[cut.at :]
+    if cut.fence is None:
+        return piece.rstrip("\n"), without_blank_ends(left), None
+    piece = piece.removesuffix("\n") + cut.fence.closing
+    return piece, dedented(left, cut.fence), Fence(0, cut.fence.marks, cut.fence.info)
+
+
+def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
+    """The last place between two paragraphs, else between two lines, that leaves a fit piece."""
+    between_paragraphs = between_lines = None
+    lines, at, used, before = rest.split("\n"), 0, 0, fence
+    for line, following in pairwise(lines):
+        after = fence_after(line, before)
+        at, used = at + len(line) + 1, used + size(line) + 1
+        if used - 1 > room:
+            break
+        closing = size(after.closing) if after else 0
+        if used - 1 + closing <= room and not is_edge(before, after, following):
+            between_lines = Cut(at, after)
+            if after is None and not following.strip() and rest[:at].strip():
+                between_paragraphs = Cut(at, after)
+        before = after
+    return between_paragraphs or between_lines
+
+
+def is_edge(before: Fence | None, after: Fence | None, following: str) -> bool:
+    """Whether a cut here would leave an empty code block on one of its sides."""
+    if after is None:
+        return False
+    return before is None or fence_after(following, after) is None
+
+
+def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
+    """A place inside the last line of text that begins within the room."""
+    best = Cut(max(1, len(fitting(rest, room))), fence)
+    at = used = 0
+    for line in rest.split("\n"):
+        closing = size(fence.closing) if fence else 0
+        if used + closing >= room:
+            break
+        after = fence_after(line, fence)
+        if after == fence and len(line) > 1:
+            shown = fitting(line, room - used - closing)[: len(line) - 1]
+            best = Cut(at + max(1, after_last_word(shown, line)), fence)
+        at, used, fence = at + len(line) + 1, used + size(line) + 1, after
+    return best
+
+
+def after_last_word(shown: str, line: str) -> int:
+    """How much of the shown beginning of a line ends with a whole word; all when none does."""
+    for found in reversed(list(re.finditer(r"[ \t]+", shown))):
+        if shown[: found.start()].strip() and not FENCE.match(line[found.end() :]):
+            return found.end()
+    return len(shown)
+
+
+def fence_after(line: str, fence: Fence | None) -> Fence | None:
+    """The code block that is open after a line, given the one before it."""
+    found = FENCE.match(line)
+    if not found:
+        return fence
+    lead, marks, info = len(found["lead"]), found["marks"], found["info"]
+    if fence is None:
+        fits = len(marks) <= MARKS_MOST and lead <= LEAD_MOST and len(info) <= LINE_MOST
+        return Fence(lead, marks, info) if fits and not ("`" in marks and "`" in info) else None
+    closes = (
+        marks.startswith(fence.marks)
+        and not info.strip()
+        and not found["lead"].strip()
+        and lead <= fence.indent + 3
+    )
+    return None if closes else fence
+
+
+def dedented(rest: str, fence: Fence) -> str:
+    """The rest with an indented code block's own lines moved to the margin, where it goes on."""
+    lines = rest.split("\n")
+    for n, line in enumerate(lines):
+        lines[n] = line.removeprefix(" " * min(fence.indent, len(line) - len(line.lstrip(" "))))
+        if fence_after(line, fence) is None:
+            break
+    return "\n".join(lines)
+
+
+def without_blank_ends(markdown: str) -> str:
+    """Text without blank lines before and after it; its first line keeps its indentation."""
+    return BLANK_LINES.sub("", markdown).rstrip()
+
+
+def fitting(line: str, room: int) -> str:
+    """As much of the beginning as fits into a number of bytes."""
+    return line.encode()[: max(0, room)].decode(errors="ignore")
+
+
+def size(piece: str) -> int:
+    """Bytes as UTF-8."""
+    return len(piece.encode())

@@ -24,8 +24,7 @@ from pathlib import Path
 from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Purpose
 from wintermute.matrix.inbox import HEAD_MOST, OUTBOX_KEY, is_marked_by, mapping
-from wintermute.matrix.seeds import MARKS, write_private
-from wintermute.matrix.signing import unpadded
+from wintermute.matrix.signing import MARKS, unpadded, write_private
 from wintermute.messages import Json
 
 KEY_BYTES = 32

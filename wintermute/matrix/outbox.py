@@ -1,4 +1,7 @@
-"""Sends what the outbox holds: in order per room, each part until the homeserver names its event."""
+"""Sends what the outbox holds: in order per room, each part until the homeserver names its event.
+
+How fast signs may follow each other, so that what a homeserver takes is left for answers.
+"""
 
 import asyncio
 import logging
@@ -7,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from wintermute.clock import Clock, until_rung
+from wintermute.clock import Clock, until_set
 from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.errors import (
@@ -16,15 +19,56 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
-from wintermute.mailbox.outbox import EVER, Outgoing, OutKind, Part
+from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing, OutKind
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
-from wintermute.matrix.markdown import content
+from wintermute.matrix.markdown import content, parts
 from wintermute.matrix.marks import Mark
-from wintermute.matrix.pace import Pace
-from wintermute.matrix.split import parts
 from wintermute.messages import Json
+
+BURST = 10
+PER_SECOND = 0.2
+"""What Synapse takes from one user unless somebody lifts its limits (`rc_message`)."""
+SPARE = 3
+"""So many are always left for an answer, and for what counts as well and is not seen here: joining."""
+
+
+class Pace:
+    """Counts our events as a homeserver with Synapse's limits would.
+
+    No homeserver tells its limits before they are reached. So signs go as fast as they can until it
+    asks us to slow down for the first time, and from then on leave something over.
+    """
+
+    def __init__(self) -> None:
+        self._limited = False
+        self._counted = 0.0
+        self._at = 0.0
+
+    def sent(self, now: float) -> None:
+        """An event of ours went out."""
+        self._counted = self._still_counted(now) + 1
+
+    def slowed(self, now: float) -> None:
+        """The homeserver asks us to slow down: by its own count we have had all there is."""
+        self._counted = max(self._still_counted(now), BURST)
+        self._limited = True
+
+    def sign(self, now: float) -> float:
+        """Count a sign if it may go now, which is 0; else the seconds until it may be asked again."""
+        over = self._still_counted(now) - (BURST - SPARE - 1)
+        if self._limited and over > 0:
+            return over / PER_SECOND
+        self.sent(now)
+        return 0.0
+
+    def _still_counted(self, now: float) -> float:
+        """What a homeserver still counts at this time."""
+        self._counted = max(0.0, self._counted - (now - self._at) * PER_SECOND)
+        self._at = now
+        return self._counted
+
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +91,7 @@ MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
 }
 
 
-def must_look(part: Part, device_id: str, now: datetime) -> bool:
+def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
     """Whether a part may already be in the room although sending it again would double it (X-013)."""
     if not part.attempts or part.first_attempt_at is None:
         return False
@@ -70,7 +114,7 @@ def content_of(row: Outgoing, piece: str) -> Json:
     return {"m.relates_to": relation}
 
 
-def content_now(row: Outgoing, part: Part, now: datetime) -> Json:
+def content_now(row: Outgoing, part: OutboxPart, now: datetime) -> Json:
     """The content of a part if it is sent now: the last one of a late message says so (T-038).
 
     Only the first event of a transaction id counts, so each attempt may say another thing.
@@ -193,7 +237,7 @@ class Sender:
             row = await self._outbox.next(room_id)
             if row is None or row.reacts_to is None:
                 return
-            await until_rung(news, self._clock, left)
+            await until_set(news, self._clock, left)
 
     def _now(self) -> float:
         return self._clock.monotonic()
@@ -249,7 +293,7 @@ class Sender:
         return not row.meant_for or may_read(view, row.meant_for, account, policy)
 
     async def _in_room(
-        self, row: Outgoing, found: Sequence[Part]
+        self, row: Outgoing, found: Sequence[OutboxPart]
     ) -> Literal["all", "some", "none"]:
         """How much of it is in its room already, also where nobody told us."""
         try:
@@ -265,7 +309,7 @@ class Sender:
             return "none"
         return "all" if all(sent) else "some"
 
-    async def _keep_back(self, row: Outgoing, found: Sequence[Part]) -> None:
+    async def _keep_back(self, row: Outgoing, found: Sequence[OutboxPart]) -> None:
         """Say it where it may be said, or keep it until it may; its room hears that, once.
 
         What has begun goes on in its own room only, and nothing that was to be encrypted goes
@@ -300,7 +344,7 @@ class Sender:
         key = f"kept back {await self._conversations.current_branch(tx, held.id)}"
         await self._outbox.notice_once(tx, key, EVER, held.id, room_id, KEPT_BACK)
 
-    async def _send(self, row: Outgoing, part: Part) -> bool:
+    async def _send(self, row: Outgoing, part: OutboxPart) -> bool:
         """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""
         if not part.attempts:
             part = await self._outbox.attempt(part, self._client.account.device_id)
@@ -318,7 +362,7 @@ class Sender:
             await self._outbox.sent(part, None)
         return True
 
-    async def _once(self, row: Outgoing, part: Part) -> None:
+    async def _once(self, row: Outgoing, part: OutboxPart) -> None:
         self._sending += 1
         self._quiet.clear()
         try:
@@ -351,7 +395,7 @@ class Sender:
             if not self._sending:
                 self._quiet.set()
 
-    def _marked(self, row: Outgoing, part: Part, said: Json) -> Json:
+    def _marked(self, row: Outgoing, part: OutboxPart, said: Json) -> Json:
         """What is said, with the mark by which we know it again; a sign has none."""
         if row.reacts_to is not None:
             return said
@@ -359,7 +403,7 @@ class Sender:
         mark = Mark(part.txn_id, marks.tag(row.room_id, *row.made_for), part.n, part.of)
         return said | {OUTBOX_KEY: marks.make(row.room_id, mark)}
 
-    async def _find(self, room_id: str, part: Part) -> str | None:
+    async def _find(self, room_id: str, part: OutboxPart) -> str | None:
         """The event of a part that was sent before, looked for among our own since then."""
         since = (part.first_attempt_at or self._clock.now()) - SKEW
         async for event in self._client.newest(room_id):
@@ -371,7 +415,7 @@ class Sender:
                 return str(event["event_id"])
         return None
 
-    def _is_of(self, room_id: str, event: Json, part: Part) -> bool:
+    def _is_of(self, room_id: str, event: Json, part: OutboxPart) -> bool:
         """Whether an event of ours is this part. A sign is what it stands under, once each.
 
         Before there were marks the transaction id stood in their place, inside the ciphertext.

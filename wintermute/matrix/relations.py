@@ -1,13 +1,22 @@
-"""Events that are about an earlier event, edits and reactions: what they ask of us. Pure.
+"""Events that are about an earlier event: what an edit, a reaction, a reply or a redaction asks of us.
 
-As in `inbox`, nothing here raises on what strangers send.
+X-026, L-054, F-025, F-027. What is decided without waiting raises on nothing that strangers send.
+A message that is taken back ends what was begun for it, and is kept no more.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
+from wintermute.commands.forgetting import with_reports
+from wintermute.commands.stores import Stores
+from wintermute.conversation.casting import without, without_quote
+from wintermute.db import Transaction
+from wintermute.loom.conversations import Edits, Reward, Rewards
+from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.outbox import Outbox, Spoken
 from wintermute.matrix.inbox import (
     Account,
     Policy,
@@ -17,13 +26,15 @@ from wintermute.matrix.inbox import (
     is_marked_by,
     mapping,
     read_event,
+    replied_to,
     string,
 )
 from wintermute.messages import Incoming, Json
-from wintermute.tasks.records import SIGNS, Sign
+from wintermute.tasks.occurrences import Occurrences
+from wintermute.tasks.tasks import SIGNS, Sign
 
-Mark = Literal["good", "bad", "stop"] | Sign
-MARKS: Mapping[str, Mark] = {
+ReactionMeaning = Literal["good", "bad", "stop"] | Sign
+MARKS: Mapping[str, ReactionMeaning] = {
     "\N{THUMBS UP SIGN}": "good",
     "\N{THUMBS DOWN SIGN}": "bad",
     "\N{OCTAGONAL SIGN}": "stop",
@@ -37,12 +48,12 @@ class Reaction(NamedTuple):
     """A sign on an earlier event, and what would be done about it if it asks for something."""
 
     target: str
-    mark: Mark
+    mark: ReactionMeaning
     command: Incoming
     """What a stop sign says; the other signs that ask for something say it in other words."""
 
 
-def meaning(key: str) -> Mark | None:
+def meaning(key: str) -> ReactionMeaning | None:
     """What the key of a reaction says to us."""
     return MARKS.get(key.translate(VARIATIONS))
 
@@ -108,3 +119,210 @@ def edited_by(event: Json) -> str | None:
 def is_target(event_id: str, event: Json) -> bool:
     """Whether an event can be about the event of this id."""
     return is_id(event_id) and event_id != string(event, "event_id")
+
+
+log = logging.getLogger(__name__)
+
+
+class Work(Protocol):
+    """What conversations have under way. See `conversation.rooms.Rooms`."""
+
+    def wake(self, conversation_id: str) -> None:
+        """Something in a conversation has changed."""
+        ...
+
+    async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
+        """End all that was begun for these events, without a word."""
+        ...
+
+    def ask_anew(self, conversation_id: str) -> None:
+        """Once it is woken: what is under way must not be asked with what it was asked with."""
+        ...
+
+
+def redacted(events: Iterable[Json]) -> set[str]:
+    """The ids of what is taken back by these events or among them, where it comes without its text.
+
+    Our homeserver passes on only redactions that were allowed; whose they are does not matter.
+    """
+    found = {string(e, "event_id") if is_gone(e) else _target(e) for e in events}
+    return {event_id for event_id in found if is_id(event_id)}
+
+
+def is_gone(event: Json) -> bool:
+    """Whether an event was taken back before it came."""
+    return "redacted_because" in mapping(event.get("unsigned"))
+
+
+def _target(event: Json) -> str:
+    """What a redaction is of: at its top up to room version 10, in its content since then.
+
+    Servers write both; where they differ it cannot be told which one was allowed.
+    """
+    if string(event, "type") != "m.room.redaction":
+        return ""
+    named = {string(event, "redacts"), string(mapping(event.get("content")), "redacts")} - {""}
+    return named.pop() if len(named) == 1 else ""
+
+
+class Redactions:
+    """Takes messages back, in the transaction that stores what a sync brought."""
+
+    def __init__(self, stores: Stores, work: Work) -> None:
+        self._stores = stores
+        self._work = work
+
+    async def take(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+        """Take back these events of a room; the conversations in which that changes something."""
+        if not events:
+            return set()
+        await self._stores.edits.take_back(tx, room_id, events)
+        found = await self._stores.inbox.of_events(tx, room_id, events)
+        conversations = {row.conversation_id for row in found}
+        for conversation_id in sorted(conversations):
+            rows = [row for row in found if row.conversation_id == conversation_id]
+            log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
+            await self._take(tx, conversation_id, rows)
+        originals = {row.edits for row in found if row.edits}
+        return conversations | await self._unquote(tx, room_id, originals.union(events))
+
+    async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+        """Take the text of these out of what was asked in reply to them; the conversations."""
+        casts, changed = self._stores.casts, dict[str, list[str]]()
+        for conversation_id, cast_id, said in await casts.quoting(tx, room_id, events):
+            if (left := without_quote(said)) != said:
+                await casts.cut(tx, cast_id, left)
+                changed.setdefault(conversation_id, []).append(cast_id)
+        for conversation_id, touched in changed.items():
+            self._work.ask_anew(conversation_id)
+            shown = await casts.from_first(tx, conversation_id, touched)
+            await self._stores.model_calls.forget(tx, shown, ())
+        return set(changed)
+
+    async def _take(self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]) -> None:
+        stores = self._stores
+        events = await with_reports(stores, tx, {row.event_id for row in rows})
+        await self._work.take_back(tx, conversation_id, events)
+        # What nobody has heard of goes with all that was done for it; what was answered stays so.
+        unheard = await stores.outbox.take_back(tx, events)
+        unheard += await stores.inbox.take_back(tx, events)
+        touched = await stores.casts.take_back(tx, events)
+        if unheard:
+            await stores.casts.forget(tx, unheard, ())
+        await stores.sub_sessions.forget(tx, events, ())
+        for row in rows:
+            if not row.direct:
+                touched += await self._cut(tx, row)
+        if touched:
+            self._work.ask_anew(conversation_id)
+        shown = await stores.casts.from_first(tx, conversation_id, touched)
+        below = await stores.casts.of_events(tx, events)
+        await stores.model_calls.forget(tx, [*shown, *below], ())
+
+    async def _cut(self, tx: Transaction, line: Waiting) -> list[str]:
+        """Take a line out of what was said before the messages that follow it; their casts."""
+        if line.sender_name and not line.body:  # it was taken back before
+            return []
+        found = await self._stores.casts.in_groups(tx, line.conversation_id, line.sender)
+        after = None if line.body else await self._stores.inbox.followers(tx, line)
+        changed = {
+            cast_id: without(said, line)
+            for cast_id, event_id, said in found
+            if after is None or event_id in after
+        }
+        intents = {cast_id: left for cast_id, left in changed.items() if left is not None}
+        for cast_id, left in intents.items():
+            await self._stores.casts.cut(tx, cast_id, left)
+        return [*intents]
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """Judges what is about earlier events within the transaction that stores what a sync brought."""
+
+    inbox: Inbox
+    outbox: Outbox
+    rewards: Rewards
+    edits: Edits
+    occurrences: Occurrences
+    redactions: Redactions
+
+    async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
+        """The command that a reaction is to be taken as, if any; a reward is stored on the way.
+
+        Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063).
+        """
+        command, mark = reaction.command, reaction.mark
+        ours = await self.outbox.sent_event(tx, command.room_id, reaction.target)
+        if mark == "stop":
+            waits = await self.inbox.is_open(tx, command.room_id, reaction.target)
+            return command if ours is not None or waits else None
+        if ours is None:
+            return None
+        if mark == "good" or mark == "bad":
+            await self._reward(tx, ours, 1 if mark == "good" else -1, command)
+            return None
+        by_owner = command.origin == "owner"
+        task_id = await self.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
+        return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
+
+    async def _reward(self, tx: Transaction, ours: Spoken, value: Reward, given: Incoming) -> None:
+        if ours.cast_id is not None:
+            await self.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
+
+    async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
+        """Whether an event replies to something that we said, or edits a message that does."""
+        target, edited = replied_to(event), edited_by(event)
+        if edited is not None:
+            found = await self.inbox.find(tx, edited)
+            target = found.replies_to if found else None
+        return target is not None and await self.outbox.sent_event(tx, room_id, target) is not None
+
+    async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
+        """What an edit changes, when it is for us and its sender's own to change.
+
+        It may still be locked, and whose it is be known only later. A line of a group is for us
+        with the edit that addresses us (F-025).
+        """
+        found = await self.inbox.find(tx, edit.edits or "")
+        if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
+            return None
+        if found.state in ("locked", "untrusted"):
+            return found
+        if found.kind == "context":
+            return found if edit.kind == "message" else None
+        ours = found.state != "ignored" and found.edits is None
+        return found if ours and found.kind in ("message", "command") else None
+
+    async def is_newest(
+        self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
+    ) -> bool:
+        """Whether an edit is answered: of the newest message (no command is), and a message itself.
+
+        A line that did not address us has no answer that could be out of date: any may be.
+        `seq` is its place if it has been waiting for its key; a later edit may be there by now.
+        """
+        conversation = original.conversation_id
+        newest = await self.inbox.newest_message(tx, conversation)
+        is_newest = (
+            newest is not None
+            and edit.edits in (newest.event_id, newest.edits)
+            and (seq is None or seq > newest.seq)
+        )
+        return (
+            edit.kind == "message"
+            and (is_newest or original.kind == "context")
+            and original.received_at >= await self.edits.since(tx, conversation)
+            and not await self.inbox.new_waits(tx, conversation, original.seq)
+        )
+
+    async def note(self, tx: Transaction, edit: Incoming, original: Waiting) -> None:
+        """Keep an edit that is not answered."""
+        await self.edits.note(
+            tx,
+            edit.event_id,
+            original.event_id,
+            original.conversation_id,
+            edit.sender,
+            edit.body,
+        )

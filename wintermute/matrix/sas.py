@@ -3,20 +3,96 @@
 The steps are those of the Matrix specification, "Short Authentication String (SAS) verification".
 Nobody compares on our side, so our own MAC goes out only after theirs was right (X-019): this
 proves us to them, never them to us.
+
+The 64 emojis that two people compare to verify each other, as the Matrix specification
+numbers them.
 """
 
 import hmac
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 from vodozemac import Curve25519PublicKey, EstablishedSas, Sas
 
-from wintermute.matrix.emoji import named
 from wintermute.matrix.signing import digest
 from wintermute.messages import Json
+
+EMOJIS = (
+    ("🐶", "Dog"),
+    ("🐱", "Cat"),
+    ("🦁", "Lion"),
+    ("🐎", "Horse"),
+    ("🦄", "Unicorn"),
+    ("🐷", "Pig"),
+    ("🐘", "Elephant"),
+    ("🐰", "Rabbit"),
+    ("🐼", "Panda"),
+    ("🐓", "Rooster"),
+    ("🐧", "Penguin"),
+    ("🐢", "Turtle"),
+    ("🐟", "Fish"),
+    ("🐙", "Octopus"),
+    ("🦋", "Butterfly"),
+    ("🌷", "Flower"),
+    ("🌳", "Tree"),
+    ("🌵", "Cactus"),
+    ("🍄", "Mushroom"),
+    ("🌏", "Globe"),
+    ("🌙", "Moon"),
+    ("☁️", "Cloud"),
+    ("🔥", "Fire"),
+    ("🍌", "Banana"),
+    ("🍎", "Apple"),
+    ("🍓", "Strawberry"),
+    ("🌽", "Corn"),
+    ("🍕", "Pizza"),
+    ("🎂", "Cake"),
+    ("❤️", "Heart"),
+    ("😀", "Smiley"),
+    ("🤖", "Robot"),
+    ("🎩", "Hat"),
+    ("👓", "Glasses"),
+    ("🔧", "Spanner"),
+    ("🎅", "Santa"),
+    ("👍", "Thumbs Up"),
+    ("☂️", "Umbrella"),
+    ("⌛", "Hourglass"),
+    ("⏰", "Clock"),
+    ("🎁", "Gift"),
+    ("💡", "Light Bulb"),
+    ("📕", "Book"),
+    ("✏️", "Pencil"),
+    ("📎", "Paperclip"),
+    ("✂️", "Scissors"),
+    ("🔒", "Lock"),
+    ("🔑", "Key"),
+    ("🔨", "Hammer"),
+    ("☎️", "Telephone"),
+    ("🏁", "Flag"),
+    ("🚂", "Train"),
+    ("🚲", "Bicycle"),
+    ("✈️", "Aeroplane"),
+    ("🚀", "Rocket"),
+    ("🏆", "Trophy"),
+    ("⚽", "Ball"),
+    ("🎸", "Guitar"),
+    ("🎺", "Trumpet"),
+    ("🔔", "Bell"),
+    ("⚓", "Anchor"),
+    ("🎧", "Headphones"),
+    ("📁", "Folder"),
+    ("📌", "Pin"),
+)
+"""Emoji and English name; what stands at place 0 is number 0."""
+
+
+def named(numbers: Iterable[int]) -> tuple[tuple[str, str], ...]:
+    """The emojis of these numbers, each with its name."""
+    return tuple(EMOJIS[number] for number in numbers)
+
 
 METHOD = "m.sas.v1"
 STRINGS = ("emoji", "decimal")
@@ -104,9 +180,9 @@ class Verification:
         return self.phase in ("done", "cancelled")
 
 
-Outgoing = tuple[tuple[str, Json], ...]
+ToDevice = tuple[tuple[str, Json], ...]
 """What to send, in this order: the type without `m.key.verification.`, and its content."""
-Step = tuple[Verification, Outgoing]
+SasStep = tuple[Verification, ToDevice]
 
 
 def ask_in_room(ours: Party, their_user: str) -> Json:
@@ -139,7 +215,7 @@ def ask(
 
 def asked(
     transaction_id: str, room_id: str, ours: Party, their_user: str, content: object, now: datetime
-) -> Step:
+) -> SasStep:
     """A verification that they ask for, and our answer to it."""
     fresh = Verification(transaction_id, room_id, ours, their_user, "", False, now, "ready")
     read, text = _read(content)
@@ -154,7 +230,7 @@ def asked(
 
 def receive(
     verification: Verification, kind: str, content: object, keys: Mapping[str, str]
-) -> Step:
+) -> SasStep:
     """What a message of theirs changes, and what to answer.
 
     `kind` is its type without `m.key.verification.`. `keys` is what the homeserver knows of their
@@ -180,7 +256,7 @@ def receive(
     return step(verification, read, keys)
 
 
-def cancel(verification: Verification, code: str) -> Step:
+def cancel(verification: Verification, code: str) -> SasStep:
     """The end by us, and what tells them; nothing if it is over already."""
     if verification.is_over:
         return verification, ()
@@ -188,14 +264,14 @@ def cancel(verification: Verification, code: str) -> Step:
     return _over(verification, code), (_message(verification, "cancel", code=code, reason=reason),)
 
 
-def expired(verification: Verification, now: datetime) -> Step:
+def expired(verification: Verification, now: datetime) -> SasStep:
     """The end if it has taken too long, else no change."""
     if now - verification.began_at < LASTS:
         return verification, ()
     return cancel(verification, "m.timeout")
 
 
-def _ready(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+def _ready(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     device, methods = _their_device(verification, content), _words(content, "methods")
     if not device or methods is None:
         return cancel(verification, "m.invalid_message")
@@ -214,7 +290,7 @@ def _ready(verification: Verification, content: Json, keys: Mapping[str, str]) -
     return replace(verification, phase="started", we_started=True, start=start), (message,)
 
 
-def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     device, method = _their_device(verification, content), _text(content, "method")
     if device != verification.their_device or not method:
         return cancel(verification, "m.invalid_message")
@@ -244,7 +320,7 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
     return _agreed(verification, shown, chosen), (accept,)
 
 
-def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     chosen = {name: _text(content, name) for name in CHOICES}
     commitment = _text(content, "commitment")
     strings = _words(content, "short_authentication_string")
@@ -268,7 +344,7 @@ def _agreed(
     return replace(verification, phase="accepted", strings=shown, mac_method=method)
 
 
-def _key(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+def _key(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     try:
         key = Curve25519PublicKey.from_base64(_text(content, "key"))
         if verification.we_started and _promise(key, verification.start) != verification.commitment:
@@ -287,7 +363,7 @@ def _key(verification: Verification, content: Json, keys: Mapping[str, str]) -> 
     return keyed, () if verification.we_started else (_key_message(verification),)
 
 
-def _mac(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+def _mac(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     tag, macs, secret = _text(content, "keys"), content.get("mac"), verification.secret
     if (
         secret is None
@@ -308,12 +384,12 @@ def _mac(verification: Verification, content: Json, keys: Mapping[str, str]) -> 
     return confirmed, (_mac_message(verification, secret), _message(verification, "done"))
 
 
-def _done(verification: Verification, content: Json, keys: Mapping[str, str]) -> Step:
+def _done(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     return replace(verification, phase="done"), ()
 
 
 _STEPS: dict[
-    str, tuple[tuple[Phase, ...], Callable[[Verification, Json, Mapping[str, str]], Step]]
+    str, tuple[tuple[Phase, ...], Callable[[Verification, Json, Mapping[str, str]], SasStep]]
 ] = {
     "ready": (("requested",), _ready),
     "start": (("ready", "started"), _start),

@@ -1,12 +1,23 @@
-"""Ed25519 signatures over JSON, as the Matrix specification has them (appendices, "Signing JSON")."""
+"""The three keys of our own identity: one file, 0600, that outlives every device (notes/matrix §4).
+
+Ed25519 signatures over JSON, as the Matrix specification has them (appendices, "Signing
+JSON").
+"""
 
 import base64
 import hashlib
 import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 
+from wintermute.clock import Clock
+from wintermute.config.lock import NO_ROOM
+from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
 from wintermute.messages import Json
 
 SEED_BYTES = 32
@@ -74,3 +85,180 @@ def _key(seed: bytes) -> Any:
     from Crypto.PublicKey import ECC  # noqa: PLC0415
 
     return ECC.construct(curve="Ed25519", seed=seed)
+
+
+FILE = "cross-signing.json"
+NEXT = "cross-signing.next.json"
+"""Of a new identity that the homeserver has not accepted yet."""
+MARKS = "marks.key"
+"""The key of our marks lies beside them (see `marks`)."""
+USAGES = ("master", "self_signing", "user_signing")
+OTHERS_MAY_READ = 0o077
+WHAT_TO_DO = (
+    "restore it from a backup; or move it aside, run `wintermute matrix reset-crypto --identity` "
+    "for a new identity, and let everybody verify the bot again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An Ed25519 key: 32 random bytes in base64, and what everybody may know."""
+
+    seed: str = field(repr=False)
+    public: str
+
+    def sign(self, value: Json, user_id: str) -> Json:
+        """The object with one more signature."""
+        own = {f"{ED25519}{self.public}": signature(value, base64.b64decode(self.seed))}
+        return with_signature(value, user_id, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Our identity: `master` signs the others, `self_signing` our devices, `user_signing` nobody."""
+
+    user_id: str
+    master: Pair
+    self_signing: Pair
+    user_signing: Pair
+
+    @property
+    def pairs(self) -> tuple[Pair, Pair, Pair]:
+        """In the order of USAGES."""
+        return self.master, self.self_signing, self.user_signing
+
+
+def with_signature(value: Json, user_id: str, signed: Json) -> Json:
+    """An object with signatures of a user added to those it has."""
+    signatures = value.get("signatures", {})
+    return {
+        **value,
+        "signatures": {**signatures, user_id: {**signatures.get(user_id, {}), **signed}},
+    }
+
+
+def draw() -> tuple[str, ...]:
+    """The secret of an identity that may be made later."""
+    return tuple(base64.b64encode(secrets.token_bytes(SEED_BYTES)).decode() for _ in USAGES)
+
+
+def new_seeds(user_id: str, drawn: tuple[str, ...] = ()) -> Seeds:
+    """A new identity."""
+    pairs = (Pair(seed, public_key(base64.b64decode(seed))) for seed in drawn or draw())
+    return Seeds(user_id, *pairs)
+
+
+def load_seeds(
+    folder: Path, user_id: str, name: str = FILE, *, proven: bool = False
+) -> Seeds | None:
+    """The kept identity; None when none was made yet.
+
+    `proven`: each seed makes its public key, which costs more than reading them.
+
+    Raises: ConfigurationError for a file that is not what we wrote for this account.
+    """
+    file = folder / name
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        pairs = (Pair(**found[usage]) for usage in USAGES)
+        seeds = Seeds(found["user_id"], *(_sound(pair, proven=proven) for pair in pairs))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be used ({type(error).__name__}): {WHAT_TO_DO}"
+        ) from error
+    if seeds.user_id != user_id:
+        raise ConfigurationError(
+            f"{file} is the identity of another account, not of {user_id}: {WHAT_TO_DO}"
+        )
+    return seeds
+
+
+def _sound(pair: Pair, *, proven: bool) -> Pair:
+    seed = base64.b64decode(pair.seed, validate=True)
+    if len(seed) != SEED_BYTES or not is_public_key(pair.public):
+        raise ValueError("not a key")
+    if proven and public_key(seed) != pair.public:
+        raise ValueError("not the seed of this key")
+    return pair
+
+
+def next_seeds(folder: Path, user_id: str) -> Seeds | None:
+    """The identity that is to take the place of ours once the homeserver has it."""
+    return load_seeds(folder, user_id, NEXT, proven=True)
+
+
+def keep_seeds(folder: Path, seeds: Seeds, name: str = FILE) -> None:
+    """Write an identity; when this returns, it survives a power cut."""
+    write_private(folder, name, json.dumps(asdict(seeds)))
+
+
+def write_private(folder: Path, name: str, text: str) -> None:
+    """Write a file for nobody else, whole or not at all; it survives a power cut.
+
+    Raises: StorageBlocked.
+    """
+    fresh = folder / f"{name}.new"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(folder / name)
+        sync_folder(folder)
+    except OSError as error:
+        cannot = f"{folder / name} cannot be written ({error.strerror})"
+        if error.errno in NO_ROOM:
+            raise DiskFull(f"{cannot}: make room on its disk") from error
+        raise StorageBlocked(f"{cannot}: make it writable") from error
+
+
+def replace_seeds(folder: Path, clock: Clock) -> None:
+    """The next identity was accepted: it is ours now, and the one before is kept with a date."""
+    old = folder / FILE
+    if old.exists():
+        date = clock.now().strftime("%Y-%m-%dT%H%M%S")
+        aside = folder / f"{FILE}.until-{date}"
+        aside.unlink(missing_ok=True)
+        aside.hardlink_to(old)  # there is an identity under its name at every moment
+    (folder / NEXT).replace(old)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    """The files with secrets that other accounts of this machine can look at."""
+    files = [folder / name for name in (FILE, NEXT, MARKS)]
+    return [file for file in files if file.is_file() and file.stat().st_mode & OTHERS_MAY_READ]
+
+
+def close_to_others(folder: Path) -> bool:
+    """Take away what others may do with these files; whether they could."""
+    seen = open_to_others(folder)
+    for file in seen:
+        file.chmod(0o600)
+    return bool(seen)
+
+
+def secret_seeds(folder: Path) -> tuple[str, ...]:
+    """What must not be seen in any log; nothing of a file that cannot be read."""
+    found: list[str] = []
+    for name in (FILE, NEXT):
+        try:
+            kept = json.loads((folder / name).read_text("utf-8"))
+            found += [str(kept[usage]["seed"]) for usage in USAGES]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            continue
+    return tuple(found)

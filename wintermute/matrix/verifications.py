@@ -1,6 +1,9 @@
 """Verifications by emoji at work: what arrives goes to the pure machine of `sas`, what it answers goes out.
 
 Each has a row before anything is said of it, so that the next run can cancel what this one leaves.
+
+How far each verification by emoji has come, and what is to be compared: what this machine
+shows of it.
 """
 
 import asyncio
@@ -11,21 +14,98 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from wintermute.clock import Clock, until_rung
+from wintermute.clock import Clock, moment, stamp, until_set
 from wintermute.commands.stores import Stores
-from wintermute.db import Transaction
+from wintermute.db import Database, Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix import sas
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, is_direct
 from wintermute.matrix.people import PeopleStore
-from wintermute.matrix.sas import LASTS, Outgoing, Party, Step, Verification
+from wintermute.matrix.sas import LASTS, Party, SasStep, ToDevice, Verification
 from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
 from wintermute.matrix.signing import ED25519, digest
 from wintermute.matrix.trust import room_conversation
-from wintermute.matrix.verification_store import DAY, VerificationStore, shown
 from wintermute.messages import Json
+
+DAY = timedelta(days=1)
+
+
+class VerificationStore:
+    """The store of verifications, for this machine to look at; each stays for a day after its end."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def save(self, tx: Transaction, verification: Verification) -> None:
+        """Keep how far it has come."""
+        await tx.execute(
+            "INSERT INTO verifications (txn_id, user_id, device_id, room_id, phase, shown, code,"
+            " began_at, changed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (user_id, txn_id)"
+            " DO UPDATE SET device_id = excluded.device_id, phase = excluded.phase,"
+            " shown = excluded.shown, code = excluded.code, changed_at = excluded.changed_at",
+            (
+                verification.transaction_id,
+                verification.their_user,
+                verification.their_device,
+                verification.room_id,
+                verification.phase,
+                shown(verification),
+                verification.code,
+                stamp(verification.began_at),
+                stamp(self._clock.now()),
+            ),
+        )
+
+    async def rename(self, tx: Transaction, user: str, before: str, now: str) -> None:
+        """The event of a request is known, and with it the transaction."""
+        await tx.execute(
+            "UPDATE verifications SET txn_id = ? WHERE user_id = ? AND txn_id = ?",
+            (now, user, before),
+        )
+
+    async def knows(self, tx: Transaction, user: str, transaction_id: str) -> bool:
+        """Whether there is such a verification, over or not."""
+        query = "SELECT 1 FROM verifications WHERE user_id = ? AND txn_id = ?"
+        return await tx.row(query, (user, transaction_id)) is not None
+
+    async def unfinished(self, ours: Party) -> list[Verification]:
+        """Those that are not over, as far as a later run can know them."""
+        rows = await self._database.rows(
+            "SELECT txn_id, room_id, user_id, device_id, began_at FROM verifications"
+            " WHERE phase NOT IN ('done', 'cancelled') ORDER BY began_at"
+        )
+        return [
+            Verification(
+                row["txn_id"],
+                row["room_id"],
+                ours,
+                row["user_id"],
+                row["device_id"],
+                False,
+                moment(row["began_at"]),
+                "requested",
+            )
+            for row in rows
+        ]
+
+    async def sweep(self) -> None:
+        """Forget what has been over for a day."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "DELETE FROM verifications WHERE phase IN ('done', 'cancelled') AND changed_at < ?",
+                (stamp(self._clock.now() - DAY),),
+            )
+
+
+def shown(verification: Verification) -> str:
+    """What is to be compared, in one line."""
+    if verification.emojis:
+        return ", ".join(f"{sign} {name}" for sign, name in verification.emojis)
+    return " ".join(map(str, verification.decimals))
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -92,7 +172,7 @@ class Exchange:
     """
 
     now: Verification
-    out: Outgoing = ()
+    out: ToDevice = ()
     end: str = ""
     command: str = ""
     kept: bool = True
@@ -354,7 +434,7 @@ class Verifications:
             await self._rows.rename(tx, now.their_user, name, event_id)
         exchange.now = replace(exchange.now, transaction_id=event_id)
 
-    async def _next(self, exchange: Exchange) -> Step:
+    async def _next(self, exchange: Exchange) -> SasStep:
         """What happens next to a verification, whatever it is."""
         while True:
             exchange.bell.clear()
@@ -369,15 +449,15 @@ class Verifications:
             if exchange.waiting:
                 return await self._answered(now, exchange.waiting.popleft())
             left = now.began_at + LASTS - self._clock.now()
-            await until_rung(exchange.bell, self._clock, left.total_seconds())
+            await until_set(exchange.bell, self._clock, left.total_seconds())
 
-    async def _answered(self, now: Verification, message: VerificationMessage) -> Step:
+    async def _answered(self, now: Verification, message: VerificationMessage) -> SasStep:
         keys: dict[str, str] = {}
         if message.kind == "mac" and now.phase == "keyed":
             keys = await self._patiently(now, lambda: self._client.fresh_keys(now.their_user))
         return sas.receive(now, message.kind, message.content, keys)
 
-    async def _take(self, exchange: Exchange, step: Step) -> None:
+    async def _take(self, exchange: Exchange, step: SasStep) -> None:
         """A step is kept before it is said; an end after, or a kill between would leave it unsaid."""
         verification, out = step
         ending = verification.phase == "cancelled"

@@ -8,14 +8,21 @@ from datetime import datetime, tzinfo
 from itertools import islice
 from typing import Any
 
-from wintermute.changes.records import Reason
-from wintermute.changes.store import ChangeSets
+from wintermute.changes.change_sets import ChangeSets, Reason
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
-from wintermute.memory.entry import LONGEST, SHORTEST, entry
+from wintermute.memory.fact import (
+    EXPLICIT,
+    LONGEST,
+    SHORTEST,
+    SOURCES,
+    AddOutcome,
+    Fact,
+    NewFact,
+    entry,
+)
 from wintermute.memory.facts import Facts
-from wintermute.memory.records import EXPLICIT, SOURCES, Fact, NewFact, Outcome
 from wintermute.messages import Json
 
 BATCH = 500
@@ -92,7 +99,7 @@ class Import:
                 set_id = await self._changes.record(tx, why, changes)
             elif changes and set_id:
                 await self._changes.extend(tx, set_id, changes)
-        outcomes: list[Outcome] = [done.outcome for done in taken]
+        outcomes: list[AddOutcome] = [done.outcome for done in taken]
         return Imported(
             stored=so_far.stored + outcomes.count("stored"),
             raised=so_far.raised + outcomes.count("raised"),

@@ -7,18 +7,25 @@ from dataclasses import replace
 from datetime import datetime
 
 from wintermute import db
-from wintermute.changes.records import Cause, Change, Reason
-from wintermute.changes.store import KEPT, ChangeSets
+from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
-from wintermute.memory.entry import MOST, entry, key
-from wintermute.memory.records import Fact, NewFact, Outcome, Replaced, Row, Source, Taken
-from wintermute.memory.rows import (
+from wintermute.memory.fact import (
+    MOST,
+    AddedFact,
+    AddOutcome,
+    Fact,
+    FileLine,
+    NewFact,
+    Replaced,
+    Source,
+    entry,
     fact_of,
     facts_of,
+    key,
     met,
     retirements,
     revived,
@@ -133,7 +140,7 @@ class Facts:
         speaker: str | None = None,
         origins: Sequence[str] = (),
         most: int = MOST,
-    ) -> tuple[Fact, Outcome]:
+    ) -> tuple[Fact, AddOutcome]:
         """Remember one thing; an equal fact stays the only one (M-005 to M-007).
 
         Raises: ToolFailed for a text that is too short or too long.
@@ -146,7 +153,7 @@ class Facts:
 
     async def retire(self, tx: Transaction, why: Reason, ids: Iterable[str]) -> list[Fact]:
         """Take facts of `why.scope` out of use; those that were live, in order."""
-        gone = await self.lay_down(tx, why.scope, ids, why.cause)
+        gone = await self.retire_unrecorded(tx, why.scope, ids, why.cause)
         if gone:
             await self._changes.record(tx, why, await asyncio.to_thread(retirements, gone))
         return gone
@@ -173,7 +180,7 @@ class Facts:
             if heir is not None
         }
         ids = [fact.id for fact in planned.old]
-        retired = await self.lay_down(tx, scope, ids, why.cause, places)
+        retired = await self.retire_unrecorded(tx, scope, ids, why.cause, places)
         changes = [done.change for done in taken if done.change]
         changes += await asyncio.to_thread(retirements, retired)
         return Replaced(
@@ -190,13 +197,13 @@ class Facts:
             return
         taken = await self.take(tx, [_renamed(fact, why.scope) for fact in old])
         heirs = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
-        gone = await self.lay_down(tx, was, list(heirs), why.cause, heirs)
+        gone = await self.retire_unrecorded(tx, was, list(heirs), why.cause, heirs)
         changes = [done.change for done in taken if done.change]
         await self._changes.record(tx, why, [*changes, *retirements(gone)])
 
     # Writing, for callers that put the changes on record themselves
 
-    async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[Taken]:
+    async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[AddedFact]:
         """Store facts, but those whose id is known or whose equal lives in their scope."""
         ids, pairs = await asyncio.to_thread(wanted, new)
         rows = await tx.rows(
@@ -216,7 +223,7 @@ class Facts:
         )
         return batch.taken
 
-    async def lay_down(
+    async def retire_unrecorded(
         self,
         tx: Transaction,
         scope: str,
@@ -293,7 +300,7 @@ class Facts:
         if row is None:
             return False
         if state is None:
-            return bool(await self.lay_down(tx, row["scope"], [item], why.cause))
+            return bool(await self.retire_unrecorded(tx, row["scope"], [item], why.cause))
         # Another key would be another line in the file; only case and spacing ever change.
         if (row["scope"], row["key"]) != (state["scope"], key(state["text"])):
             return False
@@ -356,7 +363,7 @@ class Facts:
         )
         return row is not None
 
-    async def for_file(self, tx: Transaction, scope: str) -> list[Row]:
+    async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
         """All live facts, oldest first, and the retired ones whose line is still in the file."""
         rows = await tx.rows(
             "SELECT id, key, text, exported, 1 AS live, created_at, seq FROM facts"
@@ -396,8 +403,8 @@ def _renamed(fact: Fact, scope: str) -> NewFact:
     )
 
 
-def _lines(rows: Iterable[db.Row]) -> list[Row]:
+def _lines(rows: Iterable[db.Row]) -> list[FileLine]:
     return [
-        Row(row["id"], row["key"], row["text"], bool(row["live"]), bool(row["exported"]))
+        FileLine(row["id"], row["key"], row["text"], bool(row["live"]), bool(row["exported"]))
         for row in rows
     ]

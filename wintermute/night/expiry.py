@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from wintermute.changes.store import KEPT, ChangeSets
+from wintermute.changes.change_sets import KEPT, ChangeSets
 from wintermute.clock import CheckedClock
 from wintermute.db import Database
 from wintermute.loom.conversations import Conversations

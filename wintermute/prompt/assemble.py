@@ -1,11 +1,132 @@
-"""The system prompt, put together from its parts."""
+"""The system prompt, put together from its parts. Pure.
 
-from collections.abc import Iterable
+BASE_PROMPT.txt has sections, of which a set of tools needs some. Data stays data, whatever it
+contains (P-016). A recorded prompt can be put together again with the instructions of now.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import spoken
+from wintermute.clock import in_words
+from wintermute.errors import ConfigurationError
+from wintermute.skills.skills import Skill
+from wintermute.tasks.tasks import Task
+from wintermute.text import untagged
+
+TOOLS = frozenset(
+    {"append_memory", "task", "add_skill", "spawn_sub_session", "call_agent", "call_agent_batch"}
+    | {"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "recall"}
+    | {"search_memory", "send_message", "send_file", "done"}
+)
+"""Every tool of ours, installed or not (L-003)."""
+
+FORM = "write `<!-- section: NAME requires: always -->`, or tools with commas for `always`"
+ALONE = "a section marker is a comment on a line of its own"
+MARKER = re.compile(r"\s*<!--(.*)-->\s*")
+# Generous, because a mistyped marker must never become text that is always sent (P-030).
+LIKE_A_COMMENT = re.compile(r"\s*<\s*[!-]|.*<!--\s*section\b", re.IGNORECASE)
+SECTION = re.compile(r"\bsection\s*:", re.IGNORECASE)
+REQUIRES = re.compile(r"\brequires\s*:", re.IGNORECASE)
+ATTRIBUTE = re.compile(r"(\w+)\s*:")
+TOOL = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A piece of the instructions. `line` is where it begins in its file."""
+
+    name: str
+    requires: frozenset[str] | None
+    """Any one of these tools brings it in (P-025); None: it is always sent."""
+    body: str
+    line: int
+
+
+def parse(text: str, file: str) -> tuple[Section, ...]:
+    """The sections in file order; text before the first marker is always sent (P-028, P-029).
+
+    Raises: ConfigurationError with `file:line: ` for whatever is nearly a marker (P-030).
+    """
+    heads: list[tuple[str, frozenset[str] | None, int]] = [("", None, 1)]
+    bodies: list[list[str]] = [[]]
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        if _is_like_a_marker(line):
+            name, requires = _marker(line, f"{file}:{number}")
+            heads.append((name, requires, number))
+            bodies.append([])
+        else:
+            bodies[-1].append(line)
+    sections = tuple(
+        Section(name, requires, "\n".join(body).rstrip().lstrip("\n"), line)
+        for (name, requires, line), body in zip(heads, bodies, strict=True)
+    )
+    if not any(section.body for section in sections):
+        raise ConfigurationError(f"{file}:1: no section has a text: write some instructions")
+    return sections if sections[0].body else sections[1:]
+
+
+def chosen(sections: Collection[Section], tools: Collection[str] | None) -> str:
+    """The instructions for someone who has these tools; None: all there are (P-025..P-027)."""
+    return "\n\n".join(
+        section.body
+        for section in sections
+        if section.body
+        and (section.requires is None or tools is None or not section.requires.isdisjoint(tools))
+    )
+
+
+def unknown_tools(sections: Collection[Section]) -> tuple[tuple[int, str], ...]:
+    """Line and name of each required tool that we do not know; it brings nothing in (P-031)."""
+    return tuple(
+        (section.line, tool)
+        for section in sections
+        for tool in sorted((section.requires or frozenset()) - TOOLS)
+    )
+
+
+def _is_like_a_marker(line: str) -> bool:
+    return bool(LIKE_A_COMMENT.match(line) or (SECTION.search(line) and REQUIRES.search(line)))
+
+
+def _marker(line: str, where: str) -> tuple[str, frozenset[str] | None]:
+    match = MARKER.fullmatch(line)
+    if match is None:
+        unended = "<!--" in line and "-->" not in line
+        reason = "the comment does not end on its line" if unended else ALONE
+        raise ConfigurationError(f"{where}: {reason}: {FORM}")
+    before, *pairs = (part.strip() for part in ATTRIBUTE.split(match[1]))
+    keys = [key.lower() for key in pairs[::2]]
+    if before or keys != ["section", "requires"]:
+        raise ConfigurationError(f"{where}: {_complaint(before, keys)}: {FORM}")
+    name, needs = pairs[1::2]
+    if not TOOL.fullmatch(name):
+        raise ConfigurationError(f"{where}: a section's name is one word, not '{name}': {FORM}")
+    return name, _requires(needs, where)
+
+
+def _complaint(before: str, keys: list[str]) -> str:
+    unknown = [key for key in keys if key not in {"section", "requires"}]
+    if before or "section" not in keys:
+        return "only section markers may stand in comments"
+    if unknown:
+        return f"unknown attribute '{unknown[0]}'"
+    if "requires" not in keys:
+        return "the section marker has no requires"
+    return "section and requires stand once each, in this order"
+
+
+def _requires(needs: str, where: str) -> frozenset[str] | None:
+    if needs.lower() == "always":
+        return None
+    tools = [tool.strip() for tool in needs.split(",")]
+    for tool in tools:
+        if not TOOL.fullmatch(tool) or tool.lower() == "always":
+            raise ConfigurationError(f"{where}: requires cannot be '{needs}': {FORM}")
+    return frozenset(tools)
+
 
 DIVIDER = "\n\n---\n\n"
 INSTRUCTIONS = "Core Instructions"
@@ -65,4 +186,100 @@ def _heading(piece: str) -> str:
 
 def current_time(now: datetime, timezone: str) -> str:
     """The present minute in words (P-007)."""
-    return spoken(now.replace(second=0), ZoneInfo(timezone))
+    return in_words(now.replace(second=0), ZoneInfo(timezone))
+
+
+WORKER_HEADINGS = ("Task Context", "Objective")
+OURS = "|".join((*HEADINGS, *WORKER_HEADINGS))
+# A line that begins like a heading of ours, or is a divider. Begun with the newline instead of
+# `^`, which makes the search several times faster.
+STRUCTURE = re.compile(
+    rf"\n([^\S\n]*)(?=#+[^\S\n]*(?:{OURS})|-{{3,}}[^\S\n]*(?:\n|\Z))", re.IGNORECASE
+)
+BULLET = re.compile(r"^[ \t]*[-*][ \t]+\S", re.MULTILINE)
+FRONTMATTER = re.compile(r"\A---[ \t]*\n(?:.*\n)*?---[ \t]*(?:\n|\Z)")
+LOAD = "Load a skill with read_file when relevant to the current task."
+
+
+def one_line(text: str) -> str:
+    """Data that is shown in one line."""
+    return untagged(" ".join(text.split()))
+
+
+def inert(text: str) -> str:
+    """Data of several lines. A line that could pass for a heading or divider gets a backslash."""
+    # splitlines, because a reader may see a line's start behind any of Unicode's line ends.
+    lines = "\n" + "\n".join(text.splitlines()).rstrip()
+    return untagged(STRUCTURE.sub(r"\n\1\\", lines))[1:]
+
+
+def core_text(markdown: str) -> str:
+    """`core.md`, or nothing while it has no bullet (P-009)."""
+    return inert(markdown) if BULLET.search(markdown) else ""
+
+
+def flat_lines(text: str) -> str:
+    """The whole memories file (P-010)."""
+    return inert(text)
+
+
+def ranked_lines(facts: Sequence[str], top_k: int | None = None) -> str:
+    """The facts found, best first, at most `top_k`; None: all of them (P-011)."""
+    return "\n".join(f"- {one_line(fact)}" for fact in facts[:top_k])
+
+
+def wiki_text(instruction: str, index: str) -> str:
+    """How to recall pages, and the index without its frontmatter (P-015)."""
+    pages = inert(FRONTMATTER.sub("", index.replace("\r\n", "\n"))).lstrip("\n")
+    return "\n\n".join(text for text in (instruction.strip(), pages) if text)
+
+
+def task_lines(tasks: Iterable[Task]) -> str:
+    """The active tasks, urgent and old ones first (P-018, P-019)."""
+    active = (task for task in tasks if task.status == "active")
+    return "\n".join(map(_task_line, sorted(active, key=lambda t: (t.priority, t.created_at))))
+
+
+def skill_lines(skills: Iterable[Skill]) -> str:
+    """The table of contents of the skills (P-034, P-035)."""
+    named = sorted(skills, key=lambda skill: skill.name)
+    lines = (one_line(f"- data/skills/{skill.name}.md — {skill.summary}") for skill in named)
+    return "\n".join((LOAD, *lines))
+
+
+def _task_line(task: Task) -> str:
+    when = f" [{task.schedule}]" if task.schedule else ""
+    return one_line(f"[P{task.priority}] #{task.id}: {task.content}{when}")
+
+
+SUMMARY = "Conversation Summary"
+OUR_HEADINGS = {*HEADINGS, RANKED, *WORKER_HEADINGS}
+
+
+def again(prompt: str, *, instructions: str, minimal: str | None, summary: str) -> str:
+    """The prompt as it would be now, had nothing but our own files and code changed (L-088).
+
+    `minimal`: the light instructions, for prompts of sub-sessions, which may begin with them.
+    """
+    parts: list[tuple[str, str]] = []
+    for name, text in pieces(prompt):
+        if parts and name not in OUR_HEADINGS:  # the instructions may have dividers of their own
+            before, begun = parts[-1]
+            parts[-1] = (before, begun + text)
+        else:
+            parts.append((name, text))
+    return "".join(_now(part, n, instructions, minimal, summary) for n, part in enumerate(parts))
+
+
+def _now(
+    part: tuple[str, str], n: int, instructions: str, minimal: str | None, summary: str
+) -> str:
+    name, text = part
+    divider = DIVIDER if n else ""
+    if name == INSTRUCTIONS:
+        return f"{divider}# {name}\n{instructions}"
+    if name == SUMMARY:
+        return f"{divider}# {name}\n{inert(summary)}" if summary else ""
+    if n == 0 and name not in OUR_HEADINGS and minimal is not None:
+        return minimal.strip()
+    return text

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from wintermute.errors import ConfigurationError, MemoryFileUnusable
-from wintermute.health.report import Fact
-from wintermute.memory.places import Places
+from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
+from wintermute.health.health import Finding
+from wintermute.memory.core import Places
+from wintermute.skills.skills import ENDING, is_file_name, text_of
 from wintermute.templates import read_template, shipped_prompts
 
 FOLDER = "data/prompts"
 """What the folder of prompts is called, wherever it is."""
+SKILLS = "data/skills"
 UNTIL_THEN = "until then what they last held is used"
 
-Stamp = tuple[int, int, int, int]
+FileStamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class EditedLook:
         self._places = places
         self._prompts = prompts
         self._needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
-        self._seen: dict[str, tuple[Stamp | None, str]] = {}
+        self._seen: dict[str, tuple[FileStamp | None, str]] = {}
 
     def look(self) -> Looked:
         """As the files are now."""
@@ -59,9 +61,12 @@ class EditedLook:
         return Looked(problems, fresh)
 
     def _files(self) -> Iterator[_File]:
-        """The memories, the prompts that must be there, and the seeds that are."""
+        """The memories, the skills, the prompts that must be there, and the seeds that are."""
         for file in self._places.files():
             yield _File(file.name, file.path, file.text)
+        for path in sorted(self._places.skills().glob(f"*{ENDING}")):
+            if is_file_name(path.name):
+                yield _File(f"{SKILLS}/{path.name}", path, partial(_skill, path))
         folder = self._prompts
         if folder is not None:
             seeds = (path.name for path in folder.glob("SEED_*.txt"))
@@ -69,20 +74,28 @@ class EditedLook:
                 yield _File(f"{FOLDER}/{name}", folder / name, partial(read_template, folder, name))
 
 
-def unusable_files(places: Places, prompts: Path | None = None) -> list[Fact]:
+def unusable_files(places: Places, prompts: Path | None = None) -> list[Finding]:
     """What a status says of memory files, and of prompts, that cannot be used; nothing of others."""
     problems = EditedLook(places, prompts).look().problems
-    return [Fact("files", "warn", "; ".join([*problems.values(), UNTIL_THEN]))] if problems else []
+    kept = [UNTIL_THEN] if any(not name.startswith(SKILLS) for name in problems) else []
+    return [Finding("files", "warn", "; ".join([*problems.values(), *kept]))] if problems else []
 
 
 def _read(file: _File) -> tuple[str | None, str]:
     try:
         return file.read(), ""
-    except (MemoryFileUnusable, ConfigurationError) as problem:
+    except (MemoryFileUnusable, ConfigurationError, ToolFailed) as problem:
         return None, str(problem)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _skill(path: Path) -> str | None:
+    try:
+        return text_of(path.parent, path.name.removesuffix(ENDING))
+    except ToolFailed as problem:
+        raise ToolFailed(f"{problem}: save it as text in UTF-8, or move it away") from None
+
+
+def _stamp(path: Path) -> FileStamp | None:
     try:
         found = path.lstat()
     except OSError:

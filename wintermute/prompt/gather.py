@@ -1,28 +1,137 @@
-"""Reads the parts of the system prompt as they are at this moment; `assemble` then joins them."""
+"""Reads the parts of the system prompt as they are at this moment; `assemble` then joins them.
+
+The prompt files are read whenever they are used, and what they last held in order stays in use. A
+part that grew too long is noticed, and the model asked to shorten it (P-048). What is no message of
+a person is told in a block of its own (L-070).
+"""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, Protocol, get_args
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, moment, stamp
+from wintermute.config.schema import ComponentSizeLimits, Config
+from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
-from wintermute.health.store import Health
-from wintermute.memory.core import Core
-from wintermute.prompt.assemble import Parts, assemble, current_time
-from wintermute.prompt.instructions import Instructions
-from wintermute.prompt.limits import Component
-from wintermute.prompt.parts import (
+from wintermute.health.health import Health
+from wintermute.memory.core import Core, Places
+from wintermute.prompt.assemble import (
+    Parts,
+    Section,
+    assemble,
+    chosen,
     core_text,
+    current_time,
     flat_lines,
     inert,
+    parse,
     ranked_lines,
     skill_lines,
     task_lines,
 )
-from wintermute.prompt.sections import chosen
-from wintermute.skills.store import Skills
-from wintermute.tasks.store import Tasks
+from wintermute.skills.skills import Skills
+from wintermute.tasks.tasks import Tasks
+from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
+from wintermute.text import untagged
+
+FILE = "BASE_PROMPT.txt"
+
+
+class Instructions:
+    """The newest good version of the file in `folder`; of `kept` where it is no text (F-031).
+
+    Raises: ConfigurationError when it cannot be used at the start.
+    """
+
+    def __init__(self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT) -> None:
+        self._file = Template(folder, FILE, kept)
+        self._seen = self._file.text()
+        self._sections = parse(self._seen, FILE)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The sections as edited last (P-005). A broken edit is logged once, and ignored (P-030)."""
+        text = self._file.text()
+        if text != self._seen:
+            self._seen = text
+            try:
+                self._sections = parse(text, FILE)
+            except ConfigurationError as error:
+                log.error("edited prompt refused, last one stays in use reason=%s", error)  # noqa: TRY400
+        return self._sections
+
+
+Component = Literal["memories", "tasks", "skills"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+
+QUIET = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeNotice:
+    """How long a component was when the model was last told, and when that was."""
+
+    size: int
+    at: datetime
+
+
+def oversize(
+    sizes: Mapping[Component, int],
+    limits: Mapping[Component, int],
+    told: Mapping[Component, SizeNotice],
+    now: datetime,
+) -> tuple[Component, ...]:
+    """The components to tell about now, in their order (P-050): over the limit, and news (P-051)."""
+    return tuple(
+        each
+        for each in COMPONENTS
+        if sizes.get(each, 0) > limits[each] and _is_news(sizes[each], told.get(each), now)
+    )
+
+
+def _is_news(size: int, told: SizeNotice | None, now: datetime) -> bool:
+    return told is None or now - told.at >= QUIET or size * 10 >= told.size * 11
+
+
+FALLBACK = "SEED_en.txt"
+
+
+def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING_KEPT) -> Template:
+    """The seed of a language; English, with a warning, where that has no file (P-057, P-058).
+
+    Raises: ConfigurationError when even `SEED_en.txt` cannot be used (P-059).
+    """
+    english = Template(folder, FALLBACK, kept)
+    name = f"SEED_{language}.txt"
+    if (folder / name).exists():
+        return Template(folder, name, kept)
+    log.warning("seed file missing name=%s used=%s", name, FALLBACK)
+    return english
+
+
+EventKind = Literal[
+    "conversation_seed",
+    "component_oversize",
+    "sub_session_result",
+    "sub_session_failed",
+    "sub_session_timeout",
+    "workflow_complete",
+    "scheduled_task",
+    "task_error",
+]
+
+
+def event(kind: EventKind, event_id: str, text: str) -> str:
+    """The event as the model sees it; nothing in `text` can close or open a tag of ours."""
+    return f'<event kind="{kind}" id="{event_id}">\n{untagged(text.strip())}\n</event>'
+
+
+def text_of(body: str) -> str:
+    """What such an event tells, without its tags."""
+    return body.partition("\n")[2].removesuffix("\n</event>")
+
 
 log = logging.getLogger(__name__)
 
@@ -119,3 +228,104 @@ class Gather:
 
     async def _listed(self) -> str:
         return skill_lines(await self._skills.listed())
+
+
+FILES: Mapping[Component, str] = {
+    "memories": "OVERSIZE_MEMORIES.txt",
+    "tasks": "OVERSIZE_TASKS.txt",
+    "skills": "OVERSIZE_SKILLS.txt",
+}
+
+
+class Oversize:
+    """What was said about which size, so that nobody is nagged (P-051)."""
+
+    def __init__(
+        self,
+        gather: Gather,
+        limits: ComponentSizeLimits,
+        prompts: Path,
+        places: Places,
+        clock: Clock,
+        kept: Mapping[str, str] = NOTHING_KEPT,
+    ) -> None:
+        self._gather = gather
+        self._limits: Mapping[Component, int] = {
+            "memories": limits.memories,
+            "tasks": limits.tasks,
+            "skills": limits.skills_total,
+        }
+        self._texts = {part: Template(prompts, name, kept) for part, name in FILES.items()}
+        self._places = places
+        self._clock = clock
+
+    async def sizes(self, scope: str) -> Mapping[Component, int]:
+        """How long the parts of this scope are now, in characters."""
+        return await self._gather.sizes(scope)
+
+    async def notices(
+        self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
+    ) -> list[str]:
+        """The texts of the events to queue now, in order; what was said is remembered."""
+        await self._forget_the_short(tx, scope, sizes)
+        due = oversize(sizes, self._limits, await self._told(tx, scope), self._clock.now())
+        for component in due:
+            await tx.execute(
+                "INSERT INTO oversize (scope, component, size, told_at) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (scope, component) DO UPDATE SET size = excluded.size,"
+                " told_at = excluded.told_at",
+                (scope, component, sizes[component], stamp(self._clock.now())),
+            )
+        return [self._text(component, sizes[component], scope) for component in due]
+
+    def _text(self, component: Component, size: int, scope: str) -> str:
+        values = {"size": str(size), "limit": str(self._limits[component])}
+        if component == "memories":
+            values["file"] = self._places.shown_memories(scope)
+        return fill(self._texts[component].text(), values)
+
+    async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
+        rows = await tx.rows(
+            "SELECT component, size, told_at FROM oversize WHERE scope = ?", (scope,)
+        )
+        return {row["component"]: SizeNotice(row["size"], moment(row["told_at"])) for row in rows}
+
+    async def _forget_the_short(
+        self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
+    ) -> None:
+        """A part that is short again may be told of anew when it grows."""
+        for component, size in sizes.items():
+            if size <= self._limits[component]:
+                await tx.execute(
+                    "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """One of each; no seed where none is wanted."""
+
+    instructions: Instructions
+    seed: Template | None
+    compaction: Template
+    worker: Template
+    task_run: Template
+    kept: Mapping[str, str]
+    """Last good texts by name."""
+
+
+def read_texts(config: Config, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:
+    """`kept`: last good texts by name, which stand for files that are no text (F-031).
+
+    Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
+    """
+    folder = config.data_dir / "prompts"
+    for name in shipped_prompts():
+        if not name.startswith("SEED_"):
+            Template(folder, name, kept)
+    language = seed_template(folder, config.seed.language, kept)
+    compaction = Template(folder, "COMPACTION_PROMPT.txt", kept)
+    worker = Template(folder, "WORKER_MINIMAL.txt", kept)
+    task_run = Template(folder, "TASK_RUN.txt", kept)
+    seed = language if config.seed.enabled else None
+    return Texts(Instructions(folder, kept), seed, compaction, worker, task_run, kept)

@@ -5,11 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from wintermute.errors import ToolFailed
-from wintermute.prompt.assemble import DIVIDER, INSTRUCTIONS, Parts, assemble, joined
-from wintermute.prompt.parts import WORKER_HEADINGS, inert
+from wintermute.prompt.assemble import (
+    DIVIDER,
+    INSTRUCTIONS,
+    WORKER_HEADINGS,
+    Parts,
+    assemble,
+    inert,
+    joined,
+)
 
-Mode = Literal["minimal", "full", "base_only", "none"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+PromptMode = Literal["minimal", "full", "base_only", "none"]
+MODES: tuple[PromptMode, ...] = get_args(PromptMode)
 
 START = "Start."
 SUMMARY = "Conversation Summary"
@@ -28,7 +35,7 @@ class WorkerPrompt:
     first_user: str
 
 
-def mode_of(text: str | None) -> Mode:
+def mode_of(text: str | None) -> PromptMode:
     """The mode of this name; none given: `minimal` (P-041).
 
     Raises: ToolFailed when there is no such mode (P-046).
@@ -40,7 +47,7 @@ def mode_of(text: str | None) -> Mode:
 
 
 def worker_prompt(
-    mode: Mode,
+    mode: PromptMode,
     *,
     minimal: str,
     instructions: str,
@@ -71,7 +78,7 @@ def worker_prompt(
     return WorkerPrompt(DIVIDER.join(filter(None, (head, folded, tail))), user)
 
 
-def first_user(mode: Mode, objective: str, context: str) -> str:
+def first_user(mode: PromptMode, objective: str, context: str) -> str:
     """The first message that a sub-session gets (P-044, P-045)."""
     return _tail(objective, context) if mode == "none" else START
 
@@ -80,7 +87,7 @@ def _tail(objective: str, context: str) -> str:
     return joined(zip(WORKER_HEADINGS, (inert(context), inert(objective)), strict=True))
 
 
-def default_tools(mode: Mode, depth_left: int) -> tuple[str, ...]:
+def default_tools(mode: PromptMode, depth_left: int) -> tuple[str, ...]:
     """The tools of a sub-session for which none were named, sorted (P-047)."""
     if mode != "full":
         return tuple(sorted(WORKING))
@@ -88,7 +95,7 @@ def default_tools(mode: Mode, depth_left: int) -> tuple[str, ...]:
 
 
 def tools_for(
-    mode: Mode, depth_left: int, asked: Sequence[str] | None, parent: Collection[str]
+    mode: PromptMode, depth_left: int, asked: Sequence[str] | None, parent: Collection[str]
 ) -> tuple[str, ...]:
     """The tools of a sub-session, sorted: those asked for, never one its parent lacks (P-047)."""
     wanted = set(default_tools(mode, depth_left) if asked is None else asked)

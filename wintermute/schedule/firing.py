@@ -2,25 +2,82 @@
 
 due ─▶ claimed ─▶ outbox ─▶ sent ─▶ done           a reminder
              └──▶ a run of its own (runs.py)       an autonomous task
+
+What rooms are told about tasks, without a model.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
-from wintermute.clock import Clock
+from wintermute.clock import Clock, Doubt, in_words
 from wintermute.commands.stores import Stores
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
-from wintermute.schedule.homes import Homes
-from wintermute.schedule.words import REMINDER
-from wintermute.tasks.claiming import LATE, Claim, Due, cause, claim, mark
-from wintermute.tasks.occurrences import Occurrence, complete
-from wintermute.tasks.records import EVERYWHERE, State, Task
+from wintermute.schedule.homes import Deliveries
+from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, mark
+from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, Task, complete
+from wintermute.text import shortened, span
+
+REMINDER = "\N{ALARM CLOCK} "
+"""What a reminder begins with (T-046)."""
+
+FAILED = "The run of `{id}` ({content}) failed: {why}."
+AGAIN = " It runs again on {when}."
+PAUSED = (
+    " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
+)
+NEVER_AGAIN = (
+    " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
+    " resume it."
+)
+PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
+DOUBTED = (
+    "{waits}the clock of this machine is {by} where it should be; I go by it when the"
+    " homeserver's agrees, or after ten minutes"
+)
+UNKNOWN = (
+    "waits: it is not known yet whether the clock of this machine is right; I go by it when the"
+    " homeserver's agrees, or after ten minutes"
+)
+CONTENT_CHARACTERS = 120
+WHY_CHARACTERS = 600
+
+
+def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool, most: int) -> str:
+    """A run failed; `paused`: it does not run again by itself (T-050)."""
+    text = FAILED.format(
+        id=task.id, content=_content(task), why=shortened(why, WHY_CHARACTERS).rstrip(".")
+    )
+    if not paused:
+        return text + (AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else "")
+    return text + (PAUSED if task.failures + 1 >= most else NEVER_AGAIN).format(id=task.id)
+
+
+def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
+    """A run waits for what passes by itself: the budget of the day, or a model that is away."""
+    return PUT_OFF.format(
+        id=task.id, content=_content(task), why=why.rstrip("."), when=in_words(until, zone)
+    )
+
+
+def _content(task: Task) -> str:
+    return shortened(task.content, CONTENT_CHARACTERS)
+
+
+def doubted(doubt: Doubt) -> str:
+    """Why the schedule does not go by the machine's clock (F-015)."""
+    if doubt.ahead is None:
+        return UNKNOWN
+    waits = "waits: " if doubt.waits else ""
+    way = "ahead of" if doubt.ahead > timedelta() else "behind"
+    return DOUBTED.format(waits=waits, by=f"{span(abs(doubt.ahead))} {way}")
+
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +95,11 @@ class Fired(NamedTuple):
     """From now; None: nothing is due."""
 
 
-class Taken(NamedTuple):
+class KeptClaim(NamedTuple):
     """A claim as it is kept."""
 
     claim: Claim
-    state: State
+    state: OccurrenceState
     conversation_id: str
     outbox_id: str | None
 
@@ -88,14 +145,14 @@ class Firing:
         now = self._clock.monotonic()
         if self._let_go is None or now - self._let_go >= LET_GO.total_seconds():
             self._let_go = now
-            await self._occurrences.let_go(tx)
+            await self._occurrences.release(tx)
 
-    async def _homes(self, tx: Transaction) -> Homes:
-        return await Homes.now(tx, self._stores, self._speaker)
+    async def _homes(self, tx: Transaction) -> Deliveries:
+        return await Deliveries.now(tx, self._stores, self._speaker)
 
     async def _move_refused(self, tx: Transaction) -> set[str]:
         """What one room has refused is said in another; rooms with something more to say."""
-        waiting = await self._occurrences.unsaid(tx)
+        waiting = await self._occurrences.undelivered(tx)
         if not waiting:
             return set()
         ids = [str(each.outbox_id) for each in waiting]
@@ -120,13 +177,13 @@ class Firing:
         return rooms
 
     async def _claim(
-        self, tx: Transaction, found: Sequence[Due], since: datetime, homes: Homes
+        self, tx: Transaction, found: Sequence[Due], since: datetime, homes: Deliveries
     ) -> set[str]:
         claims = [each for due in found if (each := await self._judged(tx, due, since))]
-        before = await self._occurrences.taken(tx, claims)
+        before = await self._occurrences.claimed(tx, claims)
         before |= {each.due.task.id for each in claims if each.is_unreal(self._clock.now())}
         open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
-        kept: list[Taken] = []
+        kept: list[KeptClaim] = []
         rooms: set[str] = set()
         held: list[str] = []
         for each in claims:
@@ -160,14 +217,14 @@ class Firing:
             await self._occurrences.hold(tx, [due.task.id])
         return found
 
-    async def _promised(self, tx: Transaction, each: Claim, home: Conversation) -> Taken:
+    async def _promised(self, tx: Transaction, each: Claim, home: Conversation) -> KeptClaim:
         task, zone = each.due.task, self._tasks.zone
         log.info("due task=%s at=%s missed=%s", task.id, each.due_at.isoformat(), each.missed)
         if task.plan.mode != "reminder":
-            return Taken(each, "claimed", home.id, None)
+            return KeptClaim(each, "claimed", home.id, None)
         text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
         late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone))
-        outbox_id = await self._outbox.say(
+        outbox_id = await self._outbox.enqueue(
             tx,
             home.id,
             home.room_id,
@@ -177,9 +234,9 @@ class Firing:
             meant_for=_whose(task),
             cause=cause(task.id, each.due_at),
         )
-        return Taken(each, "claimed", home.id, outbox_id)
+        return KeptClaim(each, "claimed", home.id, outbox_id)
 
-    async def _coalesced(self, tx: Transaction, each: Claim, open_: Occurrence) -> Taken:
+    async def _coalesced(self, tx: Transaction, each: Claim, open_: Occurrence) -> KeptClaim:
         """One message, or one run, for all that fell due meanwhile (T-043, T-051)."""
         more = max(each.missed, 1)
         await self._occurrences.stands_for(tx, open_.seq, more)
@@ -188,7 +245,7 @@ class Firing:
             late = Late(open_.due_at, text)
             named = cause(each.due.task.id, each.due_at)
             await self._outbox.relabel(tx, open_.outbox_id, late, named)
-        return Taken(each, "missed", open_.conversation_id, None)
+        return KeptClaim(each, "missed", open_.conversation_id, None)
 
 
 def _whose(task: Task) -> str:

@@ -1,14 +1,25 @@
-"""Where tasks may be said."""
+"""Where tasks and notices of a scope may be said.
 
+The owner hears what became of the files that people edit, and what the prompts last held is kept.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from wintermute.clock import Clock
 from wintermute.commands.stores import Stores
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
+from wintermute.memory.core import Places
+from wintermute.memory.flat_file import KeptLine
 from wintermute.messages import PERSON
-from wintermute.tasks.records import EVERYWHERE
+from wintermute.prompt.edited import SKILLS, EditedLook
+from wintermute.tasks.tasks import EVERYWHERE
 
 
-class Homes:
+class Deliveries:
     """The conversations in which tasks may be said, looked up once per transaction (T-013, T-014)."""
 
     def __init__(
@@ -32,7 +43,7 @@ class Homes:
         self._known: dict[tuple[str, str | None], Conversation | None] = {}
 
     @classmethod
-    async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Homes":
+    async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Deliveries":
         """As things are in this transaction."""
         barred = (await stores.known.moves(tx)).barred
         encrypted = await stores.known.encrypted()
@@ -78,3 +89,81 @@ class Homes:
             return held  # a group of two by now: what they talk about is not begun anew by this
         conversation_id = await self._conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)
+
+
+PAUSE = 5.0  # seconds
+MOST_NAMED = 10
+UNUSABLE = "{problem}. Until then I leave it alone and go on with what it last held."
+NO_SKILL = "{problem}. Until then I leave it alone and do without it."
+KEPT = (
+    "{file} was saved without what I learnt after that text was opened, so I kept it: {ids}. What "
+    "shall go for good goes with `wintermute memory forget ID`; `/memory` says what is what."
+)
+
+
+class EditedNotices:
+    """Looks now and then. The owner hears once of each file until it is good again (F-031), and
+    once of each memory that stayed although a file was saved without it (F-032).
+    """
+
+    def __init__(self, stores: Stores, look: EditedLook, speaker: Speaker, clock: Clock) -> None:
+        self._stores = stores
+        self._look = look
+        self._speaker = speaker
+        self._clock = clock
+        self._before: Mapping[str, str] = {}
+
+    async def run(self) -> None:
+        """Look, until cancelled."""
+        told = await self._stores.edited.told()
+        while True:
+            told = await self._told(told)
+            await self._clock.sleep(PAUSE)
+
+    async def _told(self, told: set[str]) -> set[str]:
+        """Say what is new; of which files the owner knows then that they cannot be used."""
+        stores, owner = self._stores, self._stores.owner_scope
+        problems, lasting = await self._problems()
+        news = [name for name in problems if name in lasting and name not in told]
+        known = told & problems.keys()
+        kept = await stores.versions.untold()
+        if not news and not kept and known == told:
+            return told
+        texts = [
+            (NO_SKILL if name.startswith(SKILLS) else UNUSABLE).format(problem=problems[name])
+            for name in news
+        ]
+        async with stores.database.transaction() as tx:
+            home = await (await Deliveries.now(tx, stores, self._speaker)).of(tx, owner, None)
+            if home is not None:  # else as soon as there is a chat with nobody else in it
+                for text in [*texts, *_kept(kept, stores.places)]:
+                    await stores.outbox.enqueue(
+                        tx, home.id, home.room_id, text, kind="notice", meant_for=owner
+                    )
+                known |= set(news)
+                await stores.versions.tell(tx, kept)
+            await stores.edited.tell(tx, known)
+        if home is not None:
+            self._speaker.speak(home.room_id)
+        return known
+
+    async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
+        """What is wrong with which file, and which were found so twice: others may be just being saved."""
+        looked = await asyncio.to_thread(self._look.look)
+        if looked.prompts:
+            await self._stores.edited.keep(looked.prompts.items())
+        before, self._before = self._before, looked.problems
+        return looked.problems, {name for name, _ in before.items() & looked.problems.items()}
+
+
+def _kept(lines: Sequence[KeptLine], places: Places) -> list[str]:
+    """A text for each file that was saved without these memories."""
+    texts = []
+    for scope, found in groupby(
+        sorted(lines, key=lambda line: line.scope), lambda line: line.scope
+    ):
+        ids = [f"`{line.id}`" for line in found]
+        more = [f"{len(ids) - MOST_NAMED} more"] if len(ids) > MOST_NAMED else []
+        named = ", ".join([*ids[:MOST_NAMED], *more])
+        texts.append(KEPT.format(file=places.shown_memories(scope), ids=named))
+    return texts

@@ -1,21 +1,77 @@
-"""Keeps what is promised: looks at the tables whenever something may be due."""
+"""Keeps what is promised: looks at the tables whenever something may be due.
+
+APScheduler only wakes us: it knows no tasks, the tables are the truth (DESIGN A-5).
+"""
 
 import asyncio
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from wintermute.clock import JUMP_SECONDS, CheckedClock, until_rung
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from wintermute.clock import JUMP_SECONDS, CheckedClock, until_set
 from wintermute.commands.stores import Stores
+from wintermute.conversation.casting import HandedOutWork
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.sub_sessions import SubSessions
 from wintermute.db import Transaction
-from wintermute.schedule.alarm import Alarm
-from wintermute.schedule.firing import Fired, Firing
+from wintermute.schedule.firing import Fired, Firing, doubted
 from wintermute.schedule.runs import Runs
-from wintermute.schedule.words import doubted
+
+HEARTBEAT_SECONDS = 30
+DUE = "due"
+HEARTBEAT = "heartbeat"
+
+
+class Alarm:
+    """One job for the next due moment, and a heartbeat in case that was wrong.
+
+    APScheduler keeps them in memory. It asks the machine's own clock, which may not be believed:
+    so it is told how long to wait, and after a jump to look again: `reset`.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._scheduler = AsyncIOScheduler(
+            timezone=UTC,
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+        )
+
+    @contextmanager
+    def ticking(self) -> Iterator[None]:
+        """At work until the block is left."""
+        self._scheduler.start()
+        try:
+            self.reset()
+            yield
+        finally:
+            self._scheduler.shutdown(wait=False)
+
+    def reset(self) -> None:
+        """Count the heartbeat from now, by whatever the clock says now."""
+        self._scheduler.add_job(
+            self._rings, "interval", seconds=HEARTBEAT_SECONDS, id=HEARTBEAT, replace_existing=True
+        )
+        self._scheduler.wakeup()
+
+    def after(self, seconds: float | None) -> None:
+        """Ring when so many have passed; None: nothing is due."""
+        if seconds is not None:
+            due = datetime.now(UTC) + timedelta(seconds=seconds)  # noqa: TID251  its own clock
+            self._scheduler.add_job(
+                self._rings, "date", run_date=due, id=DUE, replace_existing=True
+            )
+        elif self._scheduler.get_job(DUE):
+            self._scheduler.remove_job(DUE)
+
+    async def _rings(self) -> None:
+        """As a coroutine, so that it runs in the loop and in no thread of APScheduler's."""
+        self._ring()
+
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +85,10 @@ KEEP_SECONDS = 3600.0
 class AtWork:
     """All that a room has under way: what it handed out, and what its tasks have begun.
 
-    Implements `conversation.sub_sessions.SubSessions`.
+    Implements `HandedOutWork` of `conversation.casting`.
     """
 
-    sub_sessions: SubSessions
+    sub_sessions: HandedOutWork
     promises: "Promises"
 
     async def end(
@@ -144,7 +200,7 @@ class Promises:
         doubts, seconds = self._clock.doubt is not None, fired.seconds if fired else None
         due = math.inf if seconds is None else self._clock.monotonic() + seconds
         while not self._bell.is_set():
-            await until_rung(self._bell, self._clock, LOOK_SECONDS)
+            await until_set(self._bell, self._clock, LOOK_SECONDS)
             if self._has_jumped:
                 alarm.reset()
                 return

@@ -5,32 +5,33 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wintermute.clock import Clock, spoken
+from wintermute.clock import Clock, in_words
 from wintermute.commands.stores import Stores
-from wintermute.config.schema import SubSessions
+from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.casting import AGAIN, WAITS
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.stop import Stop
-from wintermute.conversation.terms import Terms
-from wintermute.conversation.toolbox import DONE, Caller, Toolbox
-from wintermute.conversation.wards import Wards
+from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.toolbox import DONE, Caller, Toolbox, Wards
 from wintermute.db import Transaction
-from wintermute.delegation.delegation import BROKEN, MOST_INTERRUPTIONS, Unwatched
-from wintermute.delegation.graph import SPAWN
-from wintermute.delegation.means import ROLE
-from wintermute.delegation.reports import last_step
-from wintermute.delegation.telling import Told, Words
+from wintermute.delegation.delegation import (
+    BROKEN,
+    MOST_INTERRUPTIONS,
+    ROLE,
+    Unwatched,
+    WorkerInstructions,
+    WorkerTexts,
+    last_step,
+)
+from wintermute.delegation.store import SPAWN
 from wintermute.loom.records import Cast
 from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.prompt.modes import START, tools_for
-from wintermute.schedule.homes import Homes
-from wintermute.schedule.words import failed, put_off
-from wintermute.tasks.claiming import cause, mark
-from wintermute.tasks.occurrences import MOST_FAILURES, Occurrence
-from wintermute.tasks.records import EVERYWHERE, Task
-from wintermute.tasks.runs import NO_ACTION
+from wintermute.schedule.firing import failed, put_off
+from wintermute.schedule.homes import Deliveries
+from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
+from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
 
@@ -50,7 +51,7 @@ NO_ANSWER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunSettings:
     """What runs may use. `depth` is how many levels of sub-sessions may be below one."""
 
     wards: Wards
@@ -59,7 +60,7 @@ class Means:
     at_once: int
 
     @classmethod
-    def of(cls, limits: SubSessions, max_tokens: int, *, own_models: bool) -> "Means":
+    def of(cls, limits: SubSessionSettings, max_tokens: int, *, own_models: bool) -> "RunSettings":
         """As of a sub-session of a room (T-047)."""
         wards = Wards(limits.max_turns, limits.timeout_s, max_tokens, require_done=True)
         role = ROLE if own_models else "base"
@@ -82,10 +83,10 @@ class Runs:
         self,
         stores: Stores,
         loop: Loop,
-        words: Words,
+        words: WorkerTexts,
         instruction: Template,
         toolbox: Toolbox,
-        means: Means,
+        means: RunSettings,
         speaker: Speaker,
         clock: Clock,
     ) -> None:
@@ -164,7 +165,7 @@ class Runs:
         """What a chat at the terminal has left, once nobody sits there, is for a room (T-037)."""
         if self._speaker.serves(TERMINAL):
             return
-        homes = await Homes.now(tx, self._stores, self._speaker)
+        homes = await Deliveries.now(tx, self._stores, self._speaker)
         for conversation_id in await self._runs.rooms(tx):
             if (await self._conversations.get(conversation_id)).room_id != TERMINAL:
                 continue
@@ -225,9 +226,9 @@ class Runs:
         caller = Caller(
             occurrence.conversation_id, run.scope, cast.id, "timer", None, cast.started_at
         )
-        told = Told(self._words, "full", await self._objective(run), "")
+        told = WorkerInstructions(self._words, "full", await self._objective(run), "")
         means = self._means
-        terms = Terms(self._toolbox, told, means.role, None, means.depth)
+        terms = CastSettings(self._toolbox, told, means.role, None, means.depth)
         return await self._loop.run(cast, caller, terms, stop, Unwatched())
 
     async def _objective(self, run: Run) -> str:
@@ -240,7 +241,7 @@ class Runs:
             "instruction": task.plan.ai_prompt or task.content,
             "task": task.id,
             "content": task.content,
-            "due": spoken(occurrence.due_at, zone),
+            "due": in_words(occurrence.due_at, zone),
             "late": f"; it is late now{late}" if late else "",
             "number": str(before + 1),
             "last": f"- Last result: {shortened(last, RESULT_CHARACTERS)}"
@@ -302,7 +303,7 @@ class Runs:
     async def _say(self, tx: Transaction, run: Run, text: str) -> str:
         """Tell the room; if others can read there by then, it waits for where they cannot (F-002)."""
         home = await self._conversations.get(run.occurrence.conversation_id)
-        return await self._outbox.say(
+        return await self._outbox.enqueue(
             tx,
             home.id,
             home.room_id,

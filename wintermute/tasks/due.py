@@ -1,16 +1,269 @@
-"""When a schedule is due: pure functions of schedule, moment and zone (T-028)."""
+"""When something is due: schedules as values and in words, and pure functions of moment and zone.
 
+T-028; recurrence rules are those of RFC 5545 that are allowed (T-025).
+"""
+
+import json
+import re
 from bisect import bisect_right
 from calendar import monthrange
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import chain, count, dropwhile, islice, takewhile
+from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
-from wintermute.tasks.recurrence import dates
-from wintermute.tasks.schedule import Schedule
+from dateutil.rrule import rrulestr
+
+from wintermute.errors import ToolFailed
+from wintermute.text import one_line
+
+ScheduleKind = Literal["once", "daily", "weekly", "monthly", "interval", "rrule"]
+KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
+FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
+MODES: tuple[FiringMode, ...] = get_args(FiringMode)
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When a task is due.
+
+    `at` is, by kind: once, `2026-03-01T09:00:00` on the wall clock, or with an offset an instant;
+    daily, weekly and monthly, `09:00:00`; rrule, the first wall clock time that may be meant
+    (DTSTART of RFC 5545); interval, the instant from which it counts.
+    """
+
+    kind: ScheduleKind
+    at: str
+    days: tuple[int, ...] = ()
+    """Weekly: 0 is Monday; sorted."""
+    day: int = 0
+    """Monthly: 1 to 31, in shorter months the last day."""
+    seconds: int = 0
+    """Interval: of elapsed time."""
+    window: tuple[str, str] | None = None
+    """Interval: local times between which it is due, both included; the end may be on the next day."""
+    rrule: str = ""
+
+    def stored(self) -> str:
+        """As JSON, without what it does not need."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When something is to happen, and what: the text is said, or `ai_prompt` is worked on."""
+
+    schedule: Schedule | None = None
+    mode: FiringMode = "reminder"
+    ai_prompt: str = ""
+
+
+UNPLANNED = Plan()
+
+
+def read(stored: str) -> Schedule:
+    """The schedule that `stored` gave."""
+    fields = json.loads(stored)
+    if "window" in fields:
+        start, end = fields["window"]
+        fields["window"] = (start, end)
+    return Schedule(**{**fields, "days": tuple(fields.get("days", ()))})
+
+
+def bracket(schedule: Schedule, zone: ZoneInfo) -> str:
+    """The schedule in a few words (T-027), as in `weekly on mon, thu at 09:00`."""
+    if schedule.kind == "once":
+        when = datetime.fromisoformat(schedule.at)
+        local = when.astimezone(zone) if when.tzinfo else when
+        return f"once at {local:%Y-%m-%d} {clock(local.time().isoformat())}"
+    if schedule.kind == "rrule":
+        return f"rrule {schedule.rrule}"
+    if schedule.kind == "interval":
+        minutes, rest = divmod(schedule.seconds, 60)
+        every = f"every {schedule.seconds} s" if rest else f"every {minutes} min"
+        return f"{every} {'-'.join(map(clock, schedule.window))}" if schedule.window else every
+    on = {
+        "weekly": f" on {', '.join(DAYS[day] for day in schedule.days)}",
+        "monthly": f" on day {schedule.day}",
+    }.get(schedule.kind, "")
+    return f"{schedule.kind}{on} at {clock(schedule.at)}"
+
+
+def clock(time: str) -> str:
+    """A time of day without the seconds it does not have."""
+    return time[:8].removesuffix(":00") if len(time) > 5 else time
+
+
+MOST_CHARACTERS = 500
+SHOWN = 60
+HORIZON = timedelta(days=36_525)
+"""How far ahead of its start a rule is followed."""
+CYCLE = timedelta(days=146_097)
+"""After 400 years the calendar repeats itself, with its weekdays and leap years."""
+MOST_NUMBERS = 31
+
+FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+WEEKDAYS = "MO|TU|WE|TH|FR|SA|SU"
+WEEKDAY = re.compile(f"([+-]?[1-9][0-9]?)?(?:{WEEKDAYS})")
+UNTIL = re.compile("([0-9]{8})(T[0-9]{6}Z?)?")
+NUMBER = re.compile("[+-]?[0-9]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class RulePart:
+    """What the numbers of a part may be, and with which FREQ it has a meaning."""
+
+    most: int
+    signed: bool = True
+    single: bool = False
+    frequencies: tuple[str, ...] = FREQUENCIES
+
+
+NUMBERS = {
+    "INTERVAL": RulePart(1000, signed=False, single=True),
+    "COUNT": RulePart(1000, signed=False, single=True),
+    "BYMONTH": RulePart(12, signed=False),
+    "BYMONTHDAY": RulePart(31, frequencies=("DAILY", "MONTHLY", "YEARLY")),
+    "BYYEARDAY": RulePart(366, frequencies=("YEARLY",)),
+    "BYWEEKNO": RulePart(53, frequencies=("YEARLY",)),
+    "BYSETPOS": RulePart(366, frequencies=("WEEKLY", "MONTHLY", "YEARLY")),
+}
+ELSEWHERE = ("BYHOUR", "BYMINUTE", "BYSECOND", "DTSTART", "TZID")
+
+
+def dates(rule: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """The wall clock times of a checked rule from `start` on, COUNT of them if it has one."""
+    parts = _split(rule)
+    count = parts.pop("COUNT", None)
+    until = parts.pop("UNTIL", None)
+    end = start + HORIZON if until is None else min(start + HORIZON, _last(until, zone))
+    # A rule that never comes true is followed up to the year 9999, whatever its UNTIL: therefore
+    # it is followed in the last cycle of the calendar, and what it gives is moved back.
+    moved = (9899 - start.year) // 400 * CYCLE
+    parts["UNTIL"] = f"{end + moved:%Y%m%dT%H%M%S}"
+    text = ";".join(f"{name}={value}" for name, value in parts.items())
+    found = rrulestr(text, dtstart=start + moved)
+    return (moment - moved for moment in islice(found, int(count) if count else None))
+
+
+def checked_rule(text: str) -> str:
+    """The rule in capitals, or what is wrong with it, naming the part."""
+    if len(text) > MOST_CHARACTERS:
+        raise ToolFailed(f"rrule has {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
+    rule = "".join(text.upper().split()).removeprefix("RRULE:")
+    if re.search("^DTSTART|;?TZID=", rule):
+        raise ToolFailed("rrule takes no DTSTART and no TZID: say the time of day with at")
+    parts = _split(rule)
+    _check_frequency(parts)
+    for name, value in parts.items():
+        _check_part(name, value, parts["FREQ"])
+    _check_together(parts)
+    return rule
+
+
+def _split(rule: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for part in rule.split(";"):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise ToolFailed(
+                f"rrule part '{_shown(part)}' is not NAME=VALUE; "
+                "write for example FREQ=WEEKLY;BYDAY=MO,WE"
+            )
+        if name in parts:
+            raise ToolFailed(f"rrule part {_shown(name)} is given twice")
+        parts[name] = value
+    return parts
+
+
+def _shown(part: str) -> str:
+    return one_line(part)[:SHOWN]
+
+
+def _check_frequency(parts: dict[str, str]) -> None:
+    frequency = parts.get("FREQ")
+    if frequency not in FREQUENCIES:
+        given = f"FREQ={_shown(frequency)} is not allowed" if frequency else "FREQ is missing"
+        raise ToolFailed(f"rrule: {given}; it must be DAILY, WEEKLY, MONTHLY or YEARLY")
+
+
+def _check_part(name: str, value: str, frequency: str) -> None:
+    if name in ELSEWHERE:
+        raise ToolFailed(f"rrule takes no {name}: say the time of day with at")
+    if name in NUMBERS:
+        _check_numbers(name, value, frequency)
+    elif name == "BYDAY":
+        _check_weekdays(value, frequency)
+    elif name == "WKST":
+        _require(re.fullmatch(WEEKDAYS, value) is not None, name, value, "a day such as MO")
+    elif name == "UNTIL":
+        _require(_is_until(value), name, value, "a time such as 20260301T090000Z")
+    elif name != "FREQ":
+        raise ToolFailed(f"rrule part {_shown(name)} is unknown")
+
+
+def _check_numbers(name: str, value: str, frequency: str) -> None:
+    part = NUMBERS[name]
+    if frequency not in part.frequencies:
+        raise ToolFailed(f"rrule: {name} has no meaning with FREQ={frequency}")
+    numbers = value.split(",")
+    lowest = -part.most if part.signed else 1
+    fits = all(
+        NUMBER.fullmatch(number) and int(number) and lowest <= int(number) <= part.most
+        for number in numbers
+    )
+    most = 1 if part.single else MOST_NUMBERS
+    known = f"{'one number' if part.single else f'at most {most} numbers'} from 1 to {part.most}"
+    known += f", or from -1 to -{part.most}" if part.signed else ""
+    _require(fits and len(numbers) <= most, name, value, known)
+
+
+def _check_weekdays(value: str, frequency: str) -> None:
+    days = [WEEKDAY.fullmatch(day) for day in value.split(",")]
+    _require(all(days), "BYDAY", value, "days such as MO,WE, or 1MO and -1FR")
+    if frequency in {"DAILY", "WEEKLY"} and any(day and day[1] for day in days):
+        raise ToolFailed(f"rrule: BYDAY={_shown(value)} has no meaning with FREQ={frequency}")
+
+
+def _check_together(parts: dict[str, str]) -> None:
+    if "COUNT" in parts and "UNTIL" in parts:
+        raise ToolFailed("rrule takes COUNT or UNTIL, not both")
+    if "BYWEEKNO" in parts and "BYDAY" not in parts:
+        raise ToolFailed("rrule: BYWEEKNO needs BYDAY, as in BYWEEKNO=20;BYDAY=MO")
+    if "BYSETPOS" in parts and not any(name.startswith("BY") for name in {*parts} - {"BYSETPOS"}):
+        raise ToolFailed(
+            "rrule: BYSETPOS needs a part to choose from, as in BYDAY=MO,TU;BYSETPOS=-1"
+        )
+
+
+def _require(fits: bool, name: str, value: str, known: str) -> None:
+    if not fits:
+        raise ToolFailed(f"rrule: {name}={_shown(value)} cannot be read; it must be {known}")
+
+
+def _is_until(value: str) -> bool:
+    if not UNTIL.fullmatch(value):
+        return False
+    try:
+        return 1 < _read_until(value).year < 9999
+    except ValueError:
+        return False
+
+
+def _read_until(value: str) -> datetime:
+    """A date alone means that whole day."""
+    return datetime.fromisoformat(value if "T" in value else f"{value}T235959")
+
+
+def _last(until: str, zone: ZoneInfo) -> datetime:
+    """The wall clock time of an UNTIL in the zone."""
+    last = _read_until(until)
+    return last.astimezone(zone).replace(tzinfo=None, fold=0) if last.tzinfo == UTC else last
+
 
 MOST_MISSED = 1000
 """More due moments than this are not counted when we were away."""

@@ -1,19 +1,84 @@
-"""The table of occurrences: each due moment of a task is claimed once, before anything is done."""
+"""Occurrences: each due moment of a task is claimed once, before anything is done.
+
+However long we were away, a task is claimed once: for the latest moment that was due (T-043). Those
+that are worked on by a model wait, are at work, and end here too.
+"""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.messages import ROOM
-from wintermute.tasks.claiming import Claim, Due
-from wintermute.tasks.records import SIGNS, Sign, State
-from wintermute.tasks.rows import COLUMNS, task_of
-from wintermute.tasks.schedule import Mode
+from wintermute.tasks.due import FiringMode, clock, missed, next_due
+from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
+
+LATE = timedelta(minutes=5)
+"""From this on a message says when it was due (T-038)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A task whose time has come. `made_in`: the conversation it comes from, if any."""
+
+    task: Task
+    made_in: str | None
+    rule_due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A due moment that is taken, and what is next for its task.
+
+    `missed`: how many due moments it stands for, 0 when none was missed.
+    """
+
+    due: Due
+    due_at: datetime
+    missed: int
+    rule_due: datetime | None
+    snoozed: datetime | None
+
+    def is_unreal(self, now: datetime) -> bool:
+        """Whether a series was due before its task was made: the clock had been set back (F-015)."""
+        task = self.due.task
+        schedule = task.plan.schedule
+        is_series = schedule is not None and schedule.kind != "once"
+        return is_series and self.due_at < task.created_at <= now
+
+
+def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
+    """The claim for a task that is due. `since`: before that we were away (T-042)."""
+    schedule, rule, snoozed = due.task.plan.schedule, due.rule_due, due.task.snoozed
+    moments, count = [], 0
+    if snoozed and snoozed <= now:
+        moments, count, snoozed = [snoozed], 1, None
+    if schedule and rule and rule <= now:
+        found = missed(schedule, rule, now, zone)
+        moments.append(found.latest)
+        count, rule = found.count, next_due(schedule, now, zone)
+    due_at = max(moments)
+    asked_late = due_at < due.task.created_at <= now  # it was written earlier (F-029)
+    late = asked_late or due_at < since or now - due_at > LATE or count > 1
+    return Claim(due, due_at, count if late else 0, rule, snoozed)
+
+
+def cause(task_id: str, due_at: datetime) -> str:
+    """The name of a due moment, the same in every copy of the database."""
+    return f"{task_id} {stamp(due_at)}"
+
+
+def mark(due_at: datetime, count: int, zone: ZoneInfo) -> str:
+    """What a late message ends with (T-042, T-043)."""
+    local = due_at.astimezone(zone)
+    when = f"{local:%Y-%m-%d} {clock(local.time().isoformat())}"
+    more = f", {count} missed" if count > 1 else ""
+    return f" (was due {when}{more})"
+
 
 TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
 MOST_FAILURES = 3
@@ -30,9 +95,9 @@ class Occurrence:
     seq: int
     task_id: str
     due_at: datetime
-    mode: Mode
+    mode: FiringMode
     content: str
-    state: State
+    state: OccurrenceState
     missed: int
     conversation_id: str
     outbox_id: str | None
@@ -79,12 +144,12 @@ class Occurrences:
         return _moment(row["due"]) if row else None
 
     async def hold(self, tx: Transaction, task_ids: Sequence[str]) -> None:
-        """Pass over what there is no room for, until `let_go`."""
+        """Pass over what there is no room for, until `release`."""
         await tx.execute_many(
             "UPDATE tasks SET held = 1 WHERE id = ?", [(task_id,) for task_id in task_ids]
         )
 
-    async def let_go(self, tx: Transaction) -> None:
+    async def release(self, tx: Transaction) -> None:
         """Look again whether there is a room by now."""
         await tx.execute("UPDATE tasks SET held = 0 WHERE held = 1")
 
@@ -103,7 +168,7 @@ class Occurrences:
             "UPDATE occurrences SET conversation_id = ? WHERE seq = ?", (conversation_id, seq)
         )
 
-    async def taken(self, tx: Transaction, claims: Sequence[Claim]) -> set[str]:
+    async def claimed(self, tx: Transaction, claims: Sequence[Claim]) -> set[str]:
         """The tasks among these whose due moment was claimed before (T-034)."""
         asked = [[each.due.task.id, stamp(each.due_at)] for each in claims]
         rows = await tx.rows(
@@ -114,7 +179,7 @@ class Occurrences:
         return {row["task_id"] for row in rows}
 
     async def take(
-        self, tx: Transaction, claims: Sequence[tuple[Claim, State, str, str | None]]
+        self, tx: Transaction, claims: Sequence[tuple[Claim, OccurrenceState, str, str | None]]
     ) -> None:
         """Keep new occurrences: each with its state, conversation and message."""
         now = stamp(self._clock.now())
@@ -160,7 +225,7 @@ class Occurrences:
             "UPDATE occurrences SET missed = max(missed, 1) + ? WHERE seq = ?", (more, seq)
         )
 
-    async def unsaid(self, tx: Transaction) -> list[Occurrence]:
+    async def undelivered(self, tx: Transaction) -> list[Occurrence]:
         """Reminders whose message may be on its way still."""
         rows = await tx.rows(
             "SELECT * FROM occurrences INDEXED BY occurrences_claimed"
@@ -240,7 +305,7 @@ class Occurrences:
         )
         return [occurrence(row) for row in rows]
 
-    async def told_in(
+    async def delivered_in(
         self, tx: Transaction, conversation_id: str, since: datetime, limit: int
     ) -> list[Occurrence]:
         """What a room was told by its tasks since a moment, oldest first; the newest of it.
@@ -268,15 +333,6 @@ class Occurrences:
         )
 
 
-async def complete(tx: Transaction, task_ids: Collection[str], now: datetime) -> None:
-    """End the tasks among these that are never due again (T-025, T-041)."""
-    await tx.execute_many(
-        "UPDATE tasks SET status = 'completed', reason = 'delivered', changed_at = ?"
-        " WHERE id = ? AND status = 'active' AND next_due IS NULL AND schedule IS NOT NULL",
-        [(stamp(now), task_id) for task_id in task_ids],
-    )
-
-
 def _moment(stored: str | None) -> datetime | None:
     return moment(stored) if stored else None
 
@@ -297,3 +353,130 @@ def occurrence(row: Row) -> Occurrence:
         result=row["result"],
         ended_at=_moment(row["ended_at"]),
     )
+
+
+NO_ACTION = "[NO_ACTION]"
+"""The whole result of a run that found nothing to tell (T-049)."""
+AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
+_NOT_BEFORE = "CAST(not_before AS REAL)"
+_ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
+
+
+class TaskRuns:
+    """The store of autonomous runs: the occurrences that are no reminders."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def rooms(self, tx: Transaction) -> list[str]:
+        """The conversations for which something is at work or waits."""
+        rows = await tx.rows(f"SELECT DISTINCT conversation_id FROM occurrences WHERE {AT_WORK}")
+        return [row["conversation_id"] for row in rows]
+
+    async def open_in(self, tx: Transaction, conversation_id: str) -> list[Occurrence]:
+        """What is at work or waits for a conversation."""
+        rows = await tx.rows(
+            f"SELECT * FROM occurrences WHERE {AT_WORK} AND conversation_id = ? ORDER BY seq",
+            (conversation_id,),
+        )
+        return [occurrence(row) for row in rows]
+
+    async def ready(self, tx: Transaction, rooms: Sequence[str], limit: int) -> list[Occurrence]:
+        """What may start now, oldest first: not begun yet, or put off until now."""
+        rows = await tx.rows(
+            f"SELECT * FROM occurrences WHERE {AT_WORK} AND {_ROOMS}"
+            f" AND (cast_id IS NULL AND not_before IS NULL OR {_NOT_BEFORE} <= :now)"
+            " ORDER BY seq LIMIT :limit",
+            {"rooms": json.dumps([*rooms]), "now": self._clock.monotonic(), "limit": limit},
+        )
+        return [occurrence(row) for row in rows]
+
+    async def interrupted(
+        self, tx: Transaction, rooms: Sequence[str]
+    ) -> list[tuple[Occurrence, int]]:
+        """What was at work when the program ended, and how often that has happened to it."""
+        rows = await tx.rows(
+            "UPDATE occurrences SET interruptions = interruptions + 1"
+            f" WHERE {AT_WORK} AND {_ROOMS} AND cast_id IS NOT NULL AND not_before IS NULL"
+            " RETURNING *",
+            {"rooms": json.dumps([*rooms])},
+        )
+        return [(occurrence(row), row["interruptions"]) for row in rows]
+
+    async def hurry(self, tx: Transaction) -> None:
+        """Try again now what was put off: after a start the reason may be gone."""
+        await tx.execute(
+            "UPDATE occurrences SET not_before = '0' WHERE state = 'claimed'"
+            " AND not_before IS NOT NULL"
+        )
+
+    async def next_try(self, tx: Transaction) -> float | None:
+        """When the next of those that were put off may be tried again, by the steady clock.
+
+        One whose time has come waits for a free place, and is begun when there is one.
+        """
+        row = await tx.row(
+            f"SELECT min({_NOT_BEFORE}) AS due FROM occurrences WHERE {AT_WORK}"
+            f" AND {_NOT_BEFORE} > ?",
+            (self._clock.monotonic(),),
+        )
+        return row["due"] if row else None
+
+    async def begin(self, tx: Transaction, seq: int, cast_id: str) -> None:
+        """A cast works on it from now on."""
+        await tx.execute(
+            "UPDATE occurrences SET cast_id = ?, not_before = NULL WHERE seq = ?", (cast_id, seq)
+        )
+
+    async def put_off(self, tx: Transaction, seq: int, until: float) -> None:
+        """Try it again then, by the steady clock (F-015)."""
+        await tx.execute("UPDATE occurrences SET not_before = ? WHERE seq = ?", (until, seq))
+
+    async def dropped(self, tx: Transaction, seq: int, why: str) -> None:
+        """It is no longer wanted. A task that is not due again waits to be resumed."""
+        await self._end(tx, seq, "missed", why, None)
+        await tx.execute(
+            "UPDATE tasks SET status = 'paused' WHERE status = 'active' AND next_due IS NULL"
+            " AND id = (SELECT task_id FROM occurrences WHERE seq = ?)",
+            (seq,),
+        )
+
+    async def done(
+        self, tx: Transaction, run: Occurrence, result: str, outbox_id: str | None
+    ) -> None:
+        """It went well. `outbox_id`: the message that tells of it, if any."""
+        await self._end(tx, run.seq, "done", result, outbox_id)
+        await tx.execute("UPDATE tasks SET failures = 0 WHERE id = ?", (run.task_id,))
+        await complete(tx, [run.task_id], self._clock.now())
+
+    async def failed(
+        self, tx: Transaction, run: Occurrence, why: str, outbox_id: str | None, *, pauses: bool
+    ) -> None:
+        """It failed, and was told; `pauses`: its task does not run again by itself (T-050)."""
+        await self._end(tx, run.seq, "failed", why, outbox_id)
+        await tx.execute(
+            "UPDATE tasks SET failures = failures + 1, changed_at = :now,"
+            " status = iif(:pauses AND status = 'active', 'paused', status) WHERE id = :id",
+            {"id": run.task_id, "pauses": pauses, "now": stamp(self._clock.now())},
+        )
+
+    async def _end(
+        self, tx: Transaction, seq: int, state: str, result: str, outbox_id: str | None
+    ) -> None:
+        await tx.execute(
+            "UPDATE occurrences SET state = ?, result = ?, outbox_id = ?, ended_at = ?"
+            " WHERE seq = ?",
+            (state, result, outbox_id, stamp(self._clock.now()), seq),
+        )
+
+    async def before(self, tx: Transaction, run: Occurrence) -> tuple[int, str]:
+        """How many runs of its task there were before, and the last result there was to tell."""
+        row = await tx.row(
+            "SELECT count(*) AS n, (SELECT result FROM occurrences WHERE task_id = :task"
+            "  AND due_at < :due AND state = 'done' AND mode <> 'reminder'"
+            "  AND result <> :nothing ORDER BY due_at DESC LIMIT 1) AS last FROM occurrences WHERE task_id = :task"
+            " AND due_at < :due AND state IN ('done', 'failed') AND mode <> 'reminder'",
+            {"task": run.task_id, "due": stamp(run.due_at), "nothing": NO_ACTION},
+        )
+        return (int(row["n"]), row["last"] or "") if row else (0, "")

@@ -2,17 +2,19 @@
 
 import sys
 import termios
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
 PROMPT = "you> "
+SECOND = 1.0
 
 
 class Keyboard:
@@ -20,8 +22,14 @@ class Keyboard:
 
     patient = True
 
-    def __init__(self, typed: Iterable[str], commands: Mapping[str, str]) -> None:
-        """`typed`: earlier lines, oldest first; `commands`: what each command does."""
+    def __init__(
+        self, typed: Iterable[str], commands: Mapping[str, str], waiting: Callable[[], str]
+    ) -> None:
+        """`typed`: earlier lines, oldest first; `commands`: what each command does.
+
+        `waiting`: what is waited for, to be said beside the line; "" for nothing.
+        """
+        self._waiting = waiting
         history = InMemoryHistory()
         for line in typed:
             history.append_string(line)
@@ -33,18 +41,35 @@ class Keyboard:
             key_bindings=_keys(),
             prompt_continuation="     ",
             reserve_space_for_menu=4,
+            rprompt=self._beside,
+            refresh_interval=SECOND,
         )
 
-    async def next(self) -> str | None:
-        """The next line, which may have several; None after Ctrl-D. Ctrl-C clears it."""
+    async def next(self, *, waits: bool) -> str | None:
+        """The next line, which may have several; None after Ctrl-D. Ctrl-C clears it.
+
+        `waits`: for an answer, which Ctrl-C stops where no line has begun.
+        """
         while True:
+            self._session.app.erase_when_done = False
             try:
                 with patch_stdout(raw=True):  # dim lines stay dim
                     return await self._session.prompt_async(PROMPT)
             except KeyboardInterrupt:
-                continue
+                if waits and not self._session.default_buffer.text:
+                    return "/stop"
             except EOFError:
                 return None
+
+    def leave(self) -> None:
+        """Ask for no line now, if none was begun: it is blank then."""
+        app = self._session.app
+        if app.is_running and not app.is_done and not self._session.default_buffer.text:
+            app.erase_when_done = True
+            app.exit(result="")
+
+    def _beside(self) -> StyleAndTextTuples:
+        return [("ansibrightblack", "" if self._session.app.is_done else self._waiting())]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
+from math import inf
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -167,11 +168,18 @@ class MarkdownPage:
         self._size = size
         self._drawn_at = size()
         self._renderer = Renderer(size)
+        self._loose = False
+        self._finished: list[str] = []  # while loose
         self._tail = ""
         self._waits = ""
         self._shown: list[str] = []
+        self._above = 0.0  # lines written above those shown, which can go with them
         self._behind = False
         self._rests_until = 0.0
+
+    def begin(self, *, loose: bool) -> None:
+        """Something new. `loose`: only its end is shown until it is there, so that it can go."""
+        self._loose = loose
 
     def add(self, text: str) -> None:
         """One more piece."""
@@ -179,7 +187,10 @@ class MarkdownPage:
         if "\n" in text:
             end = self._tail.rfind("\n") + 1
             *finished, last = blocks(self._tail[:end])
-            self._write(finished)
+            if self._loose:
+                self._finished += finished
+            else:
+                self._write(finished)
             self._tail = last + self._tail[end:]
         self._behind = True
         if time.monotonic() >= self._rests_until:
@@ -189,7 +200,27 @@ class MarkdownPage:
         """The last piece."""
         self._waits = ""
         tail, self._tail = (self._tail + harmless(rest)).rstrip(), ""
-        self._write(blocks(tail) if tail else [])
+        finished, self._finished = self._finished, []
+        self._write([*finished, *(blocks(tail) if tail else [])])
+        self._draw()
+        self._loose, self._above = False, 0
+
+    def take_back(self) -> bool:
+        """Forget what was begun, and take it from the screen if it is all still there."""
+        rows = self._above + len(self._shown)
+        is_there = rows < self._size().lines and self._drawn_at == self._size()
+        self._tail, self._finished = "", []
+        if is_there and self._above:
+            self._shown = [""] * int(self._above) + (self._shown or [""])
+        self._draw()
+        self._above = 0
+        return is_there
+
+    def beside(self, text: str) -> None:
+        """Something else, above what is not finished."""
+        above = self._above
+        self._write(blocks(harmless(text).rstrip()))
+        self._above = inf if above else 0
         self._draw()
 
     def wait(self, text: str) -> None:
@@ -201,29 +232,37 @@ class MarkdownPage:
     def _write(self, finished: Sequence[str]) -> None:
         lines = [line for block in finished for line in self._renderer.lines(block)]
         if lines:
+            stood = self._drawn_at == self._size() and self._watched()
+            self._above += len(lines) if stood else inf
             self._screen.write(self._to(lines) + "\n")
             self._shown = []
 
     def _draw(self) -> None:
         begun = time.monotonic()
-        lines = self._below() if self._watched() else []
+        is_watched = self._watched()
+        lines = self._below() if is_watched else []
+        if self._drawn_at == self._size():
+            lines = standing(self._shown, lines)
         drawn = self._to(lines)
         if drawn:
             self._screen.write(drawn)
-        self._shown, self._behind = lines, False
+        self._shown, self._behind = lines, not is_watched
         ended = time.monotonic()
         self._rests_until = ended + min(LONGEST_IDLE, IDLE * max(0.0, ended - begun - QUICK))
 
     def _below(self) -> list[str]:
         """What is not finished, as much of it as the screen has room for."""
         lines: list[str] = []
-        if self._tail and len(self._tail) <= MOST:
-            lines = [line for block in blocks(self._tail) for line in self._renderer.lines(block)]
-            if lines and self._tail.endswith(" "):
-                lines[-1] += " "  # what follows goes on in this line
+        most = max(1, self._size().lines - 2)
+        tail = self._tail if len(self._tail) <= MOST else ""
+        for block in reversed([*self._finished, *(blocks(tail) if tail else [])]):
+            if len(lines) < most:
+                lines[:0] = self._renderer.lines(block)
+        if lines and tail.endswith(" "):
+            lines[-1] += " "  # what follows goes on in this line
         if self._waits:
             lines.append(f"{DIM}{self._waits[: max(1, self._size().columns - 1)]}{PLAIN}")
-        return lines[-max(1, self._size().lines - 2) :]
+        return lines[-most:]
 
     def _to(self, lines: list[str]) -> str:
         """What makes these lines of those that are shown; the cursor stays behind the last one."""
@@ -234,14 +273,21 @@ class MarkdownPage:
         return changed(shown, lines)
 
 
+def standing(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """The lines as they stand there once they are drawn.
+
+    A blank at the end is shown so that a word may follow; it need not be taken away.
+    """
+    stays = [old if old.rstrip(" ") == new else new for old, new in zip(shown, lines, strict=False)]
+    return [*stays, *lines[len(stays) :]]
+
+
 def changed(shown: Sequence[str], lines: Sequence[str]) -> str:
     """What a terminal has to be told so that lines take the place of those before its cursor.
 
     What stays is not written again: that would flicker.
     """
-    # A blank at the end is shown so that a word may follow; it need not be taken away.
-    stays = [old if old.rstrip(" ") == new else new for old, new in zip(shown, lines, strict=False)]
-    lines = [*stays, *lines[len(stays) :]]
+    lines = standing(shown, lines)
     pairs = zip(shown, lines, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if same == len(shown):

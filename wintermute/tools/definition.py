@@ -1,9 +1,32 @@
-"""A tool's words for the model are data: one JSON file per tool in `definitions/`."""
+"""A tool's words for the model are data: one JSON file per tool in `definitions/`.
+
+On whose behalf a tool acts is in the reason of what it changes. `done` is words alone: the loop
+acts on it.
+"""
 
 import json
 from importlib import resources
 
+from wintermute.changes.change_sets import Reason
+from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Json
+
+
+def reason(caller: Caller) -> Reason:
+    """The reason that stands in the change set: the cast, and the message that it answers."""
+    evidence = (caller.event_id,) if caller.event_id else ()
+    return Reason("tool", caller.scope, caller.cast_id, evidence)
+
+
+def for_owner(caller: Caller, owner_scope: str) -> bool:
+    """Whether the owner asked, or it happens by itself in the owner's own chat.
+
+    What the system starts elsewhere has no more rights than whoever talks there. In the owner's
+    own chat another asks through a session of the owner that nobody vouches for (X-034).
+    """
+    if caller.origin == "other":
+        return False
+    return caller.origin == "owner" or caller.scope == owner_scope
 
 
 def definition(name: str) -> tuple[str, Json]:
@@ -11,3 +34,17 @@ def definition(name: str) -> tuple[str, Json]:
     file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"
     words = json.loads(file.read_text("utf-8"))
     return words["description"], words["parameters"]
+
+
+class Done:
+    """`done(answer)`: the answer is the result of the cast."""
+
+    name = "done"
+    durable = True
+
+    def __init__(self) -> None:
+        self.description, self.parameters = definition(self.name)
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """The answer as it was given."""
+        return args["answer"]

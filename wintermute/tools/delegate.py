@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.config.schema import SubSessions
+from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.toolbox import AnyTool, Caller
 from wintermute.db import Transaction
-from wintermute.delegation.delegation import Delegation
-from wintermute.delegation.records import Order, SubSession
-from wintermute.delegation.reports import failure
+from wintermute.delegation.delegation import Delegation, failure
+from wintermute.delegation.store import Order, SubSession
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
@@ -116,7 +115,9 @@ class CallAgentBatch:
         return [task.result() for task in tasks]
 
 
-def delegating(delegation: Delegation, limits: SubSessions, timezone: str) -> Sequence[AnyTool]:
+def delegating(
+    delegation: Delegation, limits: SubSessionSettings, timezone: str
+) -> Sequence[AnyTool]:
     """All of them; none where nothing may be handed out."""
     if limits.max_depth == 0:
         return ()

@@ -1,18 +1,18 @@
-"""The tool that remembers, and the memories as a file."""
+"""The tools that remember and that teach a skill, and the memories as a file."""
 
 from datetime import datetime
 
-from wintermute.changes.records import Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.memory.core import Places
+from wintermute.memory.fact import EXPLICIT, SOURCES
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat import FlatFile
-from wintermute.memory.places import Places
-from wintermute.memory.records import EXPLICIT, SOURCES
+from wintermute.memory.flat_file import FlatFile
 from wintermute.messages import Json
-from wintermute.tools.definition import definition
-from wintermute.tools.reason import reason
+from wintermute.skills.skills import Skills, shown
+from wintermute.tools.definition import definition, for_owner, reason
 
 
 class AppendMemory:
@@ -60,3 +60,25 @@ class MemoriesView:
             "new": done.outcomes.count("stored"),
             "retired": len(done.retired),
         }
+
+
+class AddSkill:
+    """`add_skill(skill_name, summary, documentation)`: a new skill, or its new text (P-037)."""
+
+    name = "add_skill"
+    durable = True
+
+    def __init__(self, skills: Skills, owner_scope: str) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._skills = skills
+        self._owner_scope = owner_scope
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """Where the skill stands now. Every room sees it, so only the owner teaches."""
+        if not for_owner(caller, self._owner_scope):
+            raise ToolFailed("only the owner may have skills written: every room would see them")
+        name = args["skill_name"]
+        created = await self._skills.write(
+            reason(caller), name, args["summary"], args["documentation"]
+        )
+        return {"path": shown(name), "created": created}

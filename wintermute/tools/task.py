@@ -3,17 +3,15 @@
 from dataclasses import fields
 from datetime import datetime
 
-from wintermute.clock import spoken
+from wintermute.clock import in_words
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
-from wintermute.tasks.asked import NOTHING, Asked, remarks
 from wintermute.tasks.due import upcoming
-from wintermute.tasks.records import EVERYWHERE, Task
-from wintermute.tasks.store import Tasks
-from wintermute.tools.definition import definition
-from wintermute.tools.reason import for_owner, reason
+from wintermute.tasks.parse import NOTHING, Asked, remarks
+from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+from wintermute.tools.definition import definition, for_owner, reason
 
 TIMES = {field.name for field in fields(Asked)}
 TAKES = {
@@ -149,8 +147,8 @@ class TaskTool:
             "status": task.status,
             "content": task.content,
             "schedule": task.schedule or None,
-            "next_due": spoken(next_due, zone) if next_due else None,
-            "then": [spoken(each, zone) for each in more],
+            "next_due": in_words(next_due, zone) if next_due else None,
+            "then": [in_words(each, zone) for each in more],
             "execution_mode": task.plan.mode if schedule else None,
             "ai_prompt": task.plan.ai_prompt,
             "note": self._note(task) if ahead > 1 else "",

@@ -1,0 +1,286 @@
+"""The record of changes: what an item was before and what it became, in the transaction that makes it so."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import ERASED, Wanted, holds
+from wintermute.ids import NewId
+from wintermute.messages import Json
+
+Cause = Literal["night", "consolidation", "undo", "import", "edit", "tool", "command"]
+ItemKind = Literal["fact", "task", "skill", "core", "page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One item. `before` None: it did not exist; `after` None: it is gone."""
+
+    kind: ItemKind
+    item: str
+    before: Json | None
+    after: Json | None
+    evidence: tuple[str, ...] = ()
+    """Ids of the events, turns or changes that led to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """A change in the history of its item."""
+
+    set_id: str
+    cause: Cause
+    undoes: str | None
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something is changed and on whose behalf; every write that can be undone names one."""
+
+    cause: Cause
+    scope: str
+    cast_id: str | None = None
+    evidence: tuple[str, ...] = ()
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What was changed together. `undone`: the items whose change was undone since."""
+
+    id: str
+    cause: Cause
+    scope: str
+    undoes: str | None
+    summary: str
+    created_at: datetime
+    changes: tuple[Change, ...]
+    undone: frozenset[str] = frozenset()
+
+
+KEPT = timedelta(days=30)
+"""How long a change can be undone (M-065, T-007)."""
+STATES = ("before", "after")
+
+
+class ChangeSets:
+    """The store of change sets and their changes."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def record(
+        self, tx: Transaction, why: Reason, changes: Sequence[Change], undoes: str | None = None
+    ) -> str:
+        """Keep what is changed in this transaction; the id of the new change set."""
+        set_id = self._new_id("set")
+        await tx.execute(
+            "INSERT INTO change_sets (id, cause, scope, cast_id, undoes, summary, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                set_id,
+                why.cause,
+                why.scope,
+                why.cast_id,
+                undoes,
+                why.summary,
+                stamp(self._clock.now()),
+            ),
+        )
+        await self.extend(tx, set_id, changes)
+        return set_id
+
+    async def extend(self, tx: Transaction, set_id: str, changes: Sequence[Change]) -> None:
+        """Add to a change set whose work takes several transactions, such as an import."""
+        row = await tx.row(
+            "SELECT coalesce(max(n) + 1, 0) AS n FROM changes WHERE change_set_id = ?", (set_id,)
+        )
+        first = int(row["n"]) if row else 0
+        await tx.execute_many(
+            "INSERT INTO changes (change_set_id, n, kind, item, before, after, evidence)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    set_id,
+                    n,
+                    change.kind,
+                    change.item,
+                    _json(change.before),
+                    _json(change.after),
+                    json.dumps(change.evidence),
+                )
+                for n, change in enumerate(changes, first)
+            ],
+        )
+
+    async def get(self, set_id: str) -> ChangeSet | None:
+        """One change set, while it can be undone."""
+        rows = await self._database.rows(
+            "SELECT * FROM change_sets WHERE id = ? AND created_at > ?", (set_id, self._oldest())
+        )
+        found = await self._whole(rows)
+        return found[0] if found else None
+
+    async def history(
+        self, kinds: Sequence[ItemKind], scope: str | None = None, limit: int = 20
+    ) -> tuple[ChangeSet, ...]:
+        """The newest change sets that touch such items, newest first; of one scope or of all."""
+        rows = await self._database.rows(
+            "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
+            " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
+            "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds)))"
+            " ORDER BY seq DESC LIMIT :limit",
+            {
+                "scope": scope,
+                "oldest": self._oldest(),
+                "kinds": json.dumps(list(kinds)),
+                "limit": limit,
+            },
+        )
+        return await self._whole(rows)
+
+    async def newest(self, kinds: Sequence[ItemKind], scope: str | None = None) -> ChangeSet | None:
+        """The newest change set that is neither an undo nor undone: the next one to undo."""
+        rows = await self._database.rows(
+            "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
+            " AND cause <> 'undo' AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
+            "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
+            "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"
+            "   WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item))"
+            " ORDER BY seq DESC LIMIT 1",
+            {"scope": scope, "oldest": self._oldest(), "kinds": json.dumps(list(kinds))},
+        )
+        found = await self._whole(rows)
+        return found[0] if found else None
+
+    async def steps(
+        self, source: Transaction | Database, items: Iterable[tuple[ItemKind, str]]
+    ) -> dict[tuple[ItemKind, str], list[HistoryEntry]]:
+        """The history of each of these items, newest first, undos and what they undid as well."""
+        found: dict[tuple[ItemKind, str], list[HistoryEntry]] = {item: [] for item in items}
+        rows = await source.rows(
+            "SELECT c.*, s.cause, s.undoes FROM changes c"
+            " JOIN change_sets s ON s.id = c.change_set_id WHERE s.created_at > ?"
+            " AND (c.kind, c.item) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+            " ORDER BY s.seq DESC, c.n DESC",
+            (self._oldest(), json.dumps(list(found))),
+        )
+        for row in rows:
+            step = HistoryEntry(row["change_set_id"], row["cause"], row["undoes"], _change(row))
+            found[row["kind"], row["item"]].append(step)
+        return found
+
+    async def forget(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:
+        """Remove every trace of these items: they were asked to be forgotten (M-030)."""
+        await tx.execute(
+            "DELETE FROM changes WHERE kind = ? AND item IN (SELECT value FROM json_each(?))",
+            (kind, json.dumps(list(items))),
+        )
+
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Take these words out of what tasks, skills and cores were; how many changes said them.
+
+        What else an item said can still be undone.
+        """
+        asked = {"traces": json.dumps(list(traces))}
+        rows = await tx.rows(
+            "SELECT change_set_id, n, before, after FROM changes WHERE kind <> 'fact'"
+            f" AND {holds('before', 'after')}",
+            asked,
+        )
+        wanted = Wanted(traces)
+        await tx.execute_many(
+            "UPDATE changes SET before = ?, after = ? WHERE change_set_id = ? AND n = ?",
+            [
+                (*(_erased(wanted, row[name]) for name in STATES), row["change_set_id"], row["n"])
+                for row in rows
+            ],
+        )
+        return len(rows)
+
+    async def expire(self, tx: Transaction) -> int:
+        """Remove what can no longer be undone; how many changes that were."""
+        gone = await tx.execute(
+            "DELETE FROM changes WHERE change_set_id IN"
+            " (SELECT id FROM change_sets WHERE created_at <= ?)",
+            (self._oldest(),),
+        )
+        await tx.execute(
+            "UPDATE change_sets SET undoes = NULL WHERE undoes IN"
+            " (SELECT id FROM change_sets WHERE created_at <= ?)",
+            (self._oldest(),),
+        )
+        await tx.execute("DELETE FROM change_sets WHERE created_at <= ?", (self._oldest(),))
+        return gone
+
+    def _oldest(self) -> str:
+        return stamp(self._clock.now() - KEPT)
+
+    async def _whole(self, rows: Sequence[Row]) -> tuple[ChangeSet, ...]:
+        ids = json.dumps([row["id"] for row in rows])
+        changes = await self._database.rows(
+            "SELECT * FROM changes WHERE change_set_id IN (SELECT value FROM json_each(?))"
+            " ORDER BY change_set_id, n",
+            (ids,),
+        )
+        undone = await self._database.rows(
+            "SELECT DISTINCT s.undoes, c.item FROM change_sets s"
+            " JOIN changes c ON c.change_set_id = s.id"
+            " WHERE s.undoes IN (SELECT value FROM json_each(?))",
+            (ids,),
+        )
+        parts: dict[str, list[Change]] = {row["id"]: [] for row in rows}
+        for row in changes:
+            parts[row["change_set_id"]].append(_change(row))
+        back: dict[str, set[str]] = {row["id"]: set() for row in rows}
+        for row in undone:
+            back[row["undoes"]].add(row["item"])
+        return tuple(_set(row, parts[row["id"]], back[row["id"]]) for row in rows)
+
+
+def _json(state: Json | None) -> str | None:
+    return None if state is None else json.dumps(state, ensure_ascii=False, sort_keys=True)
+
+
+def _erased(wanted: Wanted, state: str | None) -> str | None:
+    return None if state is None else _json(_without(wanted, json.loads(state)))
+
+
+def _without(wanted: Wanted, value: Any) -> Any:
+    if isinstance(value, str):
+        return wanted.cut(value, ERASED)
+    if isinstance(value, list):
+        return [_without(wanted, one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without(wanted, one) for name, one in value.items()}
+    return value
+
+
+def _change(row: Row) -> Change:
+    return Change(
+        kind=row["kind"],
+        item=row["item"],
+        before=json.loads(row["before"]) if row["before"] else None,
+        after=json.loads(row["after"]) if row["after"] else None,
+        evidence=tuple(json.loads(row["evidence"])),
+    )
+
+
+def _set(row: Row, changes: Sequence[Change], undone: set[str]) -> ChangeSet:
+    return ChangeSet(
+        id=row["id"],
+        cause=row["cause"],
+        scope=row["scope"],
+        undoes=row["undoes"],
+        summary=row["summary"],
+        created_at=moment(row["created_at"]),
+        changes=tuple(changes),
+        undone=frozenset(undone),
+    )

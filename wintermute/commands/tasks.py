@@ -1,0 +1,405 @@
+"""Facts, tasks and changes in a chat: as lists for a person, and what acts on one task.
+
+`/tasks` has the list, and lines that do what reactions on reminders do (T-011, T-063); `/remind`
+makes a promise without a model (T-062).
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from wintermute.changes.change_sets import Change, ChangeSet, Reason
+from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
+from wintermute.clock import DAYS, Clock, in_words
+from wintermute.commands.stores import Stores
+from wintermute.conversation.casting import written
+from wintermute.db import Transaction
+from wintermute.errors import ToolFailed
+from wintermute.mailbox.inbox import Waiting
+from wintermute.memory.fact import Fact
+from wintermute.messages import Json
+from wintermute.tasks.due import clock, tomorrow
+from wintermute.tasks.occurrences import LATE, Occurrence
+from wintermute.tasks.parse import chat_line, remarks
+from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+
+MOST = 160  # characters of one side of a change
+MOST_LINES = 50
+# What would format in the middle of a line, or make a block of it at its beginning.
+MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
+
+
+def plain(text: str) -> str:
+    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
+    return MARK.sub(r"\\\g<0>", text)
+
+
+def bounded(lines: list[str]) -> str:
+    """The first of the lines, and how many more there are."""
+    more = len(lines) - MOST_LINES
+    return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
+
+
+def fact_line(fact: Fact, zone: ZoneInfo) -> str:
+    """Id, day, source and text."""
+    return f"{fact.id}  {fact.created_at.astimezone(zone):%Y-%m-%d}  {fact.source}  {fact.text}"
+
+
+def task_line(task: Task) -> str:
+    """As in the prompt, with the status where it is not active."""
+    when = f" [{task.schedule}]" if task.schedule else ""
+    status = "" if task.status == "active" else f" ({_ended(task)})"
+    return f"[P{task.priority}] #{task.id}: {task.content}{when}{status}"
+
+
+def _ended(task: Task) -> str:
+    return f"{task.status}: {task.reason}" if task.reason else task.status
+
+
+def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
+    """Id, time and cause, then what was before and after of each item."""
+    when = change_set.created_at.astimezone(zone)
+    undone = f", undoes {change_set.undoes}" if change_set.undoes else ""
+    head = f"{change_set.id}  {when:%Y-%m-%d %H:%M}  {change_set.cause}{undone}"
+    return [head, *(f"  {line}" for line in _changes(change_set.changes, change_set.undone))]
+
+
+def _changes(changes: Iterable[Change], undone: frozenset[str]) -> list[str]:
+    return [
+        change_line(change) + (" (undone)" if change.item in undone else "") for change in changes
+    ]
+
+
+def change_line(change: Change) -> str:
+    """`+` something new, `-` something gone, `~` something else than before."""
+    if change.before is None:
+        return f"+ {change.kind} {change.item}: {_brief(change.after)}"
+    if change.after is None:
+        return f"- {change.kind} {change.item}: {_brief(change.before)}"
+    fields = [
+        f"{name}: {brief(change.before.get(name))} -> {brief(value)}"
+        for name, value in change.after.items()
+        if change.before.get(name) != value
+    ]
+    return f"~ {change.kind} {change.item}: {'; '.join(fields)}"
+
+
+def _brief(state: Json | None) -> str:
+    named = state or {}
+    return brief(named.get("text") or named.get("content") or "")
+
+
+def brief(value: object) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(str(value).split())
+    return line if len(line) <= MOST else f"{line[: MOST - 1]}…"
+
+
+def undone_lines(undone: Undone) -> list[str]:
+    """What is back, and what a later edit holds on to."""
+    return [
+        *(change_line(change) for change in undone.back),
+        *(f"kept, it was changed since: {kept_words(kept)}" for kept in undone.kept),
+    ] or ["nothing to undo: all of it is as it was before"]
+
+
+def kept_words(kept: Conflict) -> str:
+    """Which part of which item a later edit holds on to."""
+    part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
+    return f"{part}{kept.kind} {kept.item}"
+
+
+GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
+WEEK = 7
+"""Days, today among them, so that each is named once by its weekday."""
+HELD = "due, but there is no room to say it in"
+
+
+def task_list(
+    tasks: Sequence[Task], last: Mapping[str, Occurrence], now: datetime, zone: ZoneInfo
+) -> str:
+    """The tasks under headings, by when they are due; empty if there are none.
+
+    `last`: the newest occurrence of each task that has one.
+    """
+    moments = {task.id: _moment(task, last.get(task.id)) for task in tasks}
+
+    def group(task: Task) -> int:
+        return _group(task, moments[task.id], now, zone)
+
+    in_order = sorted(tasks, key=lambda task: (group(task), moments[task.id] or now))
+    parts = []
+    for heading, found in groupby(in_order[:MOST_LINES], group):
+        lines = [_line(task, moments[task.id], last.get(task.id), now, zone) for task in found]
+        parts.append("\n".join([f"**{GROUPS[heading]}**", *lines]))
+    more = len(tasks) - MOST_LINES
+    return "\n\n".join([*parts, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _moment(task: Task, last: Occurrence | None) -> datetime | None:
+    """When it is due; until it is said, when it was."""
+    if task.status == "paused":
+        return None
+    if task.next_due is None and last is not None and last.state == "claimed":
+        return last.due_at
+    return task.next_due
+
+
+def _group(task: Task, due: datetime | None, now: datetime, zone: ZoneInfo) -> int:
+    if due is None:
+        return GROUPS.index("Paused" if task.status == "paused" else "Any time")
+    days = _days(due, now, zone)
+    return GROUPS.index("Today" if days < 1 else "This week" if days < WEEK else "Later")
+
+
+def _days(when: datetime, now: datetime, zone: ZoneInfo) -> int:
+    return (when.astimezone(zone).date() - now.astimezone(zone).date()).days
+
+
+def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
+    """`18:30` today, `Thu 09:00` in the week to come, else with the date."""
+    local, days = when.astimezone(zone), _days(when, now, zone)
+    time = clock(local.time().isoformat())
+    if days == 0:
+        return time
+    return f"{DAYS[local.weekday()][:3]} {time}" if 0 < days < WEEK else f"{local.date()} {time}"
+
+
+def _line(
+    task: Task, due: datetime | None, last: Occurrence | None, now: datetime, zone: ZoneInfo
+) -> str:
+    schedule = task.plan.schedule
+    details = [f"`{task.id}`", f"P{task.priority}"]
+    if schedule and (schedule.kind != "once" or due is None):
+        details.append(task.schedule)
+    if task.plan.mode != "reminder":
+        details.append("runs by itself")
+    notes = [note for note in (_own(task, due, now), _lately(task, last, now, zone)) if note]
+    when = f"{_shown(due, now, zone)} " if due else ""
+    return f"- {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
+
+
+def _own(task: Task, due: datetime | None, now: datetime) -> str:
+    """What a person should know about its time."""
+    if task.held:
+        return HELD
+    if task.status == "active" and due is None and task.plan.schedule:
+        return "its time has passed"
+    return "overdue" if task.next_due and due and now - task.next_due > LATE else ""
+
+
+def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) -> str:
+    """What came of it the last time, unless all went well."""
+    if last is None:
+        return ""
+    reminds = last.mode == "reminder"
+    missed = f"{last.missed} missed, " if last.missed > 1 else ""
+    if last.state == "claimed":
+        return missed + ("being delivered" if reminds else "its run is not finished")
+    if last.state == "failed":
+        # What a run says is as private as the room it ran for.
+        why = f": {plain(brief(last.result))}" if task.scope != EVERYWHERE else ""
+        return f"last run failed{why}"
+    ended = (last.ended_at or last.due_at).replace(second=0, microsecond=0)
+    if not last.missed and not (reminds and ended - last.due_at > LATE):
+        return ""
+    return f"{missed}last {'said' if reminds else 'run'} late at {_shown(ended, now, zone)}"
+
+
+SNOOZE = timedelta(minutes=10)
+AROUND = "`#()[].,:;"
+"""What people copy with an id."""
+VERBS = "\n".join(
+    (
+        "- `/tasks`: what is to be done here",
+        "- `/tasks done ID`: it is done; what comes again is done until then",
+        "- `/tasks snooze ID`: again in 10 minutes",
+        "- `/tasks tomorrow ID`: again tomorrow at the same time",
+        "- `/tasks cancel ID`: delete it",
+        "- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between",
+        "",
+        "Without an ID the first four mean the last reminder here.",
+    )
+)
+
+
+class Wish(NamedTuple):
+    """Which task is meant, and on whose behalf it is to be changed."""
+
+    tx: Transaction
+    why: Reason
+    task_id: str
+    scope: str
+    by_owner: bool
+
+
+class TaskVerbs:
+    """Answers `/tasks` and what follows it."""
+
+    def __init__(self, stores: Stores, clock: Clock) -> None:
+        self._tasks = stores.tasks
+        self._occurrences = stores.occurrences
+        self._clock = clock
+        self._verbs: dict[str, Callable[[Wish], Awaitable[str]]] = {
+            "done": self._done,
+            "snooze": self._snooze,
+            "tomorrow": self._tomorrow,
+            "cancel": self._cancel,
+            "pause": self._pause,
+            "resume": self._resume,
+        }
+
+    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """The list of a scope, or what became of one task of it."""
+        words = row.body.split()[1:]
+        told = await self._occurrences.told_of_rooms(tx, row.conversation_id)
+        if not words:
+            return await self._listed({scope, *told.values()})
+        verb = self._verbs.get(words[0].lower())
+        if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
+            last = await self._occurrences.last_told(tx, row.conversation_id)
+            words += [last] if last else []
+        if verb is None or len(words) != 2:
+            return VERBS
+        by_owner, task_id = row.origin == "owner", words[1].strip(AROUND).lower()
+        why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
+        try:
+            return await verb(Wish(tx, why, task_id, told.get(task_id, scope), by_owner))
+        except ToolFailed as problem:
+            return str(problem)
+
+    async def _listed(self, scopes: Collection[str]) -> str:
+        found = [
+            task
+            for scope in sorted(scopes)
+            for status in ("active", "paused")
+            for task in await self._tasks.listed(scope, status)
+        ]
+        tasks = list({task.id: task for task in found}.values())  # those of all rooms come twice
+        last = await self._occurrences.last([task.id for task in tasks])
+        listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
+        return listed or "There is nothing to be done here."
+
+    async def _done(self, wish: Wish) -> str:
+        tx, why, task_id, scope, by_owner = wish
+        before = await self._tasks.get(task_id, scope)
+        again = before.plan.schedule is not None and before.plan.schedule.kind != "once"
+        if before.status == "paused" and not again:
+            await self._tasks.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+            return f"Done: {_named(before)}"
+        task = await self._tasks.acknowledge(tx, why, task_id, scope, by_owner=by_owner)
+        until = f" until {self._spoken(task)}" if task.next_due else ""
+        return f"Done{until}: {_named(task)}"
+
+    async def _snooze(self, wish: Wish) -> str:
+        tx, why, task_id, scope, by_owner = wish
+        until = self._clock.now().replace(microsecond=0) + SNOOZE
+        task = await self._tasks.snooze(tx, why, task_id, scope, until, by_owner=by_owner)
+        return f"Again at {until.astimezone(self._tasks.zone):%H:%M}: {_named(task)}"
+
+    async def _tomorrow(self, wish: Wish) -> str:
+        tx, why, task_id, scope, by_owner = wish
+        now, zone = self._clock.now(), self._tasks.zone
+        before = await self._tasks.get(task_id, scope)
+        last = (await self._occurrences.last([before.id])).get(before.id)
+        due = last.due_at if last else before.next_due or now.replace(second=0, microsecond=0)
+        until = tomorrow(due, now, zone)
+        task = await self._tasks.snooze(tx, why, task_id, scope, until, by_owner=by_owner)
+        return f"Again tomorrow ({in_words(until, zone)}): {_named(task)}"
+
+    async def _cancel(self, wish: Wish) -> str:
+        tx, why, task_id, scope, by_owner = wish
+        task = await self._tasks.delete(tx, why, task_id, scope, by_owner=by_owner)
+        elsewhere = task.scope == EVERYWHERE and scope != self._tasks.owner_scope
+        where = " in the owner's own chat" if elsewhere else ""
+        return f"Cancelled: {_named(task)} (`/undo`{where} brings it back)"
+
+    async def _pause(self, wish: Wish) -> str:
+        tx, why, task_id, scope, by_owner = wish
+        task = await self._tasks.pause(tx, why, task_id, scope, by_owner=by_owner)
+        return f"Paused until `/tasks resume {task.id}`: {_named(task)}"
+
+    async def _resume(self, wish: Wish) -> str:
+        tx, why, task_id, scope, by_owner = wish
+        task = await self._tasks.resume(tx, why, task_id, scope, by_owner=by_owner)
+        if task.next_due:
+            return f"Active again, next on {self._spoken(task)}: {_named(task)}"
+        if task.plan.schedule is None:
+            return f"Active again: {_named(task)}"
+        return (
+            "Active again, but its time has passed and it will not come by itself;"
+            f" `/tasks tomorrow {task.id}` lets it come tomorrow: {_named(task)}"
+        )
+
+    def _spoken(self, task: Task) -> str:
+        return in_words(task.next_due, self._tasks.zone) if task.next_due else ""
+
+
+def _named(task: Task) -> str:
+    return plain(brief(task.content))
+
+
+FORMS = (
+    "18:30 Call Anna",
+    "today 18:00 Call Anna",
+    "tomorrow 09:00 Call Anna",
+    "in 20 minutes Call Anna",
+    "in 2 hours Call Anna",
+    "in 3 days Call Anna",
+    "2026-03-01 09:00 Call Anna",
+    "daily 08:00 Call Anna",
+    "mon,thu 08:00 Call Anna",
+)
+
+
+class Reminding:
+    """Reads when and what, and makes a task of it."""
+
+    def __init__(self, tasks: Tasks, clock: Clock) -> None:
+        self._tasks = tasks
+        self._clock = clock
+
+    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """The reminder, when it is due next, and what must be pointed out about that."""
+        said = "".join(row.body.split(maxsplit=1)[1:])
+        now = self._clock.now()
+        read = chat_line(said, now, self._tasks.zone)
+        if read is None:
+            return self._forms()
+        asked, content = read
+        try:
+            task = await self._tasks.add(
+                tx,
+                Reason("command", scope, evidence=(row.event_id,)),
+                content,
+                scope=scope,
+                asked=asked,
+                conversation_id=row.conversation_id,
+                origins=(row.event_id,),
+                written=written(row, now),
+            )
+        except ToolFailed as problem:
+            return str(problem)
+        return self._promise(task, now)
+
+    def _promise(self, task: Task, now: datetime) -> str:
+        schedule, due, zone = task.plan.schedule, task.next_due, self._tasks.zone
+        whom = "this room" if task.scope.startswith("room:") else "you"
+        when = in_words(due, zone) if due else task.schedule
+        again = f", {task.schedule}" if schedule and schedule.kind != "once" else ""
+        if due and due <= now:
+            return f"That was due on {when}, before I read it, so I remind {whom} now (`{task.id}`)"
+        remark = remarks(schedule, due, zone)
+        return (
+            f"I will remind {whom} on {when}: {plain(task.content)} (`{task.id}`{again})"
+            f"{f'; {remark}' if remark else ''}"
+        )
+
+    def _forms(self) -> str:
+        lines = [f"- `/remind {form}`" for form in FORMS]
+        return "\n".join(
+            [f"Write when and what, in the time of {self._tasks.zone.key}, as in:", *lines]
+        )

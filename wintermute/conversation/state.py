@@ -1,0 +1,275 @@
+"""What the loop knows of one cast while it runs, and how it is ended from outside.
+
+The settings of a cast are all in which rooms, due tasks, sub-sessions and nights differ (A-1). Its
+person, its time, or less in view than it was asked with can stop it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from wintermute.clock import Clock
+from wintermute.conversation.toolbox import Caller, CallSite, Toolbox, Wards
+from wintermute.loom.records import BranchView, Cast, Observation, Turn
+
+
+class Stop:
+    """One cast's end switch. Pressing it cancels whatever the cast is waiting for."""
+
+    def __init__(self) -> None:
+        self._scope: asyncio.Timeout | None = None
+        self._question: asyncio.Timeout | None = None
+        self.pressed = False
+
+    def press(self) -> None:
+        """End the cast now; also when it has not begun yet."""
+        self.pressed = True
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def hold(self) -> None:
+        """Let no time count until it goes on."""
+        if self._scope is not None and not (self.pressed or self._scope.expired()):
+            self._scope.reschedule(None)
+
+    def go_on(self, seconds: float) -> None:
+        """Time counts again; so much is left."""
+        if self._scope is not None and not (self.pressed or self._scope.expired()):
+            self._scope.reschedule(asyncio.get_running_loop().time() + max(seconds, 0))
+
+    @asynccontextmanager
+    async def within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """A block that a press, or the end of `seconds`, leaves with TimeoutError."""
+        async with asyncio.timeout(0 if self.pressed else max(seconds, 0)) as scope:
+            self._scope = scope
+            try:
+                yield scope
+            finally:
+                self._scope = None
+
+    def ask_anew(self) -> None:
+        """Something that is in view was taken back: a question with it goes out no more."""
+        if self._question is not None and not self._question.expired():
+            self._question.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[asyncio.Timeout]:
+        """A block that `ask_anew` leaves with TimeoutError."""
+        async with asyncio.timeout(None) as question:
+            self._question = question
+            try:
+                yield question
+            finally:
+                self._question = None
+
+
+class Prompt(Protocol):
+    """Where instructions come from: read anew for every question (P-001)."""
+
+    async def system(
+        self, scope: str, tools: Collection[str], query: str | None, summary: str
+    ) -> str | None:
+        """The system prompt for this scope and these tools; None: there is to be none.
+
+        `query` is what memory may rank by, `summary` stands for what was folded.
+
+        Raises: ConfigurationError when there are no instructions (L-005).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CastSettings:
+    """What a cast may use, and what it is told.
+
+    `backend` names one model that is asked instead of those of the `role`. `depth` is how many
+    levels of sub-sessions may be below this cast (L-060). `patient`: the time until a first token
+    is not its own (F-017); whoever waits for a sub-session was promised an end (L-061).
+    """
+
+    toolbox: Toolbox
+    prompt: Prompt
+    role: str = "base"
+    backend: str | None = None
+    depth: int = 0
+    patient: bool = True
+
+
+class Watch(Protocol):
+    """Somebody who sees a cast being made."""
+
+    def draft(self, piece: str) -> None:
+        """The model says more; an empty piece begins an utterance, or a new attempt at it."""
+        ...
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """An attempt to ask the model failed; see `llm.backend.Listener`."""
+        ...
+
+    def begun(self) -> None:
+        """The first token of an attempt is here, be it of what is not shown."""
+        ...
+
+    def gate(self, name: str) -> None:
+        """A gate starts."""
+        ...
+
+
+class CastState:
+    """One cast at work: its record so far, what it has in view, and how much it may still use.
+
+    It listens to its model: the time until a first token is not the cast's (F-017).
+    """
+
+    def __init__(
+        self,
+        cast: Cast,
+        caller: Caller,
+        terms: CastSettings,
+        watch: Watch,
+        stop: Stop,
+        clock: Clock,
+    ) -> None:
+        self.cast = cast
+        self.caller = caller
+        self.terms = terms
+        self.watch = watch
+        self.prompt: str | None = None
+        """The system prompt of the newest request."""
+        self.folds_in_vain = False
+        self._wards = Wards(**cast.wards)
+        self._past = BranchView(None, ())
+        self._stop = stop
+        self._clock = clock
+        # A resumed cast has used the time of its stored turns, not the time we were down.
+        used = sum(turn.ms - turn.waited_ms for turn in cast.turns) / 1000
+        self._begun = clock.monotonic() - used
+        self._asked_at: float | None = None
+        self._waited = 0.0
+
+    def asked(self) -> None:
+        """The model is asked."""
+        self.watch.draft("")
+        self.held()
+
+    def held(self) -> None:
+        """No time runs until the first token is there."""
+        if self.terms.patient:
+            self._asked_at = self._clock.monotonic()
+            self._stop.hold()
+
+    def begun(self) -> None:
+        """It begins to answer."""
+        self.went_on()
+        self.watch.begun()
+
+    def went_on(self) -> None:
+        """It begins to answer, or will not: time runs again."""
+        if self._asked_at is not None:
+            waited = self._clock.monotonic() - self._asked_at
+            self._asked_at = None
+            self._waited += waited
+            self._begun += waited
+            self._stop.go_on(self.seconds_left)
+
+    def said(self, piece: str) -> None:
+        """It says more."""
+        self.watch.draft(piece)
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        """It will not answer this time."""
+        self.went_on()
+        self.watch.failed(problem, unreachable=unreachable)
+
+    def waited_ms(self) -> int:
+        """How long first tokens were waited for since this was asked last, in milliseconds."""
+        waited, self._waited = round(self._waited * 1000), 0.0
+        return waited
+
+    @property
+    def past(self) -> BranchView:
+        """What is in view, this cast last."""
+        after = self._past.fold.last_turn if self._past.fold else 0
+        turns = tuple(turn for turn in self.cast.turns if turn.seq > after)
+        earlier = (cast for cast in self._past.casts if cast.id != self.cast.id)
+        return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
+
+    def sees(self, past: BranchView) -> None:
+        """What is in view now: what was taken back is not, also of what was said before."""
+        self._past = past
+        mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
+        self.cast = replace(self.cast, intent=mine.intent)
+
+    def folded(self, past: BranchView | None) -> None:
+        """Less is in view from now on; None: folding was tried and is of no use now."""
+        self._past = past or self._past
+        self.folds_in_vain = past is None
+
+    def took(self, turn: Turn) -> None:
+        """The model said something more."""
+        self.cast = replace(self.cast, turns=(*self.cast.turns, turn))
+
+    def observed(self, observation: Observation) -> None:
+        """A call of the newest turn has its result."""
+        *before, turn = self.cast.turns
+        seen = turn.observations
+        n = observation.n
+        turn = replace(turn, observations=(*seen[:n], observation, *seen[n + 1 :]))
+        self.cast = replace(self.cast, turns=(*before, turn))
+
+    def at(self, turn: Turn, n: int) -> Caller:
+        """The caller of a turn's n-th call."""
+        left = self._wards.less(self._turns, self._seconds, self._tokens)
+        terms = self.terms
+        place = CallSite(
+            turn.id, n, terms.toolbox, terms.role, terms.backend, terms.depth, self._wards, left
+        )
+        return replace(self.caller, place=place)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the cast may go on, in seconds."""
+        return self._wards.max_seconds - self._seconds
+
+    @property
+    def breached(self) -> str | None:
+        """The first limit that is used up, by its name."""
+        return self._wards.breached(self._turns, self._seconds, self._tokens)
+
+    @property
+    def on_last_turn(self) -> bool:
+        """Whether there is no turn left after this one."""
+        return self._turns >= self._wards.max_turns
+
+    @property
+    def _turns(self) -> int:
+        return len(self.cast.turns)
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock.monotonic() - self._begun
+
+    @property
+    def _tokens(self) -> int:
+        return sum(turn.tokens for turn in self.cast.turns)
+
+
+class Summing:
+    """Listens to the model that sums up for a cast, whose first token is waited for as well."""
+
+    def __init__(self, running: CastState) -> None:
+        self._running = running
+
+    def asked(self) -> None:
+        self._running.held()
+
+    def begun(self) -> None:
+        self._running.went_on()
+
+    def said(self, piece: str) -> None:
+        """A summary is nothing to be watched."""
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        self._running.went_on()

@@ -1,0 +1,520 @@
+"""What works and what does not: the state of each part, and the lines that a status shows.
+
+Parts are noted by whoever knows. Tasks are named by their ids, not by what they are about (T-055),
+for a status is also asked for in groups. What is kept besides: whom people trust, rooms that gave
+way to others where we cannot go on (F-013, X-030), when the machine's clock was believed last, what
+files that people edit last held in order, and whether their owner knows when they do not.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from wintermute.clock import Clock, ClockReading, boot_id, moment, stamp
+from wintermute.config.schema import BudgetSettings as Ceilings
+from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import holds
+from wintermute.ids import new_id
+from wintermute.llm.calls import Amount, Budget, ModelCalls
+from wintermute.text import counted
+
+HealthState = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """One part's state. `since` is when it came into this state."""
+
+    part: str
+    state: HealthState
+    detail: str
+    since: datetime
+
+
+class Health:
+    """The store of states and counters. Writes happen on change only."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: dict[str, tuple[HealthState, str]] = {}
+
+    async def note(self, part: str, state: HealthState, detail: str = "") -> None:
+        """Record a part's state; free of cost when nothing changed."""
+        if self._known.get(part) == (state, detail):
+            return
+        kept = await self.part(part)
+        if kept is not None and (kept.state, kept.detail) == (state, detail):
+            self._known[part] = (state, detail)
+            return
+        async with self._database.transaction() as tx:
+            await self.note_in(tx, part, state, detail)
+        self._known[part] = (state, detail)
+
+    async def note_in(
+        self, tx: Transaction, part: str, state: HealthState, detail: str = ""
+    ) -> None:
+        """As `note`, within a transaction."""
+        now = stamp(self._clock.now())
+        await tx.execute(
+            "INSERT INTO health (part, state, detail, since, updated_at) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (part) DO UPDATE SET detail = excluded.detail,"
+            " updated_at = excluded.updated_at, state = excluded.state,"
+            " since = CASE WHEN health.state = excluded.state THEN health.since"
+            " ELSE excluded.since END",
+            (part, state, detail, now, now),
+        )
+        self._known.pop(part, None)  # the transaction may yet fail
+
+    async def count_in(self, tx: Transaction, name: str, by: int) -> None:
+        """Add to a counter."""
+        if by:
+            await tx.execute(
+                "INSERT INTO counters (name, value) VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                (name, by),
+            )
+
+    async def failed(self, name: str) -> None:
+        """Count one failure of something that is done without."""
+        async with self._database.transaction() as tx:
+            await self.count_in(tx, f"{name} failed", 1)
+
+    async def parts(self) -> list[PartHealth]:
+        """Every part's state."""
+        rows = await self._database.rows("SELECT * FROM health ORDER BY part")
+        return [
+            PartHealth(row["part"], row["state"], row["detail"], moment(row["since"]))
+            for row in rows
+        ]
+
+    async def part(self, name: str) -> PartHealth | None:
+        """One part's state."""
+        return next((part for part in await self.parts() if part.part == name), None)
+
+
+MOST_PEOPLE = 20
+AGAIN = "begin again with your client or /verify"
+UNFIT = (
+    f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
+    " compare the fingerprints above"
+)
+ENDS = {
+    "": f"the client gave no reason -> {AGAIN}",
+    "m.user": f"cancelled in the client -> {AGAIN}; but if the emojis were different, do not:"
+    " somebody sits between you and the bot",
+    "m.mismatched_sas": "the emojis were different, somebody sits between you and the bot -> do not"
+    " go on, see docs/encryption.md",
+    "m.timeout": f"it took longer than ten minutes -> {AGAIN}",
+    "m.unknown_transaction": f"the bot was restarted -> {AGAIN}",
+    "m.unknown_method": "your client and the bot have no method in common -> use another client",
+    "m.accepted": "another session of the bot answered -> go on with that one",
+    "m.key_mismatch": UNFIT,
+    "m.mismatched_commitment": UNFIT,
+    "m.invalid_message": UNFIT,
+    "m.unexpected_message": UNFIT,
+}
+"""Why a verification was cancelled, and what to do then."""
+
+
+async def people(database: Database) -> tuple[HealthState, str]:
+    """Everybody who was looked for: verified with the bot, known, or changed (X-034, X-035)."""
+    rows = await database.rows(
+        "SELECT user_id, master_key, changed_to, verified FROM people ORDER BY user_id"
+    )
+    named = "; ".join(f"{row['user_id']} {_standing(row)}" for row in rows[:MOST_PEOPLE])
+    more = f"; {len(rows) - MOST_NAMED} more" if len(rows) > MOST_PEOPLE else ""
+    changed = any(row["changed_to"] is not None for row in rows)
+    return ("warn" if changed else "ok"), (named + more) or "nobody looked for yet"
+
+
+def _standing(row: Row) -> str:
+    if not row["master_key"]:
+        return "has no identity"
+    if row["changed_to"] is not None:
+        advice = f"ask them, then `wintermute matrix trust {row['user_id']}`"
+        return f"has another identity now -> {advice}"
+    return (
+        "has verified this bot"
+        if row["verified"] == row["master_key"]
+        else "has not verified this bot"
+    )
+
+
+async def untrusted(database: Database) -> tuple[HealthState, str]:
+    """Messages that wait until somebody vouches for the session they came from."""
+    rows = await database.rows(  # both states are named for the index of both
+        "SELECT sender, count(*) AS n, p.changed_to IS NOT NULL AS changed,"
+        " p.user_id IS NULL AS unseen FROM inbox LEFT JOIN people p ON p.user_id = sender"
+        " WHERE state IN ('locked', 'untrusted') AND state = 'untrusted'"
+        " GROUP BY sender ORDER BY sender LIMIT 20"
+    )
+    named = [f"{counted(row['n'], 'message')} of {row['sender']} {_wait(row)}" for row in rows]
+    if not named:
+        return "ok", "no messages wait for a session to be verified"
+    return "warn", "; ".join(named)
+
+
+def _wait(row: Row) -> str:
+    verb = "waits" if row["n"] == 1 else "wait"
+    if row["changed"]:
+        advice = f"`wintermute matrix trust {row['sender']}`"
+        return f"{verb} until their identity is trusted -> {advice}"
+    if row["unseen"]:
+        return f"{verb} until their homeserver says which sessions are theirs"
+    return f"{verb} -> they verify that session with another one of theirs"
+
+
+async def verifications(database: Database) -> list[tuple[str, HealthState, str]]:
+    """The last one of each person, newest first: name, state and text of each."""
+    rows = await database.rows(
+        "SELECT user_id, device_id, phase, shown, code, max(began_at) AS began FROM verifications"
+        " GROUP BY user_id ORDER BY began DESC LIMIT 5"
+    )
+    return [(f"verification with {row['user_id']}", *_step(row)) for row in rows]
+
+
+def _step(row: Row) -> tuple[HealthState, str]:
+    device = f" (session {row['device_id']})" if row["device_id"] else ""
+    if row["phase"] == "done":
+        return "ok", f"done{device}"
+    if row["phase"] == "cancelled":
+        return "warn", f"cancelled{device}: {ENDS.get(row['code'], row['code'])}"
+    if row["shown"]:
+        return "ok", f"compare{device}: {row['shown']}"
+    return "ok", f"under way{device}: {row['phase']}"
+
+
+NEXT = 5
+MOST_PROMISES = 5
+GRACE = timedelta(minutes=5)
+"""What is later than this is late (T-038)."""
+LATELY = timedelta(days=1)
+
+
+async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[HealthState, str]:
+    """The state of all tasks, and the words for it."""
+    now = clock.now()
+    overdue = stamp(now - GRACE)
+    wrong = {
+        "overdue": await _ids(
+            database,
+            "SELECT id FROM tasks WHERE status = 'active' AND held = 0 AND next_due < ?"
+            " ORDER BY next_due, seq",
+            overdue,
+        ),
+        "not said yet": await _ids(
+            database,
+            "SELECT task_id FROM occurrences WHERE state = 'claimed' AND mode = 'reminder'"
+            " AND due_at < ? ORDER BY due_at",
+            overdue,
+        ),
+        "due, but there is no room to say it in": await _ids(
+            database, "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
+        ),
+        "failed": await _failed(database),
+    }
+    paused = await _ids(database, "SELECT id FROM tasks WHERE status = 'paused' ORDER BY seq")
+    late = await _late(database, stamp(now - LATELY))
+    counted = [f"{len(ids)} {what}: {_named(ids)}" for what, ids in wrong.items() if ids]
+    counted += [f"{len(paused)} paused: {_named(paused)}"] if paused else []
+    counted += [f"{late} late since yesterday"] if late else []
+    text = "; ".join([await _next(database, zone), *counted])
+    return "warn" if any(wrong.values()) else "ok", text
+
+
+async def _ids(database: Database, sql: str, *values: str) -> list[str]:
+    return [row[0] for row in await database.rows(sql, values)]
+
+
+async def _failed(database: Database) -> list[str]:
+    """Those whose last run failed, with how many did in a row."""
+    rows = await database.rows(
+        "SELECT id, failures FROM tasks WHERE status IN ('active', 'paused') AND failures > 0"
+        " ORDER BY seq"
+    )
+    return [
+        f"{row['id']} ({row['failures']} in a row)" if row["failures"] > 1 else row["id"]
+        for row in rows
+    ]
+
+
+async def _late(database: Database, since: str) -> int:
+    """Because we were away when it was due, or because a message did not get through."""
+    row = await database.row(
+        "SELECT count(*) AS n FROM occurrences WHERE state = 'done' AND ended_at >= ?"
+        " AND (missed > 0 OR mode = 'reminder'"
+        "  AND unixepoch(ended_at) - unixepoch(due_at) > ?)",
+        (since, GRACE.total_seconds()),
+    )
+    return int(row["n"]) if row else 0
+
+
+async def _next(database: Database, zone: ZoneInfo) -> str:
+    rows = await database.rows(
+        "SELECT id, next_due FROM tasks WHERE status = 'active' AND held = 0"
+        " AND next_due IS NOT NULL ORDER BY next_due, seq LIMIT ?",
+        (NEXT,),
+    )
+    named = [
+        f"{row['id']} {moment(row['next_due']).astimezone(zone):%Y-%m-%d %H:%M}" for row in rows
+    ]
+    return f"next {', '.join(named)}" if named else "nothing is due"
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = [f"{len(ids) - MOST_NAMED} more"] if len(ids) > MOST_PROMISES else []
+    return ", ".join([*ids[:MOST_PROMISES], *more])
+
+
+MOST_ROOMS = 5
+
+
+async def left_behind(database: Database) -> str:
+    """What has to wait because its room is over; "" when nothing has."""
+    in_clear = await database.rows(
+        "SELECT old.room_id AS old, new.room_id AS new FROM rooms old JOIN rooms new"
+        " ON new.room_id = old.successor AND new.predecessor = old.room_id AND new.state = 'joined'"
+        " WHERE old.moved_to = '' AND old.encrypted AND NOT new.encrypted ORDER BY old.room_id"
+    )
+    away = await database.rows(
+        "SELECT old.room_id AS old, old.successor AS new FROM rooms old LEFT JOIN rooms new"
+        " ON new.room_id = old.successor AND new.state = 'joined'"
+        " WHERE old.moved_to = '' AND old.successor <> '' AND old.state = 'joined'"
+        " AND new.room_id IS NULL AND EXISTS"
+        "  (SELECT 1 FROM conversations c WHERE c.room_id = old.room_id) ORDER BY old.room_id"
+    )
+    told = [
+        f"{row['new']} follows the encrypted {row['old']} in clear -> turn on encryption in it"
+        for row in in_clear
+    ]
+    told += [
+        f"{row['old']} gave way to {row['new']}, where I am not -> invite me there" for row in away
+    ]
+    more = [f"{len(told) - MOST_NAMED} more"] if len(told) > MOST_ROOMS else []
+    return "; ".join([*told[:MOST_ROOMS], *more])
+
+
+class ClockMarks:
+    """The store of that moment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def last(self) -> ClockReading | None:
+        """It, if the machine has not been started since: else the steady clock began anew."""
+        row = await self._database.row("SELECT wall, steady, boot FROM clock")
+        if row is None or not row["boot"] or row["boot"] != boot_id():
+            return None
+        return ClockReading(moment(row["wall"]), row["steady"])
+
+    async def keep(self, reading: ClockReading) -> None:
+        """Remember it."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO clock (id, wall, steady, boot) VALUES (1, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET wall = excluded.wall, steady = excluded.steady,"
+                " boot = excluded.boot",
+                (stamp(reading.wall), reading.steady, boot_id()),
+            )
+
+
+class EditedFiles:
+    """A row per file, under the name by which prompt and tools call it (F-031)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def text(self, name: str) -> str | None:
+        """What a file last held; None: nobody knows."""
+        row = await self._database.row("SELECT text FROM edited_files WHERE name = ?", (name,))
+        return row["text"] if row else None
+
+    async def texts(self, folder: str) -> dict[str, str]:
+        """What the files in a folder last held, by their names in there."""
+        rows = await self._database.rows(
+            "SELECT substr(name, length(:folder) + 2) AS name, text FROM edited_files"
+            " WHERE text IS NOT NULL AND substr(name, 1, length(:folder) + 1) = :folder || '/'",
+            {"folder": folder},
+        )
+        return {row["name"]: row["text"] for row in rows}
+
+    async def keep(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Remember what files hold now, as (name, text)."""
+        async with self._database.transaction() as tx:
+            await tx.execute_many(
+                "INSERT INTO edited_files (name, text) VALUES (?, ?) ON CONFLICT (name) DO UPDATE"
+                " SET text = excluded.text WHERE text IS NOT excluded.text",
+                list(texts),
+            )
+
+    async def told(self) -> set[str]:
+        """The files of which the owner knows that they cannot be used."""
+        rows = await self._database.rows("SELECT name FROM edited_files WHERE told")
+        return {row["name"] for row in rows}
+
+    async def tell(self, tx: Transaction, names: Collection[str]) -> None:
+        """From now on the owner knows it of exactly these."""
+        listed = json.dumps(list(names))
+        await tx.execute(
+            "UPDATE edited_files SET told = 0"
+            " WHERE told AND name NOT IN (SELECT value FROM json_each(?))",
+            (listed,),
+        )
+        await tx.execute(
+            "INSERT INTO edited_files (name, told) SELECT value, 1 FROM json_each(?) WHERE true"
+            " ON CONFLICT (name) DO UPDATE SET told = 1",
+            (listed,),
+        )
+
+    async def forget(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Drop what holds one of the `traces`; how many. The files themselves are a person's."""
+        return await tx.execute(
+            f"UPDATE edited_files SET text = NULL WHERE {holds('text')}",
+            {"traces": json.dumps(list(traces))},
+        )
+
+
+UNLIMITED = Ceilings()
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a status."""
+
+    name: str
+    state: HealthState
+    text: str
+
+
+async def gather(
+    database: Database, clock: Clock, timezone: str, ceilings: Ceilings = UNLIMITED
+) -> tuple[Finding, ...]:
+    """What the database says about the daemon, the worst not hidden."""
+    zone = ZoneInfo(timezone)
+    parts = await Health(database, clock).parts()
+    facts = [
+        Finding(part.part, part.state, f"{part.detail} (since {_local(part.since, zone)})".strip())
+        for part in parts
+    ]
+    facts.append(await _inbox(database))
+    facts.append(await _outbox(database))
+    if waits := await left_behind(database):
+        facts.append(Finding("rooms", "warn", waits))
+    facts.append(await _sub_sessions(database))
+    facts.append(Finding("tasks", *await promises(database, clock, zone)))
+    facts.append(await _decryption(database))
+    facts.append(Finding("people", *await people(database)))
+    facts.append(Finding("unverified sessions", *await untrusted(database)))
+    facts.append(await _malformed(database))
+    facts += await _searches(database)
+    facts += await _usage(database, clock, timezone, ceilings)
+    return tuple(facts)
+
+
+def _local(when: datetime, zone: ZoneInfo) -> str:
+    return when.astimezone(zone).strftime("%Y-%m-%d %H:%M")
+
+
+async def _number(database: Database, sql: str) -> int:
+    row = await database.row(sql)
+    return int(row[0] or 0) if row else 0
+
+
+async def _inbox(database: Database) -> Finding:
+    waiting = await _number(
+        database,
+        "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'",
+    )
+    return Finding("inbox", "ok", f"{waiting} waiting for an answer")
+
+
+async def _outbox(database: Database) -> Finding:
+    waiting = await _number(database, "SELECT count(*) FROM outbox WHERE state = 'waiting'")
+    stuck = await database.rows(
+        "SELECT room_id, problem, count(*) AS n FROM outbox WHERE state = 'stuck'"
+        " GROUP BY room_id, problem"
+    )
+    if not stuck:
+        return Finding("outbox", "ok", f"{waiting} to be sent")
+    named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
+    return Finding(
+        "outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be"
+    )
+
+
+async def _sub_sessions(database: Database) -> Finding:
+    """L-068: those at work, then those that wait."""
+    rows = await database.rows(
+        "SELECT id, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
+        " WHERE state IN ('waiting', 'running', 'collecting') AND (NOT blocking OR parent_cast IN"
+        "  (SELECT id FROM casts WHERE state = 'running')) ORDER BY doing, seq"
+    )
+    running = sum(row["doing"] == "running" for row in rows)
+    # Not by their names, which say what they are about: a status is also asked for in groups.
+    named = [f"{row['id']} {row['doing']}" for row in rows[:MOST_NAMED]]
+    more = [f"{len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else []
+    listed = f": {', '.join([*named, *more])}" if rows else ""
+    text = f"{running} running, {len(rows) - running} waiting{listed}"
+    return Finding("sub-sessions", "ok", text)
+
+
+async def _counter(database: Database, name: str) -> int:
+    row = await database.row("SELECT value FROM counters WHERE name = ?", (name,))
+    return int(row["value"]) if row else 0
+
+
+async def _decryption(database: Database) -> Finding:
+    locked = await _number(database, "SELECT count(*) FROM inbox WHERE state = 'locked'")
+    good = await _counter(database, "decrypted")
+    bad = await _counter(database, "undecryptable")
+    text = f"{good} messages decrypted, {bad} not at first, {locked} still locked"
+    return Finding("decryption", "warn" if locked else "ok", text)
+
+
+async def _malformed(database: Database) -> Finding:
+    count = await _counter(database, "malformed")
+    return Finding("malformed events", "ok", f"{count} passed over")
+
+
+async def _searches(database: Database) -> list[Finding]:
+    failed = await _counter(database, "memory search failed")
+    return [Finding("memory search", "warn", f"failed {failed} times so far")] if failed else []
+
+
+async def _usage(
+    database: Database, clock: Clock, timezone: str, ceilings: Ceilings
+) -> list[Finding]:
+    now = clock.now().astimezone(ZoneInfo(timezone))
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    spent = await ModelCalls(database, clock, new_id).usage_since(midnight)
+    facts = [
+        Finding(
+            f"today, {role}",
+            "ok",
+            f"{counted(used.calls, 'call')}, {used.tokens_in + used.tokens_out} tokens, {used.usd:.4f} USD",
+        )
+        for role, used in spent.items()
+    ] or [Finding("today", "ok", "no model calls")]
+    if ceilings == UNLIMITED:
+        return facts
+    amount = await Budget(database, clock, new_id, ceilings, timezone).spent_today()
+    return [_budget(ceilings, amount, sum(used.refused for used in spent.values())), *facts]
+
+
+def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Finding:
+    """L-086: what counts against each ceiling, calls under way at their worst case."""
+    parts = []
+    if ceilings.tokens_per_day is not None:
+        parts.append(f"{used.tokens} of {ceilings.tokens_per_day} tokens")
+    if ceilings.usd_per_day is not None:
+        parts.append(f"{used.usd:.4f} of {ceilings.usd_per_day:g} USD")
+    text = f"{' and '.join(parts)} used today"
+    if not refused:
+        return Finding("budget", "ok", text)
+    advice = "wait for midnight or raise llm.budget in config.yaml"
+    return Finding("budget", "warn", f"{text}, no room for {counted(refused, 'call')} -> {advice}")

@@ -1,0 +1,486 @@
+"""A fact: one clean line with a key, by which equal facts are one, as a value and as a row. Pure.
+
+Also what new facts make of those that are there, and whether a rewritten list of memories keeps
+what it must keep (M-062).
+"""
+
+import json
+import re
+import textwrap
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from wintermute import db
+from wintermute.changes.change_sets import Change
+from wintermute.clock import moment, stamp
+from wintermute.errors import ToolFailed
+from wintermute.ids import NewId
+from wintermute.messages import Json
+from wintermute.text import shortened
+
+Source = Literal["user_explicit", "harvest", "dreaming_merge"]
+AddOutcome = Literal["stored", "known", "raised"]
+
+SOURCES: tuple[Source, ...] = get_args(Source)
+EXPLICIT: Source = "user_explicit"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One atomic memory. Live while `valid_to` is None."""
+
+    id: str
+    scope: str
+    text: str
+    source: Source
+    speaker: str | None
+    origins: tuple[str, ...]
+    created_at: datetime
+    valid_from: datetime
+    valid_to: datetime | None = None
+    replaced_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewFact:
+    """A fact to be stored; `text` is clean. None: the store gives a new id, the present moment."""
+
+    scope: str
+    text: str
+    source: Source = EXPLICIT
+    speaker: str | None = None
+    origins: tuple[str, ...] = ()
+    id: str | None = None
+    at: datetime | None = None
+    valid_from: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFact:
+    """What became of a new fact; `change` is None where it was known already."""
+
+    fact: Fact
+    outcome: AddOutcome
+    change: Change | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a replacement did: the new facts in order (known ones too), and those that went."""
+
+    facts: tuple[Fact, ...]
+    outcomes: tuple[AddOutcome, ...]
+    retired: tuple[Fact, ...]
+    set_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """A fact as the memories file sees it. `exported`: the file has its line."""
+
+    id: str
+    key: str
+    text: str
+    live: bool
+    exported: bool
+
+
+LEAST = 3
+MOST = 2_000
+"""Characters of a fact that a conversation or a model adds (M-006)."""
+SHORTEST = 1
+LONGEST = 20_000
+"""Characters of a fact that comes from a file (M-067)."""
+
+# A mark before a blank or a word makes structure of a line; a minus before a digit is a number.
+MARKS = re.compile(r"(?:[#>*\s\u200c\u200d]|-(?!\d)|[`~]{3,})+")
+DROPPED = {"Cc", "Cf", "Cs"}
+JOINERS = {"\u200c", "\u200d"}
+"""Invisible, but parts of words in Persian and of emoji."""
+# Between signs of these scripts, or beside one, a blank means nothing.
+SIGN = "[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+IDLE_BLANK = re.compile(f"(?<={SIGN}) | (?={SIGN})")
+
+
+def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
+    """The text as one clean line (M-006).
+
+    Raises: ToolFailed, naming the limit, for a line that is too short or too long.
+    """
+    line = cleaned(text)
+    if len(line) < least or not _says_something(line):
+        raise ToolFailed(
+            f"a memory is one line with a letter or digit, of at least {least} characters"
+        )
+    if len(line) > most:
+        raise ToolFailed(
+            f"a memory has at most {most} characters, this one has {len(line)}:"
+            " shorten it, or make several of it"
+        )
+    return line
+
+
+def entries(line: str) -> list[str]:
+    """The facts in a line of a memories file: none in mere decoration, several if very long."""
+    parts = textwrap.wrap(cleaned(line), LONGEST) if len(line) > LONGEST else [line]
+    return [text for part in parts if _says_something(text := cleaned(part))]
+
+
+def cleaned(text: str) -> str:
+    """The text in one line, without invisible characters and leading marks of structure."""
+    if not text.isprintable():
+        text = "".join(mark for mark in text if mark.isspace() or not _invisible(mark))
+    line = " ".join(text.split())
+    marks = MARKS.match(line)
+    return line[marks.end() :] if marks else line
+
+
+def key(text: str) -> str:
+    """What equal facts have in common: the text whatever its case and spacing (M-007)."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return IDLE_BLANK.sub("", " ".join(folded.split()))
+
+
+def _says_something(line: str) -> bool:
+    return any(mark.isalnum() for mark in line)
+
+
+def _invisible(mark: str) -> bool:
+    return unicodedata.category(mark) in DROPPED and mark not in JOINERS
+
+
+TOKENS = re.compile(r"[^\W_]+")
+# Scripts that write without blanks between words; pairs of signs stand for words.
+SIGNS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
+FILLER_WORDS = (
+    "the and are was were has have had his her its their they she with for from that this who which"
+    " user does did can will often also very der die das den dem des ein eine einen einem einer und ist sind war hat"
+    " haben mit von für auch sehr nutzer les des une est son ses sur pour avec dans aux qui que los"
+    " las una del con por para que tiene sus gli dei della nel per che"
+)
+NEGATION_WORDS = (
+    "not no never none without cannot nicht nie niemals kein keine keinen"
+    " keinem keiner ohne pas jamais sans aucun aucune nunca jamás sin ningún ninguna non senza"
+    " nessun nessuna"
+)
+FILLERS = frozenset(FILLER_WORDS.split())
+NEGATIONS = frozenset(NEGATION_WORDS.split())
+SIGNS_OF_NEGATION = frozenset("不没未无非無ない")
+SHORT_NOT = re.compile(r"n['\u2019]t\b")
+LEFT_OUT = re.compile(r"^\s*(?:\[truncated: \d|\[lines \d+-\d+ of |(?:\.{3,}|…)\s*$)", re.MULTILINE)
+SHOWN = 3
+"""Lines that a refusal quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sense:
+    """What is compared of a line."""
+
+    words: frozenset[str]
+    numbers: frozenset[str]
+    negated: bool
+
+    def survives_in(self, other: "_Sense") -> bool:
+        """Half of the main words, every number, and a "not" if there is one."""
+        shared = len(self.words & other.words)
+        return (
+            0 < shared >= self.needed
+            and self.numbers <= other.numbers
+            and (other.negated or not self.negated)
+        )
+
+    @property
+    def needed(self) -> int:
+        return (len(self.words) + 1) // 2
+
+    def likely(self, holders: Mapping[str, Sequence[int]]) -> set[int]:
+        """Lines worth a look: whoever shares half of the words has one of the rarer half."""
+        rarest = sorted(self.numbers or self.words, key=lambda word: len(holders.get(word, ())))
+        most = 1 if self.numbers else len(rarest) - self.needed + 1
+        return {n for word in rarest[:most] for n in holders.get(word, ())}
+
+
+def main_words(text: str) -> frozenset[str]:
+    """What a line is about: longer words, everything with a digit, pairs of signs."""
+    folded = _folded(text)
+    words: set[str] = set()
+    for signs in SIGNS.findall(folded):
+        words.update(signs[i : i + 2] for i in range(max(1, len(signs) - 1)))
+    tokens = TOKENS.findall(SIGNS.sub(" ", folded))
+    words.update(token for token in tokens if len(token) >= 3 or _has_digit(token))
+    return frozenset(words - FILLERS - NEGATIONS or words or {folded})
+
+
+def succeeds(old: str, new: str) -> bool:
+    """Whether `new` still says what `old` is about."""
+    return _sense(old).survives_in(_sense(new))
+
+
+def successors(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
+    """For each old line which of the new ones succeeds it best, if any."""
+    senses = [_sense(line) for line in new]
+    holders: dict[str, list[int]] = defaultdict(list)
+    for n, sense in enumerate(senses):
+        for word in sense.words:
+            holders[word].append(n)
+    found: list[int | None] = []
+    for line in old:
+        mine = _sense(line)
+        fit = [n for n in sorted(mine.likely(holders)) if mine.survives_in(senses[n])]
+        shared = [len(mine.words & senses[n].words) for n in fit]
+        found.append(fit[shared.index(max(shared))] if fit else None)
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """The memories in a text of one per line, each once."""
+    found = [line for raw in text.splitlines() for line in entries(raw)]
+    return list({key(line): line for line in reversed(found)}.values())[::-1]
+
+
+def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
+    """Why the text must not replace the old lines, in words for the model; None: it may.
+
+    `old`: each line, and whether it is protected: the person's own words.
+    """
+    new = listed(text)
+    if not new:
+        return "the new list is empty and nothing was changed: write the whole list, a line each"
+    if LEFT_OUT.search(text):
+        return (
+            "the new list is only a part (it holds a mark of something left out) and nothing was"
+            " changed: read the whole file and write the whole list"
+        )
+    if len(new) * 10 < len(old) * 6:
+        return (
+            f"the new list has {len(new)} lines instead of {len(old)} and nothing was changed:"
+            f" at most 40 % may go at once, so keep at least {-(-len(old) * 6 // 10)} lines"
+        )
+    kept = {key(line) for line in new}
+    gone = [line for line, protected in old if protected and key(line) not in kept]
+    orphans = [line for line, heir in zip(gone, successors(gone, new), strict=True) if heir is None]
+    return _orphaned(orphans) if orphans else None
+
+
+def _orphaned(orphans: Sequence[str]) -> str:
+    quoted = "; ".join(f'"{shortened(line, 200)}"' for line in orphans[:SHOWN])
+    more = f" and {len(orphans) - SHOWN} more" if len(orphans) > SHOWN else ""
+    return (
+        "nothing was changed: these lines are the person's own words and must stay, or be in"
+        f" another line with their main words, numbers and negations: {quoted}{more}"
+    )
+
+
+def _sense(text: str) -> _Sense:
+    words = main_words(text)
+    return _Sense(words, frozenset(filter(_has_digit, words)), _is_negated(_folded(text)))
+
+
+def _is_negated(folded: str) -> bool:
+    return not NEGATIONS.isdisjoint(TOKENS.findall(folded)) or any(
+        sign in folded for sign in SIGNS_OF_NEGATION
+    )
+
+
+def _folded(text: str) -> str:
+    return SHORT_NOT.sub(" not", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _has_digit(token: str) -> bool:
+    return any(mark.isdigit() for mark in token)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What became of new facts, and the rows to insert and then to update for it."""
+
+    taken: list[AddedFact] = field(default_factory=list)
+    inserts: list[tuple[Any, ...]] = field(default_factory=list)
+    updates: list[tuple[str, str, str]] = field(default_factory=list)
+    """Source, origins, id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """Which facts go, what comes, and for each that goes the number of its heir, if any."""
+
+    old: tuple[Fact, ...]
+    fresh: tuple[NewFact, ...]
+    heirs: tuple[int | None, ...]
+
+
+def facts_of(rows: Iterable[db.Row]) -> list[Fact]:
+    """Rows as facts."""
+    return [fact_of(row) for row in rows]
+
+
+def fact_of(row: db.Row) -> Fact:
+    """A row as a fact."""
+    return Fact(
+        id=row["id"],
+        scope=row["scope"],
+        text=row["text"],
+        source=row["source"],
+        speaker=row["speaker"],
+        origins=tuple(json.loads(row["origins"])),
+        created_at=moment(row["created_at"]),
+        valid_from=moment(row["valid_from"]),
+        valid_to=moment(row["valid_to"]) if row["valid_to"] else None,
+        replaced_by=row["replaced_by"],
+    )
+
+
+def state_of(fact: Fact) -> Json:
+    """What is on record of a fact."""
+    state: Json = {"scope": fact.scope, "text": fact.text, "source": fact.source}
+    return state | {"speaker": fact.speaker} if fact.speaker else state
+
+
+def retirement(fact: Fact) -> Change:
+    """How a fact that goes is recorded."""
+    return Change("fact", fact.id, state_of(fact), None)
+
+
+def retirements(facts: Iterable[Fact]) -> list[Change]:
+    """How facts that go are recorded."""
+    return [retirement(fact) for fact in facts]
+
+
+def revivals(facts: Iterable[Fact]) -> list[Change]:
+    """How facts that come back are recorded."""
+    return [Change("fact", fact.id, None, state_of(fact)) for fact in facts]
+
+
+def revived(rows: Iterable[db.Row], named: Mapping[str, str]) -> list[Fact]:
+    """The last row of each key as a fact, with the text that the key has now."""
+    last = {row["key"]: row for row in rows}
+    return [
+        replace(fact_of(row), text=named[name], valid_to=None, replaced_by=None)
+        for name, row in last.items()
+    ]
+
+
+def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
+    """Ids, and pairs of scope and key, under which new facts may be known; as JSON."""
+    return (
+        json.dumps([fact.id for fact in new if fact.id]),
+        json.dumps([(fact.scope, key(fact.text)) for fact in new]),
+    )
+
+
+def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId) -> Batch:
+    """Let new facts meet those known by id, or by scope and key while they live."""
+    by_id = {row["id"]: fact_of(row) for row in rows}
+    place = {(row["scope"], row["key"]): row["id"] for row in rows if row["valid_to"] is None}
+    batch = Batch()
+    for fact in new:
+        at = (fact.scope, key(fact.text))
+        known = by_id.get(fact.id or "")
+        if known:
+            batch.taken.append(AddedFact(known, "known", None))
+            continue
+        if at in place:
+            before = by_id[place[at]]
+            taken = _met(before, fact)
+            if taken.fact != before:
+                kept = taken.fact
+                batch.updates.append((kept.source, json.dumps(kept.origins), kept.id))
+        else:
+            taken = _stored(fact, now, new_id)
+            batch.inserts.append(_row(taken.fact, at[1], now))
+            place[at] = taken.fact.id
+        by_id[taken.fact.id] = taken.fact
+        batch.taken.append(taken)
+    return batch
+
+
+def succession(
+    live: Sequence[Fact],
+    ids: Collection[str],
+    scope: str,
+    new: Sequence[tuple[str, Source]],
+    evidence: Sequence[str],
+) -> Succession:
+    """Let new texts stand for the live facts with these ids; equal ones stay.
+
+    What stands for the person's own words is their own words as well (M-042), and they get lost in
+    nothing: unrecognised, they are in any of the new texts. Raises: ToolFailed for a bad text.
+    """
+    texts = [entry(text, SHORTEST, LONGEST) for text, _ in new]
+    names = [key(text) for text in texts]
+    living = {key(fact.text): fact for fact in live}
+    kept = set(names)
+    old = [fact for name, fact in living.items() if fact.id in ids and name not in kept]
+    heirs = successors([fact.text for fact in old], texts)
+    if len(texts) == 1:
+        heirs = [0] * len(old)
+    pairs = list(zip(old, heirs, strict=True))
+    lost = [fact for fact, heir in pairs if heir is None and fact.source == EXPLICIT]
+    replaced: dict[int, list[Fact]] = defaultdict(list)
+    for fact, heir in pairs:
+        if heir is not None:
+            replaced[heir].append(fact)
+    fresh = []
+    for n, (text, (_, source)) in enumerate(zip(texts, new, strict=True)):
+        past = [*replaced[n], *lost]
+        own = any(fact.source == EXPLICIT for fact in past)
+        origins = {name: None for fact in past for name in fact.origins}
+        if names[n] not in living:
+            origins |= dict.fromkeys(evidence)
+        fresh.append(NewFact(scope, text, EXPLICIT if own else source, origins=tuple(origins)))
+    anywhere = 0 if texts else None
+    return Succession(
+        old=tuple(old),
+        fresh=tuple(fresh),
+        heirs=tuple(
+            anywhere if heir is None and fact.source == EXPLICIT else heir for fact, heir in pairs
+        ),
+    )
+
+
+def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
+    at = new.at or now
+    fact = Fact(
+        id=new.id or new_id("fact"),
+        scope=new.scope,
+        text=new.text,
+        source=new.source,
+        speaker=new.speaker,
+        origins=new.origins,
+        created_at=at,
+        valid_from=new.valid_from or at,
+    )
+    return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
+
+
+def _met(known: Fact, new: NewFact) -> AddedFact:
+    """An equal fact: where both came from is kept, and the stronger source (M-007)."""
+    raised = new.source == EXPLICIT != known.source
+    fact = replace(
+        known,
+        source=new.source if raised else known.source,
+        origins=tuple(dict.fromkeys([*known.origins, *new.origins])),
+    )
+    if not raised:
+        return AddedFact(fact, "known", None)
+    change = Change("fact", fact.id, state_of(known), state_of(fact), new.origins)
+    return AddedFact(fact, "raised", change)
+
+
+def _row(fact: Fact, name: str, now: datetime) -> tuple[Any, ...]:
+    return (
+        fact.id,
+        fact.scope,
+        fact.text,
+        name,
+        fact.source,
+        fact.speaker,
+        json.dumps(fact.origins),
+        stamp(fact.created_at),
+        stamp(now),
+        stamp(fact.valid_from),
+    )

@@ -1,0 +1,535 @@
+"""MEMORIES.txt: a live two-way view of the facts, one per line (M-015).
+
+The database is the truth. `exported` tells a line that a person removed (the fact has been in the
+file) from one that has not been written yet. What the store decides is committed before the file
+is written. Only what is learnt from the file commits after it: after a crash in between, the next
+look finds lines that are there already.
+
+The last versions of a file tell from which one a saved file comes (F-032). A version is the set of
+facts whose lines stood in it: no text is kept twice, and what is forgotten is in none of them. What
+a person saves from an old buffer lacks what was learnt since; that is no wish to forget it.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from wintermute import db
+from wintermute.changes.change_sets import ChangeSets, Reason
+from wintermute.db import Database, Transaction
+from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.memory.core import Places, SaidOnce, TextFile
+from wintermute.memory.fact import (
+    EXPLICIT,
+    Fact,
+    FileLine,
+    NewFact,
+    Replaced,
+    Source,
+    entries,
+    key,
+    listed,
+    refusal,
+    retirements,
+    revivals,
+    successors,
+)
+from wintermute.memory.facts import Facts
+
+MOST = 20
+"""Versions of a file that are told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineLife:
+    """From which version on a line stood in a file, and from which on (None: still) no more.
+
+    `ours`: we wrote it there, not a person.
+    """
+
+    key: str
+    since: int
+    until: int | None
+    ours: bool
+
+    def is_in(self, version: int) -> bool:
+        """Whether that version has the line."""
+        return self.since <= version and (self.until is None or version < self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLine:
+    """A memory that was missing in a saved file and stayed."""
+
+    scope: str
+    id: str
+
+
+def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[str]:
+    """The keys of the version that differs least from a file with these; the newest of equals.
+
+    A file that shares nothing with any of them was written anew: the newest.
+    """
+    newest = max((span.until or span.since for span in spans), default=0)
+    versions = [
+        frozenset(span.key for span in spans if span.is_in(number))
+        for number in range(newest, max(0, newest - MOST), -1)
+    ]
+    found = set(names)
+    like = [keys for keys in versions if keys & found]
+    return min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset())
+
+
+class Versions:
+    """The store of versions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def spans(self, tx: Transaction, scope: str) -> list[LineLife]:
+        """All lines of the last versions of a scope's file."""
+        rows = await tx.rows(
+            "SELECT f.key, l.since, l.until, l.ours FROM file_lines l JOIN facts f ON f.seq = l.fact"
+            " WHERE l.scope = ?",
+            (scope,),
+        )
+        return await asyncio.to_thread(_spans, rows)
+
+    async def found(self, tx: Transaction, scope: str, names: Iterable[str]) -> None:
+        """A person saved a file with these lines, by their keys."""
+        await self._add(
+            tx, scope, "AND key IN (SELECT value FROM json_each(:names))", list(names), ours=0
+        )
+
+    async def written(self, tx: Transaction, scope: str) -> None:
+        """The file now has exactly the live facts."""
+        await self._add(tx, scope, "", [], ours=1)
+
+    async def _add(
+        self, tx: Transaction, scope: str, which: str, names: Sequence[str], ours: int
+    ) -> None:
+        """A version with those of the live facts, unless the newest is the same."""
+        row = await tx.row(
+            "SELECT max(max(since), coalesce(max(until), 0)) AS n FROM file_lines WHERE scope = ?",
+            (scope,),
+        )
+        newest = int(row["n"] or 0) if row else 0
+        values = {"scope": scope, "names": json.dumps(names), "new": newest + 1, "ours": ours}
+        there = f"SELECT seq FROM facts WHERE scope = :scope AND valid_to IS NULL {which}"
+        await tx.execute(
+            "UPDATE file_lines SET until = :new WHERE scope = :scope AND until IS NULL"
+            f" AND fact NOT IN ({there})",
+            values,
+        )
+        await tx.execute(
+            "INSERT INTO file_lines (scope, fact, since, ours)"
+            f" SELECT :scope, seq, :new, :ours FROM ({there}) WHERE seq NOT IN"
+            "  (SELECT fact FROM file_lines WHERE scope = :scope AND until IS NULL)",
+            values,
+        )
+        await tx.execute(
+            "DELETE FROM file_lines WHERE scope = ? AND until <= ?", (scope, newest + 1 - MOST)
+        )
+
+    # What the owner has to know
+
+    async def keep(self, tx: Transaction, ids: Collection[str]) -> None:
+        """These facts were missing in a saved file, and stay."""
+        await tx.execute(
+            "INSERT INTO kept_lines (fact) SELECT seq FROM facts"
+            " WHERE id IN (SELECT value FROM json_each(?)) ON CONFLICT DO NOTHING",
+            (json.dumps(list(ids)),),
+        )
+
+    async def untold(self) -> list[KeptLine]:
+        """Those of which the owner was not told; oldest first."""
+        rows = await self._database.rows(
+            "SELECT f.scope, f.id FROM kept_lines k JOIN facts f ON f.seq = k.fact"
+            " WHERE NOT k.told AND f.valid_to IS NULL ORDER BY k.fact"
+        )
+        return [KeptLine(row["scope"], row["id"]) for row in rows]
+
+    async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
+        """The owner knows of these: once is enough."""
+        await tx.execute(
+            "UPDATE kept_lines SET told = 1 WHERE fact IN (SELECT seq FROM facts"
+            " WHERE id IN (SELECT value FROM json_each(?)))",
+            (json.dumps([line.id for line in lines]),),
+        )
+
+
+def _spans(rows: Iterable[db.Row]) -> list[LineLife]:
+    return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
+
+
+MANY = 5
+"""Fewer lines a person may well remove on purpose."""
+LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class FileMerge:
+    """What to do so that file and facts are the same."""
+
+    lines: tuple[str, ...]
+    """What the file should hold: in the person's order, with their blank lines."""
+    added: tuple[str, ...] = ()
+    """Lines that a person wrote."""
+    reworded: tuple[tuple[str, str], ...] = ()
+    """Facts (id, text) whose case or spacing a person changed."""
+    removed: tuple[str, ...] = ()
+    """Facts (id) whose line a person removed."""
+    dropped: int = 0
+    """Lines of mere decoration, which go."""
+    learnt: tuple[str, ...] = ()
+    """Facts (id) whose line is missing because the file was saved from an older buffer."""
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """The keys of the lines that were found."""
+
+    @property
+    def loses_most(self) -> bool:
+        """Whether it looks like an accident: fewer lines are left than went."""
+        return len(self.removed) >= MANY and len(self.removed) > len(self.lines)
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """The lines of a file without the blank ones at its end."""
+    return _trimmed(LINE_END.split(text))
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Lines as the text of a file."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def arranged(lines: Sequence[str], order: Iterable[str]) -> tuple[str, ...]:
+    """These lines without blank ones: first those of the order, in it, then the others."""
+    there = set(lines)
+    first = {line: None for line in order if line in there}
+    return (*first, *(line for line in lines if line.strip() and line not in first))
+
+
+def plan(
+    lines: Sequence[str] | None, rows: Sequence[FileLine], spans: Collection[LineLife] = ()
+) -> FileMerge:
+    """Bring a file and the rows of `Facts.for_file` together. None: there is no file.
+
+    `spans`: the versions that the file may come from (F-032).
+    """
+    live = {row.key: row for row in rows if row.live}
+    texts, dropped = _facts_in(lines or (), live.values())
+    names = {name for name, _ in texts if name}
+    missing = [row for name, row in live.items() if name not in names]
+    gone = [] if lines is None else [row for row in missing if row.exported]
+    learnt, stale = _since(texts, gone, live, spans)
+    left_over = {row.key for row in rows if not row.live} | stale
+    kept: list[str] = []
+    added: list[str] = []
+    reworded: list[tuple[str, str]] = []
+    for name, text in texts:
+        row = live.get(name)
+        if row and not row.exported:
+            kept.append(row.text)  # what the store reworded since is not the person's edit
+        elif name not in left_over or row:
+            kept.append(text)
+        if row and row.exported and row.text != text:
+            reworded.append((row.id, text))
+        elif name and not row and name not in left_over:
+            added.append(text)
+    goes = {row.id for row in gone} - set(learnt)
+    removed = [row.id for row in gone if row.id in goes]
+    kept += [row.text for row in missing if row.id not in goes]
+    return FileMerge(
+        *(_trimmed(kept), tuple(added), tuple(reworded), tuple(removed), dropped, tuple(learnt)),
+        names=tuple(names),
+    )
+
+
+def _since(
+    texts: Sequence[tuple[str, str]],
+    gone: Sequence[FileLine],
+    live: Collection[str],
+    spans: Collection[LineLife],
+) -> tuple[list[str], frozenset[str]]:
+    """What we learnt since the version that a saved file comes from, and what went since.
+
+    That is: those of the lines that are `gone` (by id) which that version never had, and, if there
+    are any, the keys of its lines that live no more.
+    """
+    ours = {span.key for span in spans if span.ours and span.until is None}
+    gone = [row for row in gone if row.key in ours]
+    if not gone:
+        return [], frozenset()
+    # A line that was reworded by hand was there.
+    new = [text for name, text in texts if name and name not in live]
+    heirs = successors([row.text for row in gone], new)
+    edited = {row.key for row, heir in zip(gone, heirs, strict=True) if heir is not None}
+    base = nearest(spans, {name for name, _ in texts if name} | edited)
+    learnt = [row.id for row in gone if row.key not in base | edited]
+    return learnt, base - set(live) if learnt else frozenset()
+
+
+def _facts_in(lines: Sequence[str], live: Iterable[FileLine]) -> tuple[list[tuple[str, str]], int]:
+    """Key and text of each line, equal ones once, blank ones as they are; and how many say nothing."""
+    keys = {row.text: row.key for row in live}  # most lines are as we wrote them
+    found: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    dropped = 0
+    for line in lines:
+        if not line.strip():
+            found.append(("", ""))
+            continue
+        texts = [line] if line in keys else entries(line)
+        dropped += not texts
+        for text in texts:
+            name = keys.get(text) or key(text)
+            if name not in seen:
+                seen.add(name)
+                found.append((name, text))
+    return found, dropped
+
+
+def _trimmed(lines: list[str]) -> tuple[str, ...]:
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(lines)
+
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+SETTLES = 2.0
+"""Seconds after a save in which the rest of it may still come."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file as it was read; None: there is none."""
+
+    content: bytes | None
+    lines: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The text of file and facts; `digest` is None where the file could not be written."""
+
+    text: str
+    digest: bytes | None
+
+
+class _SavedMeanwhile(Exception):
+    """Somebody saved the file while we worked on it: look again."""
+
+
+class FlatFile:
+    """Keeps the memories file of each scope and the facts the same."""
+
+    def __init__(
+        self, database: Database, facts: Facts, places: Places, changes: ChangeSets
+    ) -> None:
+        self._database = database
+        self._facts = facts
+        self._places = places
+        self._changes = changes
+        self._versions = Versions(database)
+        self._settled: dict[str, _Settled] = {}
+        self._said = SaidOnce(log)
+
+    async def text(self, scope: str) -> str:
+        """The file's lines, once hand edits are facts and new facts are lines.
+
+        Where the file cannot be used, the facts alone: nothing is ever retired for that.
+        """
+        try:
+            content = await asyncio.to_thread(self._places.memories_file(scope).content)
+            last = self._settled.get(scope)
+            known = last is not None and last.digest == _digest(content)
+            if last and known and not await self._facts.is_unwritten(scope):
+                self._said.over(scope)
+                return last.text
+            return await self._sync(scope)
+        except MemoryFileUnusable as problem:
+            self._said.warn("memories file left out", scope, problem)
+            return text_of(fact.text for fact in await self._facts.live(scope))
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+        """Let the lines of a text stand for the facts (P-049), within the guards of M-062.
+
+        What was stored since `begun` stays, and what was removed since does not come back, whether
+        the text has it or not. The file follows; whatever happens then, the facts are replaced.
+        Raises: ToolFailed, with what to do, when the text would lose what must stay.
+        """
+        try:
+            await self._sync(scope)
+        except MemoryFileUnusable as problem:
+            raise ToolFailed(f"nothing was changed: {problem}") from problem
+        async with self._database.transaction() as tx:
+            old = await self._facts.live(scope, tx, stored_before=begun)
+            gone = await self._facts.gone_since(tx, scope, begun, why.cause)
+            new = await asyncio.to_thread(_accepted, old, text, gone)
+            done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
+        try:
+            await self._sync(scope, [fact.text for fact in done.facts])
+        except MemoryFileUnusable as problem:
+            self._said.warn("memories file not written", scope, problem)
+        return done
+
+    async def forget(self, scope: str, ids: Collection[str]) -> int:
+        """Remove facts of a scope for good: line, row and recorded changes; how many rows.
+
+        Raises: MemoryFileUnusable, when the file cannot be rewritten; then all is as before.
+        """
+
+        async def work(tx: Transaction) -> int:
+            found = await self._read(scope)
+            rows = await self._facts.for_file(tx, scope)
+            goes = {row.key for row in rows if row.id in ids}
+            lines = await asyncio.to_thread(_without, found.lines or (), goes)
+            await self._write(scope, found, lines)
+            gone = await self._facts.purge(tx, scope, ids)
+            await self._changes.forget(tx, "fact", gone)
+            return len(gone)
+
+        async with self._database.transaction() as tx:
+            await self._facts.unwrite(tx, scope, ids)
+        self._settled.pop(scope, None)
+        return await self._transaction(scope, work)
+
+    async def _sync(self, scope: str, order: Sequence[str] = ()) -> str:
+        """Bring file and facts together. `order`: how the lines are to stand, if that is new."""
+
+        async def work(tx: Transaction) -> _Settled:
+            found = await self._read(scope)
+            rows = await self._facts.for_file(tx, scope)
+            planned = await asyncio.to_thread(plan, found.lines, rows)
+            if planned.removed:  # else it does not matter from which version it was saved
+                spans = await self._versions.spans(tx, scope)
+                planned = await asyncio.to_thread(plan, found.lines, rows, spans)
+            if planned.loses_most:
+                await self._wait_for_the_rest(scope)
+            await self._learn(tx, scope, planned)
+            lines = arranged(planned.lines, order) if order else planned.lines
+            text = text_of(lines)
+            try:
+                digest = await self._write(scope, found, lines)
+            except MemoryFileUnusable as problem:
+                # Not `written`: the next look tries again, and retires nothing for it.
+                self._said.warn("memories file not written", scope, problem)
+                return _Settled(text, None)
+            await self._facts.written(tx, scope)
+            await self._versions.written(tx, scope)
+            return _Settled(text, digest)
+
+        # Kept only when committed: else edits by hand would count as known.
+        settled = await self._transaction(scope, work)
+        self._settled[scope] = settled
+        if settled.digest is not None:
+            self._said.over(scope)
+        return settled.text
+
+    async def _transaction(self, scope: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """One transaction, begun again if the file is saved by somebody else meanwhile."""
+        for _ in range(ATTEMPTS):
+            try:
+                async with self._database.transaction() as tx:
+                    return await work(tx)
+            except _SavedMeanwhile:
+                log.info("memories file saved meanwhile scope=%s", scope)
+        name = self._places.shown_memories(scope)
+        raise MemoryFileUnusable(f"{name} is saved again and again: try again later")
+
+    async def _read(self, scope: str) -> _Found:
+        return await asyncio.to_thread(_found, self._places.memories_file(scope))
+
+    async def _wait_for_the_rest(self, scope: str) -> None:
+        """Many editors empty a file and then write it: a fresh loss is looked at again."""
+        file = self._places.memories_file(scope)
+        saved = await asyncio.to_thread(file.saved_at)
+        if abs(self._facts.now().timestamp() - saved) < SETTLES:
+            raise MemoryFileUnusable(
+                f"{file.name} lost most of its lines just now: it is looked at again"
+            )
+
+    async def _learn(self, tx: Transaction, scope: str, planned: FileMerge) -> None:
+        """Take what was edited by hand into the store, as one change set."""
+        if planned.dropped:
+            log.warning("lines that say nothing removed scope=%s n=%d", scope, planned.dropped)
+        gone = await self._facts.retire_unrecorded(tx, scope, planned.removed, "edit")
+        edits = await asyncio.to_thread(retirements, gone)
+        edits += await self._facts.reword(tx, scope, planned.reworded)
+        back = await self._facts.revive(tx, scope, planned.added)
+        edits += await asyncio.to_thread(revivals, back)
+        known = {fact.text for fact in back}
+        new = [NewFact(scope, text) for text in planned.added if text not in known]
+        taken = await self._facts.take(tx, new)
+        edits += [done.change for done in taken if done.change]
+        await self._versions.keep(tx, planned.learnt)
+        if edits or planned.learnt:
+            await self._versions.found(tx, scope, planned.names)
+        if not edits:
+            return
+        summary = f"{len(planned.added)} lines added by hand, {len(gone)} removed"
+        set_id = await self._changes.record(tx, Reason("edit", scope, summary=summary), edits)
+        if planned.loses_most:
+            log.warning(
+                "memories file lost most of its lines: facts retired scope=%s n=%d;"
+                " if that was an accident: wintermute memory undo %s",
+                scope,
+                len(gone),
+                set_id,
+            )
+
+    async def _write(self, scope: str, found: _Found, lines: tuple[str, ...]) -> bytes:
+        """Write the file unless it has these lines; the digest of its content then."""
+        if lines == (found.lines or ()):
+            return _digest(found.content)
+        text = text_of(lines)
+        file = self._places.memories_file(scope)
+        if not await _to_its_end(partial(file.replace, text, found.content)):
+            raise _SavedMeanwhile
+        return _digest(text.encode())
+
+
+def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
+    """The lines that may stand for the old facts. Raises: ToolFailed."""
+    problem = refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text)
+    if problem:
+        raise ToolFailed(problem)
+    return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
+
+
+def _without(lines: Sequence[str], goes: set[str]) -> tuple[str, ...]:
+    kept = [line for line in lines if goes.isdisjoint(key(text) for text in entries(line))]
+    return lines_of("\n".join(kept))
+
+
+def _found(file: TextFile) -> _Found:
+    content = file.content()
+    return _Found(content, None if content is None else lines_of(file.decoded(content)))
+
+
+async def _to_its_end(work: Callable[[], T]) -> T:
+    """Run in a thread, and wait for its end even when cancelled.
+
+    A write left behind could replace the file after a later transaction has.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _digest(content: bytes | None) -> bytes:
+    return b"" if content is None else hashlib.blake2b(content, digest_size=16).digest()

@@ -1,0 +1,395 @@
+"""The skills: files that people and the model may write, each change with its way back.
+
+Plain files are read, replaced in one step and removed; no link is followed.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, ItemKind, Reason
+from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
+from wintermute.clock import stamp
+from wintermute.db import Database
+from wintermute.errors import ToolFailed
+from wintermute.ids import new_id
+from wintermute.messages import Json
+from wintermute.text import clean, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """`name` is the file's name without `.md`; `summary` its first line without `#` marks."""
+
+    name: str
+    summary: str
+
+
+ENDING = ".md"
+HEAD = 16_384  # characters in which front matter has to end, and the first line is looked for
+OPENING = re.compile(r"[\[{]|[-?:](?=[ \t])")
+MOST_OPENINGS = 1_000  # of lists and mappings: to read deep ones takes the square of their depth
+TEXT = "tag:yaml.org,2002:str"
+FRONT_MATTER = re.compile(
+    r"\s*---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
+MOST_SHOWN = 200
+MOST_BYTES = 1_000_000
+PART = ".part_"
+STALE = 3_600  # seconds
+
+# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+SkillStamp = tuple[int, int, int]
+SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
+"""What each file was when it was looked at, and the skill that was found in it."""
+
+
+def look(folder: Path, seen: SkillCache) -> SkillCache:
+    """The files of the folder by name; only those that changed since `seen` are opened.
+
+    Raises: OSError for a folder that cannot be read.
+    """
+    now: SkillCache = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not is_file_name(entry.name):
+                continue
+            with suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    mark = (found.st_mtime_ns, found.st_size, found.st_ino)
+                    known = seen.get(entry.name)
+                    fresh = known if known and known[0] == mark else (mark, _skill(entry))
+                    now[entry.name] = fresh
+    return now
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file of this name may be a skill: one clean line, and nothing hidden."""
+    return (
+        name.endswith(ENDING)
+        and not name.startswith(".")
+        and name.isprintable()
+        and one_line(name) == name
+        and "/" not in name
+    )
+
+
+def _skill(entry: "os.DirEntry[str]") -> Skill | None:
+    """None for a file without text (P-036)."""
+    with (
+        suppress(UnicodeDecodeError),
+        open(entry.path, encoding="utf-8-sig", opener=_unfollowed) as file,
+    ):
+        if summary := summary_in(file.read(HEAD)):
+            fits = len(summary) <= MOST_SHOWN
+            summary = summary if fits else f"{summary[: MOST_SHOWN - 1]}…"
+            return Skill(entry.name.removesuffix(ENDING), summary)
+    return None
+
+
+def summary_in(head: str) -> str:
+    """What the beginning of a skill says it is for; "" where it has no text.
+
+    That is the `description` of YAML front matter (F-033), or the first line of text. Front matter
+    that does not end in the head, or is no mapping, is none.
+    """
+    matter = FRONT_MATTER.match(head)
+    told = _description(matter[1]) if matter else None
+    if matter and told is not None:
+        head = head[matter.end() :]
+    lines = (summary_of(line) for line in head.splitlines())
+    return told or next((line for line in lines if line.strip("-. ")), "")
+
+
+def _description(matter: str) -> str | None:
+    """None where it is no front matter; "" where that describes nothing."""
+    if len(OPENING.findall(matter)) > MOST_OPENINGS:
+        return None
+    try:
+        # Nodes only: nothing is made of them, however often an alias or a merge stands for them.
+        fields = yaml.compose(matter, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not isinstance(fields, yaml.MappingNode):
+        return None if fields else ""
+    found = (value for key, value in fields.value if key.value == "description")
+    told = next(found, None)
+    is_text = isinstance(told, yaml.ScalarNode) and told.tag == TEXT
+    return one_line(told.value) if told and is_text else ""
+
+
+def summary_of(line: str) -> str:
+    """What the prompt shows of a first line: the text behind its `#` marks (P-036)."""
+    return one_line(line.strip().lstrip("#"))
+
+
+def _unfollowed(path: str, _flags: int) -> int:
+    return os.open(path, READ)
+
+
+def text_of(folder: Path, name: str) -> str | None:
+    """The whole text of a skill; None: there is none.
+
+    Raises: ToolFailed for what is not a plain text file.
+    """
+    try:
+        with open(folder / f"{name}{ENDING}", "rb", opener=_unfollowed) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ToolFailed(f"{shown(name)} is not a plain file")
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ToolFailed(f"{shown(name)} has more than {MOST_BYTES} bytes")
+        return content.decode()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ToolFailed(f"{shown(name)} cannot be opened: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
+
+
+def new_part(folder: Path) -> Path:
+    """Where the new text of a skill is written before it takes the place of the old one."""
+    return folder / f".{new_id('part')}"
+
+
+def prepare(folder: Path, name: str, part: Path, text: str) -> None:
+    """The new text of a skill, safe on the disk beside the old one. Raises: ToolFailed."""
+    with _told(name):
+        folder.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(part, CREATE, 0o666), "wb") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), (folder / f"{name}{ENDING}").lstat().st_mode & 0o777)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        _sweep(folder, part.stat().st_mtime - STALE)
+
+
+def _sweep(folder: Path, before: float) -> None:
+    """Remove the parts that a kill left; a young one may belong to another process."""
+    for part in folder.glob(f"{PART}*"):
+        with suppress(OSError):
+            if part.lstat().st_mtime < before:
+                part.unlink()
+
+
+def place(folder: Path, name: str, part: Path) -> None:
+    """Old or new text, whole, whenever the power fails. Raises: ToolFailed."""
+    with _told(name):
+        part.replace(folder / f"{name}{ENDING}")
+        _settle(folder)
+
+
+def remove(folder: Path, name: str) -> None:
+    """No file of that name any more. Raises: ToolFailed."""
+    with _told(name):
+        (folder / f"{name}{ENDING}").unlink(missing_ok=True)
+        _settle(folder)
+
+
+def shown(name: str) -> str:
+    """What the prompt calls the file (P-035)."""
+    return f"data/skills/{name}{ENDING}"
+
+
+def _settle(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ToolFailed(f"{shown(name)} cannot be written: {error.strerror}") from error
+
+
+log = logging.getLogger(__name__)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+MOST_SUMMARY = 80
+MOST_DOCUMENTATION = 20_000
+
+
+class Skills:
+    """The folder of skills.
+
+    The record of a change holds the text from before and is durable first, then the file is
+    replaced: whenever we are killed, no text is lost. A record without its effect is found out by
+    comparing texts, and passed over (`changes.merge.standing`). Skills are shown in every room but belong to
+    the owner, so that is whose history a change stands in, wherever it was made.
+    """
+
+    def __init__(
+        self, folder: Path, database: Database, changes: ChangeSets, owner_scope: str
+    ) -> None:
+        self._folder = folder
+        self._database = database
+        self._changes = changes
+        self._owner_scope = owner_scope
+        self._writing = asyncio.Lock()
+        self._seen: SkillCache = {}
+        self._problem = ""
+
+    async def listed(self) -> tuple[Skill, ...]:
+        """All skills by name; what cannot be read is left out (P-034..P-036)."""
+        problem = ""
+        try:
+            self._seen = await asyncio.to_thread(look, self._folder, self._seen)
+        except OSError as error:
+            self._seen, problem = {}, error.strerror or str(error)
+        if problem and problem != self._problem:
+            log.warning("skills left out folder=%s reason=%s", self._folder, problem)
+        self._problem = problem
+        found = [skill for _, skill in self._seen.values() if skill is not None]
+        return tuple(sorted(found, key=lambda skill: skill.name))
+
+    async def read(self, name: str) -> str:
+        """The whole text of a skill. Raises: ToolFailed."""
+        text = await self._text(name)
+        if text is None:
+            known = "`wintermute skill list` shows the names"
+            raise ToolFailed(f"no skill {one_line(name)[:100]}: {known}")
+        return text
+
+    async def write(self, why: Reason, name: str, summary: str, documentation: str) -> bool:
+        """Teach a skill, or teach it anew; True for one that was not there (P-037, P-039).
+
+        Raises: ToolFailed, naming the rule that is broken (P-038).
+        """
+        text = _written(name, summary, documentation)
+        async with self._writing:
+            before = await self._text(name)
+            if before != text:
+                await self._replace(why, name, before, _state(text))
+        return before is None
+
+    async def remove(self, why: Reason, name: str) -> None:
+        """Take a skill away; `restore` brings it back. Raises: ToolFailed."""
+        async with self._writing:
+            before = await self.read(name)
+            await self._replace(why, name, before, None)
+
+    async def restore(self, name: str) -> str:
+        """Undo the newest change of a skill that makes a difference; what that did, in words (P-039).
+
+        Raises: ToolFailed when nothing is kept, or a later edit holds on to all of it.
+        """
+        name = one_line(name)
+        undo = Undo(self._database, self._changes, {}, {"skill": self})
+        async with self._writing:
+            for newest in await self._undoable(name):
+                undone = await undo.run(newest, {name})
+                if undone.back or undone.kept:
+                    return _said(name, newest, undone)
+        kept = f"changes are kept for {KEPT.days} days"
+        raise ToolFailed(f"no earlier text of {name[:100]} is kept; {kept}")
+
+    async def state(self, item: str) -> Json | None:
+        """What a change set holds of a skill: its whole file."""
+        text = await self._text(item)
+        return None if text is None else {"text": text}
+
+    @asynccontextmanager
+    async def prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
+        """A full disk is noticed before the change is recorded, not after."""
+        part = new_part(self._folder)
+        try:
+            if state is None:
+                yield partial(_to_its_end, partial(remove, self._folder, item))
+            else:
+                await _to_its_end(partial(prepare, self._folder, item, part, state["text"]))
+                yield partial(_to_its_end, partial(place, self._folder, item, part))
+        finally:
+            with suppress(OSError):
+                part.unlink()
+
+    async def _text(self, name: str) -> str | None:
+        if not is_file_name(f"{name}{ENDING}"):
+            return None
+        return await asyncio.to_thread(text_of, self._folder, name)
+
+    async def _undoable(self, name: str) -> list[ChangeSet]:
+        """The changes that still stand, newest first."""
+        item: tuple[ItemKind, str] = ("skill", name)
+        steps = (await self._changes.steps(self._database, [item]))[item]
+        now = await self.state(name)
+        ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
+        found = [await self._changes.get(set_id) for set_id in ids]
+        return [change_set for change_set in found if change_set]
+
+    async def _replace(
+        self, why: Reason, name: str, before: str | None, after: Json | None
+    ) -> None:
+        change = Change("skill", name, _state(before), after, why.evidence)
+        owners = replace(why, scope=self._owner_scope)
+        async with self.prepared(name, after) as place:
+            async with self._database.transaction() as tx:
+                await self._changes.record(tx, owners, [change])
+            await place()
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Run in a thread, and wait for its end even when cancelled.
+
+    A write left behind could replace the file after a later one has.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _said(name: str, newest: ChangeSet, undone: Undone) -> str:
+    at = stamp(newest.created_at)[:16].replace("T", " ")
+    if not undone.back:
+        raise ToolFailed(
+            f"{shown(name)}: the change of {at} UTC was not undone, a later edit of it stays"
+        )
+    gone = "gone" if undone.back[0].after is None else "back"
+    return f"{shown(name)} is {gone}: the change of {at} UTC is undone"
+
+
+def _state(text: str | None) -> Json | None:
+    return None if text is None else {"text": text}
+
+
+def _written(name: str, summary: str, documentation: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ToolFailed(
+            "skill_name must have 1 to 64 letters A-Z a-z, digits, _ or -, the first a letter or digit"
+        )
+    if not summary_of(summary) or summary.splitlines() != [summary]:
+        raise ToolFailed("summary must be one line of text, not of # marks alone")
+    if len(summary) > MOST_SUMMARY:
+        raise ToolFailed(
+            f"summary has {len(summary)} characters; at most {MOST_SUMMARY} are allowed"
+        )
+    if not documentation.strip():
+        raise ToolFailed("documentation must not be blank")
+    if len(documentation) > MOST_DOCUMENTATION:
+        raise ToolFailed(
+            f"documentation has {len(documentation)} characters;"
+            f" at most {MOST_DOCUMENTATION} are allowed"
+        )
+    return f"{one_line(summary)}\n\n{clean(documentation).rstrip()}\n"

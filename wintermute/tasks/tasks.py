@@ -1,0 +1,657 @@
+"""Tasks: what they may be, and their table. Every change of a task is kept with its way back.
+
+What breaks a rule is told in words.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import ERASED, Wanted, holds
+from wintermute.errors import ToolFailed
+from wintermute.ids import NewId
+from wintermute.messages import Json
+from wintermute.tasks.due import UNPLANNED, Plan, bracket, next_due, read
+from wintermute.tasks.parse import NOTHING, Asked, planned
+from wintermute.text import one_line
+
+Status = Literal["active", "paused", "completed", "deleted"]
+OccurrenceState = Literal["claimed", "done", "failed", "missed"]
+Sign = Literal["done", "snooze", "tomorrow", "cancel"]
+"""What a person may answer to a delivered reminder (T-063)."""
+SIGNS: Mapping[str, Sign] = {
+    "\N{WHITE HEAVY CHECK MARK}": "done",
+    "\N{SLEEPING SYMBOL}": "snooze",
+    "\N{ALARM CLOCK}": "tomorrow",
+    "\N{CROSS MARK}": "cancel",
+}
+"""The reactions that say it, in the order in which they are offered."""
+
+EVERYWHERE = "global"
+"""The scope of a task that the owner asked to be shown in every room (T-014)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A goal or a promise. `priority` 1 is urgent, 10 is low.
+
+    `scope`: whose it is, as in `person:@ann:example.org` or `room:!abc`, or `global`.
+    """
+
+    id: str
+    scope: str
+    content: str
+    priority: int
+    status: Status
+    created_at: datetime
+    reason: str = ""
+    """Why it was completed."""
+    schedule: str = ""
+    """When it happens, in the words of its bracket (T-027): `daily at 09:00`; empty: unscheduled."""
+    plan: Plan = UNPLANNED
+    snoozed: datetime | None = None
+    """Due then as well, beside the schedule (T-063)."""
+    next_due: datetime | None = None
+    """None: never, or not any more."""
+    failures: int = 0
+    """How many of its runs failed in a row."""
+    held: bool = False
+    """It is due, but there is no room in which it may be said (T-013)."""
+
+
+MOST_CHARACTERS = 2_000
+
+MOVES: dict[str, tuple[frozenset[Status], Status]] = {
+    "complete": (frozenset({"active", "paused"}), "completed"),
+    "pause": (frozenset({"active"}), "paused"),
+    "resume": (frozenset({"paused", "completed"}), "active"),
+    "delete": (frozenset({"active", "paused", "completed"}), "deleted"),
+}
+"""From which status each action leads, and to which. A completed task can be taken up again."""
+
+
+def checked_text(text: object, what: str) -> str:
+    """The content or the reason as one clean line (T-003, T-005)."""
+    line = one_line(text) if isinstance(text, str) else ""
+    if not line:
+        raise ToolFailed(f"{what} must be a text that is not blank")
+    if len(line) > MOST_CHARACTERS:
+        raise ToolFailed(
+            f"{what} has {len(line)} characters; at most {MOST_CHARACTERS} are allowed"
+        )
+    return line
+
+
+def checked_priority(value: object) -> int:
+    """The priority: a whole number, and neither a text nor a truth (T-003)."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10:
+        raise ToolFailed("priority must be an integer from 1 (urgent) to 10 (low)")
+    return value
+
+
+COLUMNS = (
+    "id, scope, content, priority, status, created_at, reason,"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held"
+)
+
+
+def task_of(row: Row, zone: ZoneInfo) -> Task:
+    """The task of a row with `COLUMNS`, its schedule in the words of this zone."""
+    schedule = read(row["schedule"]) if row["schedule"] else None
+    return Task(
+        id=row["id"],
+        scope=row["scope"],
+        content=row["content"],
+        priority=row["priority"],
+        status=row["status"],
+        created_at=moment(row["created_at"]),
+        reason=row["reason"],
+        schedule=bracket(schedule, zone) if schedule else "",
+        plan=Plan(schedule=schedule, mode=row["mode"], ai_prompt=row["ai_prompt"]),
+        snoozed=moment(row["snoozed"]) if row["snoozed"] else None,
+        next_due=moment(row["next_due"]) if row["next_due"] else None,
+        failures=row["failures"],
+        held=bool(row["held"]),
+    )
+
+
+def state_of(task: Task) -> Json | None:
+    """What a change set holds of a task; a deleted one is as none."""
+    if task.status == "deleted":
+        return None
+    return {
+        "content": task.content,
+        "priority": task.priority,
+        "status": task.status,
+        "reason": task.reason,
+        "scope": task.scope,
+        "schedule": task.plan.schedule.stored() if task.plan.schedule else "",
+        "mode": task.plan.mode,
+        "ai_prompt": task.plan.ai_prompt,
+        "snoozed": stamp(task.snoozed) if task.snoozed else None,
+    }
+
+
+def fields_of(state: Json) -> dict[str, Any]:
+    """The fields of a task that `state_of` gave; of an older state those that it had."""
+    fields = {name: state[name] for name in ("content", "priority", "status", "reason", "scope")}
+    if "mode" in state:
+        stored = state["schedule"]
+        fields["plan"] = Plan(
+            schedule=read(stored) if stored else None,
+            mode=state["mode"],
+            ai_prompt=state["ai_prompt"],
+        )
+        fields["snoozed"] = moment(state["snoozed"]) if state["snoozed"] else None
+    return fields
+
+
+VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
+"""The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
+
+BY_DAY = ("daily", "weekly", "monthly", "rrule")
+"""Schedules that are due by the wall clock, on a day once at most."""
+ORDER = "ORDER BY priority, seq"
+ID_LENGTH = len("task_") + 8
+"""Short enough to be typed; a name that was given before is not given again."""
+CLOSE = 0.7
+"""How alike two ids are when one is taken for a slip of the other."""
+
+
+class Tasks:
+    """The store of tasks.
+
+    A task that its `scope` may not see is as unknown as one that does not exist. A global task is
+    seen everywhere and changed by the owner alone: without a scope, or `by_owner`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        changes: ChangeSets,
+        clock: Clock,
+        new_id: NewId,
+        owner: str,
+        timezone: str,
+    ) -> None:
+        """`timezone`: in which schedules are meant."""
+        self._database = database
+        self._changes = changes
+        self._clock = clock
+        self._new_id = new_id
+        self.zone = ZoneInfo(timezone)
+        self.owner_scope = f"person:{owner}"
+
+    async def add(
+        self,
+        tx: Transaction,
+        why: Reason,
+        content: str,
+        *,
+        scope: str,
+        priority: int = 5,
+        asked: Asked = NOTHING,
+        conversation_id: str | None = None,
+        origins: Sequence[str] = (),
+        written: datetime | None = None,
+    ) -> Task:
+        """A new active task (T-002). Who may make a global one is for the caller to say.
+
+        Nothing is stored unless all of it is right (T-010). `written`: when it was asked for, if a
+        single time counts from there (F-029); by now that may have passed.
+        """
+        now = self._clock.now()
+        since = _since(asked, UNPLANNED, written) or now
+        task = Task(
+            id=await self._fresh_id(tx),
+            scope=scope,
+            content=checked_text(content, "content"),
+            priority=checked_priority(priority),
+            status="active",
+            created_at=now,
+            plan=await planned(asked, since, self.zone),
+        )
+        await tx.execute(
+            "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, origins,"
+            " created_at, changed_at) VALUES (:id, :scope, :conversation, :content, :priority,"
+            " 'active', :origins, :now, :now)",
+            {
+                "id": task.id,
+                "scope": scope,
+                "conversation": conversation_id,
+                "content": task.content,
+                "priority": task.priority,
+                "origins": json.dumps(list(origins)),
+                "now": stamp(now),
+            },
+        )
+        task = await self._write(tx, task, now, since, starts=True)
+        await self._record(tx, why, task, None)
+        return task
+
+    async def change(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        content: str | None = None,
+        priority: int | None = None,
+        asked: Asked = NOTHING,
+        written: datetime | None = None,
+        by_owner: bool = False,
+    ) -> Task:
+        """Another wording, priority, schedule or mode, each alone or together (T-004).
+
+        Another schedule counts from now, or `written`: its next moment replaces the one there was.
+        """
+        if content is None and priority is None and asked.is_empty:
+            raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        if task.status not in ("active", "paused"):
+            first = "; resume it first" if task.status == "completed" else ""
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
+        now = self._clock.now()
+        since = _since(asked, task.plan, written) or now
+        changed = replace(
+            task,
+            content=task.content if content is None else checked_text(content, "content"),
+            priority=task.priority if priority is None else checked_priority(priority),
+            snoozed=None if asked.times else task.snoozed,
+            plan=task.plan if asked.is_empty else await planned(asked, since, self.zone, task.plan),
+        )
+        return await self._become(tx, why, task, changed, now, since, starts=asked.times)
+
+    async def complete(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        reason: str,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Done, or no longer needed; the reason says which (T-005)."""
+        words = checked_text(reason, "the reason of a completed task")
+        return await self._move(tx, why, "complete", task_id, scope, by_owner, words)
+
+    async def pause(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Out of the prompt until it is resumed (T-006)."""
+        return await self._move(tx, why, "pause", task_id, scope, by_owner)
+
+    async def resume(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Active again, after a pause or a completion that came too early (T-006)."""
+        return await self._move(tx, why, "resume", task_id, scope, by_owner)
+
+    async def delete(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Gone from prompt and list; the row stays, so that it can come back (T-007)."""
+        return await self._move(tx, why, "delete", task_id, scope, by_owner)
+
+    async def restore(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """A deleted task as it was, within 30 days (T-007)."""
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        if task.status != "deleted":
+            raise ToolFailed(f"{task.id} is {task.status}, not deleted; nothing was changed")
+        row = await tx.row("SELECT status_before, changed_at FROM tasks WHERE id = ?", (task.id,))
+        if row is None or moment(row["changed_at"]) <= self._clock.now() - KEPT:
+            raise ToolFailed(f"{task.id} was deleted more than {KEPT.days} days ago")
+        return await self._become(
+            tx, why, task, replace(task, status=row["status_before"]), self._clock.now()
+        )
+
+    async def snooze(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        until: datetime,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """Due once more at that moment, beside its schedule (T-063); a delivered one is active again."""
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        if task.status not in ("active", "completed"):
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
+        awake = replace(task, status="active", reason="", snoozed=until)
+        return await self._become(tx, why, task, awake, self._clock.now())
+
+    async def acknowledge(
+        self,
+        tx: Transaction,
+        why: Reason,
+        task_id: str,
+        scope: str | None,
+        *,
+        by_owner: bool = False,
+    ) -> Task:
+        """What was reminded of is done (T-063): once for all, or until it is due again."""
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        schedule = task.plan.schedule
+        if task.status not in ("active", "completed"):
+            raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
+        if task.status == "active" and (schedule is None or schedule.kind == "once"):
+            return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+        left = await self._become(tx, why, task, replace(task, snoozed=None), self._clock.now())
+        if left.status == "active" and left.next_due is None:
+            return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+        return left
+
+    async def active(self, scope: str) -> tuple[Task, ...]:
+        """What the prompt shows of a scope: by priority, then creation (P-019, P-020)."""
+        return await self.listed(scope)
+
+    async def listed(
+        self, scope: str | None, status: Status | Literal["all"] = "active"
+    ) -> tuple[Task, ...]:
+        """The tasks with one status, or all of them with those that were deleted (T-008)."""
+        only = "" if status == "all" else " AND status = :status"
+        rows = await self._database.rows(
+            f"SELECT {COLUMNS} FROM tasks WHERE {VISIBLE}{only} {ORDER}",
+            {"scope": scope, "status": status},
+        )
+        return tuple(self._task(row) for row in rows)
+
+    async def get(self, task_id: str, scope: str | None) -> Task:
+        """One task, whatever its status.
+
+        Raises: ToolFailed for an id that this scope does not see (T-009, T-015).
+        """
+        return await self.find(self._database, task_id, scope)
+
+    async def rezone(self, tx: Transaction) -> int:
+        """What is to come keeps its local time in another zone than before (T-033); how many.
+
+        A day on which it was due by the old clock is not begun again by the new one. What fell
+        due under the old zone and has not been claimed stays due, and so does what has no moment
+        to come by the new clock: nothing is lost.
+        """
+        rows = await tx.rows(
+            f"SELECT {COLUMNS}, zone, rule_due, (SELECT max(due_at) FROM occurrences o WHERE o.task_id ="
+            " tasks.id) AS last FROM tasks WHERE status = 'active' AND schedule IS NOT NULL"
+            " AND zone <> ? AND rule_due > ?",
+            (self.zone.key, stamp(self._clock.now())),
+        )
+        for row in rows:
+            task, after = self._task(row), self._clock.now()
+            schedule = task.plan.schedule
+            if row["last"] and row["zone"] and schedule and schedule.kind in BY_DAY:
+                local = moment(row["last"]).astimezone(ZoneInfo(row["zone"]))
+                after = max(after, local.replace(tzinfo=self.zone))
+            await self._rule(tx, task, after, moment(row["rule_due"]))
+        return len(rows)
+
+    async def recount(self, tx: Transaction) -> int:
+        """After the clock was set back: series go on from the time that is real (F-015); how many.
+
+        What was begun or claimed later than now was so by a time that never was. A series that had
+        ended by it goes on too. What has been said is not said again (T-034).
+        """
+        now = self._clock.now()
+        rows = await tx.rows(
+            f"SELECT {COLUMNS}, rule_due FROM tasks WHERE schedule IS NOT NULL"
+            " AND (status = 'active' OR status = 'completed' AND reason = 'delivered')"
+            " AND (changed_at > :now OR id IN (SELECT task_id FROM occurrences WHERE claimed_at > :now))",
+            {"now": stamp(now)},
+        )
+        counted = 0
+        for row in rows:
+            task = self._task(row)
+            schedule = task.plan.schedule
+            due = next_due(schedule, now, self.zone) if schedule else None
+            if schedule is None or schedule.kind == "once" or due is None:
+                continue
+            if row["rule_due"] is None or stamp(due) < row["rule_due"]:
+                await tx.execute(
+                    "UPDATE tasks SET rule_due = ?, zone = ?, status = 'active', reason = ''"
+                    " WHERE id = ?",
+                    (stamp(due), self.zone.key, task.id),
+                )
+                counted += 1
+        return counted
+
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Take these words out of deleted tasks; how many said them. Others are a person's to change."""
+        rows = await tx.rows(
+            "SELECT id, content, reason, ai_prompt FROM tasks WHERE status = 'deleted'"
+            f" AND {holds('content', 'reason', 'ai_prompt')}",
+            {"traces": json.dumps(list(traces))},
+        )
+        wanted = Wanted(traces)
+        await tx.execute_many(
+            "UPDATE tasks SET content = ?, reason = ?, ai_prompt = ? WHERE id = ?",
+            [(*(wanted.cut(row[n], ERASED) for n in (1, 2, 3)), row["id"]) for row in rows],
+        )
+        return len(rows)
+
+    async def state(self, tx: Transaction, item: str) -> Json | None:
+        """What a change set holds of a task; a deleted one is as none."""
+        row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
+        return state_of(self._task(row)) if row else None
+
+    async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
+        """The way back of an undo. False for a task that was purged."""
+        row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
+        if row is None:
+            return False
+        before = self._task(row)
+        fields = {"status": "deleted"} if state is None else fields_of(state)
+        after = replace(before, **fields)
+        now = self._clock.now()
+        left = await self._write(tx, after, now, starts=_starts(before, after))
+        if left.next_due is None and await self._had_its_last(tx, left):
+            await complete(tx, [item], now)
+        return True
+
+    async def _had_its_last(self, tx: Transaction, task: Task) -> bool:
+        """Whether the last moment of its schedule was told already."""
+        row = await tx.row(
+            "SELECT max(due_at) AS last FROM occurrences WHERE task_id = ? AND state <> 'claimed'",
+            (task.id,),
+        )
+        if task.plan.schedule is None or row is None or row["last"] is None:
+            return False
+        last = moment(row["last"])
+        return next_due(task.plan.schedule, last - timedelta(seconds=1), self.zone) == last
+
+    async def rename(self, tx: Transaction, was: str, scope: str) -> None:
+        """A scope has another name by now."""
+        await tx.execute("UPDATE tasks SET scope = ? WHERE scope = ?", (scope, was))
+
+    async def made_in(self, tx: Transaction, was: str, conversation_id: str) -> None:
+        """What was asked for in one conversation is said in another from now on."""
+        query = "UPDATE tasks SET conversation_id = ? WHERE conversation_id = ?"
+        await tx.execute(query, (conversation_id, was))
+
+    async def _move(
+        self,
+        tx: Transaction,
+        why: Reason,
+        action: str,
+        task_id: str,
+        scope: str | None,
+        by_owner: bool,
+        reason: str = "",
+    ) -> Task:
+        task = await self._changeable(tx, task_id, scope, by_owner)
+        starts, status = MOVES[action]
+        if task.status not in starts:
+            already = " already" if task.status == status else ""
+            raise ToolFailed(f"{task.id} is {task.status}{already}; nothing was changed")
+        reason = task.reason if status == "deleted" else reason
+        return await self._become(
+            tx, why, task, replace(task, status=status, reason=reason), self._clock.now()
+        )
+
+    async def _changeable(
+        self, tx: Transaction, task_id: str, scope: str | None, by_owner: bool
+    ) -> Task:
+        task = await self.find(tx, task_id, scope)
+        if task.scope == EVERYWHERE and not by_owner and scope is not None:
+            raise ToolFailed(f"{task.id} is shown in every room; only the owner may change it")
+        return task
+
+    async def find(self, source: Transaction | Database, task_id: str, scope: str | None) -> Task:
+        """As `get`, also within a transaction.
+
+        The prompt shows ids with a `#` in front, so that is taken along.
+        """
+        wanted = one_line(task_id).removeprefix("#")
+        row = await source.row(
+            f"SELECT {COLUMNS} FROM tasks WHERE id = :id AND {VISIBLE}",
+            {"id": wanted, "scope": scope},
+        )
+        if row is not None:
+            return self._task(row)
+        rows = await source.rows(f"SELECT id FROM tasks WHERE {VISIBLE}", {"scope": scope})
+        numbers = [str(row["id"]).removeprefix("task_") for row in rows]
+        near = get_close_matches(wanted.removeprefix("task_")[:100], numbers, 1, CLOSE)
+        hint = f"; did you mean task_{near[0]}?" if near else ""
+        raise ToolFailed(f"no task {wanted[:100]}{hint}")
+
+    async def _fresh_id(self, tx: Transaction) -> str:
+        while True:
+            task_id = self._new_id("task")[:ID_LENGTH]
+            if await tx.row("SELECT 1 FROM tasks WHERE id = ?", (task_id,)) is None:
+                return task_id
+
+    async def _become(
+        self,
+        tx: Transaction,
+        why: Reason,
+        before: Task,
+        after: Task,
+        now: datetime,
+        since: datetime | None = None,
+        *,
+        starts: bool = False,
+    ) -> Task:
+        if after == before and not starts:
+            return before
+        starts = starts or _starts(before, after)
+        stored = await self._write(tx, after, now, since, starts=starts)
+        await self._record(tx, why, stored, state_of(before))
+        return stored
+
+    async def _write(
+        self,
+        tx: Transaction,
+        task: Task,
+        now: datetime,
+        since: datetime | None = None,
+        *,
+        starts: bool,
+    ) -> Task:
+        """`starts`: what it is due by counts from now, or `since` (T-004, T-006, F-029).
+
+        `now` is what its times were judged by: a moment that comes meanwhile is due, not past.
+        """
+        starts = starts or task.status != "active"
+        snoozed = task.snoozed if task.status == "active" else None
+        await tx.execute(
+            "UPDATE tasks SET content = :content, priority = :priority, reason = :reason,"
+            " status_before = CASE WHEN :status = 'deleted'"
+            " THEN coalesce(status_before, status) END, status = :status,"
+            " schedule = :schedule, mode = :mode, ai_prompt = :ai_prompt,"
+            " snoozed = :snoozed, failures = iif(:starts, 0, failures),"
+            " changed_at = :now WHERE id = :id",
+            {
+                "id": task.id,
+                "content": task.content,
+                "priority": task.priority,
+                "reason": task.reason,
+                "status": task.status,
+                "schedule": task.plan.schedule.stored() if task.plan.schedule else None,
+                "mode": task.plan.mode,
+                "ai_prompt": task.plan.ai_prompt,
+                "snoozed": stamp(snoozed) if snoozed else None,
+                "starts": starts,
+                "now": stamp(now),
+            },
+        )
+        if starts:
+            await self._rule(tx, task, since or now)
+        return await self.find(tx, task.id, None)
+
+    async def _rule(
+        self, tx: Transaction, task: Task, after: datetime, otherwise: datetime | None = None
+    ) -> None:
+        """What is next after a moment; nothing unless it is active."""
+        schedule = task.plan.schedule if task.status == "active" else None
+        due = next_due(schedule, after, self.zone) or otherwise if schedule else None
+        await tx.execute(
+            "UPDATE tasks SET rule_due = ?, zone = ?, held = 0 WHERE id = ?",
+            (stamp(due) if due else None, self.zone.key, task.id),
+        )
+
+    async def _record(self, tx: Transaction, why: Reason, task: Task, before: Json | None) -> None:
+        """What is changed everywhere stands in the owner's history, for nobody else to undo."""
+        if task.scope == EVERYWHERE:
+            why = replace(why, scope=self.owner_scope)
+        change = Change("task", task.id, before, state_of(task), why.evidence)
+        await self._changes.record(tx, why, [change])
+
+    def _task(self, row: Row) -> Task:
+        return task_of(row, self.zone)
+
+
+def _since(asked: Asked, before: Plan, written: datetime | None) -> datetime | None:
+    """From when the times count; None: from now, as those of a series do."""
+    kind = asked.schedule_type or (before.schedule.kind if before.schedule else "")
+    return written if kind.strip().lower() == "once" else None
+
+
+def _starts(before: Task, after: Task) -> bool:
+    """Whether its schedule begins to count anew."""
+    woken = before.status != "active" and after.status == "active"
+    return woken or before.plan.schedule != after.plan.schedule
+
+
+async def complete(tx: Transaction, task_ids: Collection[str], now: datetime) -> None:
+    """End the tasks among these that are never due again (T-025, T-041)."""
+    await tx.execute_many(
+        "UPDATE tasks SET status = 'completed', reason = 'delivered', changed_at = ?"
+        " WHERE id = ? AND status = 'active' AND next_due IS NULL AND schedule IS NOT NULL",
+        [(stamp(now), task_id) for task_id in task_ids],
+    )
