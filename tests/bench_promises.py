@@ -20,9 +20,9 @@ from tests.world.model import ModelServer
 from tests.world.promised import promise, talk
 from tests.world.user import MatrixUser
 from wintermute.clock import SystemClock, stamp
-from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.ids import new_id
+from wintermute.stores import Stores
 from wintermute.tasks.parse import Asked
 
 ROUNDS = 50

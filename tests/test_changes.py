@@ -19,12 +19,12 @@ from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.changes.undo import Merged, PutInPlace, Undo, without
 from wintermute.clock import CheckedClock
-from wintermute.commands.stores import Stores
 from wintermute.commands.tasks import undone_lines
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
+from wintermute.stores import Stores
 
 ANN = "person:@ann:test"
 BEN = "person:@ben:test"

@@ -12,11 +12,11 @@ from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import PASSWORD, Terminal
 from wintermute.clock import SystemClock
-from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
 from wintermute.ids import new_id
+from wintermute.stores import Stores
 
 OWNER = "person:@you:example.org"
 BOB = "person:@bob:example.org"

@@ -15,9 +15,9 @@ from tests.world.clock import FakeClock
 from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
 from wintermute.cli.task import TaskView
-from wintermute.commands.stores import Stores
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
+from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due
 from wintermute.tasks.parse import Asked
 from wintermute.tasks.tasks import Task

@@ -11,7 +11,8 @@ from tests.world.delegating import batch, behave, call, done, objective, results
 from tests.world.house import ANN, PROMPTS, Gate, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import Backend, Llm, Roles, SubSessionSettings
-from wintermute.conversation.toolbox import Caller, Wards
+from wintermute.conversation.toolbox import Caller
+from wintermute.loom.records import Wards
 from wintermute.messages import Json
 
 LIMITS = SubSessionSettings()

@@ -9,7 +9,7 @@ from tests.world.delegating import all_over, behave, spawn
 from tests.world.house import open_house
 from tests.world.model import ModelServer
 from wintermute.config.schema import SubSessionSettings
-from wintermute.delegation.store import spawns_of, to_be_named
+from wintermute.loom.sub_sessions import spawns_of, to_be_named
 from wintermute.messages import Json
 
 

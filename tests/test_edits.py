@@ -29,12 +29,12 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated
 from tests.world.user import CLIENT
-from wintermute.commands.stores import Stores
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
 from wintermute.matrix.relations import Redactions, Relations
 from wintermute.messages import InboxKind, Incoming
+from wintermute.stores import Stores
 
 Json = dict[str, Any]
 NEW: Json = {"msgtype": "m.text", "body": "new"}

@@ -24,9 +24,9 @@ from tests.world.model import (
 from wintermute.config.schema import Context
 from wintermute.conversation.folding import FoldedTurn as Old
 from wintermute.conversation.folding import chunk, foldable, useless
-from wintermute.conversation.toolbox import Caller, Wards
+from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import is_shown, turn_messages
-from wintermute.loom.records import Cast, Turn
+from wintermute.loom.records import Cast, Turn, Wards
 from wintermute.messages import Json, Reply, Usage
 
 WINDOW: Json = {"context_tokens": 4096, "max_output_tokens": 1024}

@@ -27,7 +27,8 @@ from tests.world.model import (
     is_for_summary,
 )
 from wintermute.config.schema import Backend, BudgetSettings, Context, Llm, Price, Roles
-from wintermute.conversation.toolbox import Caller, Wards
+from wintermute.conversation.toolbox import Caller
+from wintermute.loom.records import Wards
 from wintermute.messages import Json
 
 BAD: list[tuple[str, Step]] = [

@@ -14,10 +14,10 @@ from wintermute.config.schema import LoopSettings as LoopSettings
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.casting import intent
 from wintermute.conversation.rooms import next_row
-from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox, Wards
+from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
 from wintermute.conversation.view import as_text, fitted, messages, smaller
 from wintermute.conversation.words import reply_text
-from wintermute.loom.records import Cast, Observation, Turn
+from wintermute.loom.records import Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Call, InboxKind, Json
 from wintermute.text import clean, display_name, shortened, untagged

@@ -14,9 +14,9 @@ from tests.world.promised import occurrences, promise, talk
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
-from wintermute.commands.stores import Stores
 from wintermute.ids import new_id
 from wintermute.schedule.promises import Alarm
+from wintermute.stores import Stores
 from wintermute.tasks.parse import Asked
 
 

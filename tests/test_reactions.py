@@ -28,12 +28,12 @@ from tests.world.model import Hang, ModelServer, Text
 from tests.world.parts import Idle
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated
-from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.ids import new_id
 from wintermute.matrix.inbox import Policy, RoomView
 from wintermute.matrix.relations import Reaction, ReactionMeaning, Redactions, Relations, meaning
 from wintermute.messages import Incoming
+from wintermute.stores import Stores
 
 Json = dict[str, Any]
 UP, DOWN, STOP = "\N{THUMBS UP SIGN}", "\N{THUMBS DOWN SIGN}", "\N{OCTAGONAL SIGN}"

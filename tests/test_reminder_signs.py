@@ -20,7 +20,6 @@ from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, 
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.schema import open_migrated
 from tests.world.user import MatrixUser, Message
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.db import Database
 from wintermute.errors import HomeserverUnavailable
@@ -33,6 +32,7 @@ from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import Session
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
+from wintermute.stores import Stores
 
 T = TypeVar("T")
 DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (

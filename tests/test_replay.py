@@ -23,10 +23,10 @@ from wintermute.conversation.script import Diverged, RecordEnds, Script, steps
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
 from wintermute.llm.calls import ModelCalls, Recorded
-from wintermute.loom.records import Cast, Turn
+from wintermute.loom.records import MODES, Cast, PromptMode, Turn
 from wintermute.messages import Json, Reply, Request, Usage
 from wintermute.prompt.assemble import Parts, again, assemble
-from wintermute.prompt.modes import MODES, PromptMode, worker_prompt
+from wintermute.prompt.modes import worker_prompt
 
 SMALL = Context(keep_recent=1, trigger_after_turns=3)
 LONG = "a long story about the sea and its ships, " * 8

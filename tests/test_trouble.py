@@ -27,10 +27,10 @@ from tests.world.model import (
     Use,
 )
 from wintermute.conversation.state import Stop
-from wintermute.conversation.toolbox import Wards
 from wintermute.conversation.trouble import Failing, next_step
 from wintermute.conversation.trouble import TroubleStep as Next
 from wintermute.conversation.words import BACK, BROKEN_OFF
+from wintermute.loom.records import Wards
 
 POISON = "poison"
 LONG = Wards(10, 900, 10_000, require_done=False)

@@ -317,7 +317,7 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
         return Slow(gate, done("deep"))
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
-    wards = replace(WARDS, max_seconds=8)  # for what both of them begin with
+    wards = replace(WARDS, max_seconds=3)  # for what both of them begin with
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
         house.working(),
@@ -329,6 +329,26 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
         (report,) = await reports(house)
         assert "## in: " in report
         assert (await states(house))["outer"] == "ended"
+
+
+async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: ModelServer) -> None:
+    """L-062: at once, be there nothing else whose end would look after it."""
+
+    def child(asked: str, seen: Seen) -> Step | None:
+        if asked == "outer":
+            return Hang() if results(seen) else Calls((spawn("inner", name="in"),))
+        return done("deep")
+
+    behave(model, [call("outer", tools=["spawn_sub_session"])], child)
+    wards = replace(WARDS, max_seconds=2)
+    async with (
+        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await house.said(1)
+        assert await states(house) == {"outer": "ended", "in": "done"}
+        assert (await reasons(house))["outer"] == "parent_terminated"
 
 
 async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: ModelServer) -> None:

@@ -37,12 +37,12 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_b
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import Readers, Watch
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.stores import Stores
 from wintermute.conversation import words
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.matrix.outbox import ELSEWHERE
 from wintermute.schedule.firing import REMINDER
+from wintermute.stores import Stores
 from wintermute.tasks.parse import Asked
 from wintermute.tasks.tasks import SIGNS
 

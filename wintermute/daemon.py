@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES, ChatCommands, Verifier
-from wintermute.commands.stores import Stores
 from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
@@ -22,7 +21,7 @@ from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import CastSettings
-from wintermute.conversation.toolbox import AnyTool, Toolbox, Wards
+from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database, Patience, open_database
 from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
@@ -38,6 +37,7 @@ from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
 from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
+from wintermute.loom.records import Wards
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import Copies
@@ -56,6 +56,7 @@ from wintermute.schedule.homes import EditedNotices
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.schedule.runs import Runs, RunSettings
 from wintermute.signals import Orders, Supervisor, WatchedClock
+from wintermute.stores import Stores
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
 from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating

@@ -12,7 +12,6 @@ from tests.world.clock import HeldClock
 from tests.world.phone import NEW, Phone
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.schema import open_migrated
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import Waiting
@@ -23,6 +22,7 @@ from wintermute.matrix.people import People
 from wintermute.matrix.sas import Party, ToDevice
 from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
 from wintermute.matrix.verifications import Verifications
+from wintermute.stores import Stores
 
 Json = dict[str, Any]
 Said = tuple[str, str, Json]

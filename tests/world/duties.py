@@ -11,9 +11,9 @@ from tests.world.person import Person
 from tests.world.proxy import Request
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
-from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.ids import new_id
+from wintermute.stores import Stores
 from wintermute.tasks.parse import Asked
 
 SYSTEM = SystemClock()

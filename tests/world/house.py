@@ -25,7 +25,6 @@ from tests.world.parts import SilentSpeaker as SilentSpeaker
 from tests.world.schema import open_migrated
 from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import SubSessionSettings as Limits
@@ -37,7 +36,7 @@ from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.state import CastSettings, Prompt
-from wintermute.conversation.toolbox import AnyTool, Toolbox, Wards
+from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database
 from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
@@ -47,6 +46,7 @@ from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
+from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox
 from wintermute.messages import InboxKind, Incoming, Json, Origin
@@ -54,6 +54,7 @@ from wintermute.prompt.gather import Gather, Instructions, Oversize, seed_templa
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.schedule.runs import Runs, RunSettings
+from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.tools.definition import Done
 from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession

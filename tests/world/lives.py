@@ -22,10 +22,10 @@ from tests.world.upgrades import room_path
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.stores import Stores
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.mailbox.rooms import moves_of
+from wintermute.stores import Stores
 
 DOWN = Answer(502, b"<html>")
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})

@@ -10,10 +10,10 @@ from wintermute.changes.undo import Undone
 from wintermute.cli.opening import tell, with_stores
 from wintermute.cli.options import config_option, json_option
 from wintermute.clock import stamp
-from wintermute.commands.stores import Stores
 from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.stores import Stores
 
 
 def history_command(kind: ItemKind) -> click.Command:

@@ -20,13 +20,13 @@ import click
 from wintermute import __version__
 from wintermute.cli.opening import say, with_stores
 from wintermute.cli.options import config_option, json_option, redacted
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.calls import attempts
 from wintermute.loom.reading import LoomReader, Spot, lines, sums
 from wintermute.mailbox.rooms import people
 from wintermute.messages import Json
+from wintermute.stores import Stores
 from wintermute.text import counted, harmless, one_line, shortened
 
 _SERVER = r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)(?::\d+)?"

@@ -14,12 +14,12 @@ from wintermute.cli.opening import scope_of, scope_option, tell, with_stores
 from wintermute.cli.options import config_option, json_option, write_whole
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
-from wintermute.commands.stores import Stores
 from wintermute.commands.tasks import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.memory.exchange import Import, Imported, exported
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Fact, Source
+from wintermute.stores import Stores
 
 SAID: dict[AddOutcome, str] = {
     "stored": "stored",

@@ -18,7 +18,6 @@ import click
 
 from wintermute.cli.options import CONFIG, REDACT, redacted
 from wintermute.clock import SystemClock
-from wintermute.commands.stores import Stores
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
 from wintermute.config.secrets import redaction, secret_values
@@ -29,6 +28,7 @@ from wintermute.matrix.login import load
 from wintermute.matrix.marks import secret_mark_key
 from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE
+from wintermute.stores import Stores
 
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}

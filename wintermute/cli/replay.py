@@ -8,7 +8,6 @@ import click
 from wintermute.cli.opening import say, with_stores
 from wintermute.cli.options import REDACT, config_option, json_option
 from wintermute.clock import SystemClock
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.replay import Replay, Replayed, Today
@@ -21,6 +20,7 @@ from wintermute.llm.models import Models
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import Json
 from wintermute.prompt.modes import DELEGATING
+from wintermute.stores import Stores
 from wintermute.text import counted, harmless
 from wintermute.tools.definition import definition
 

@@ -8,10 +8,10 @@ import click
 from wintermute.changes.change_sets import Reason
 from wintermute.cli.opening import tell, with_stores
 from wintermute.cli.options import config_option, json_option
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.skills.skills import Skill
+from wintermute.stores import Stores
 
 
 @click.group("skill")

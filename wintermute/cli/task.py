@@ -20,11 +20,11 @@ from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.opening import Command, scope_of, scope_option, tell, with_stores
 from wintermute.cli.options import config_option, json_option
 from wintermute.clock import SystemClock, in_words, stamp
-from wintermute.commands.stores import Stores
 from wintermute.commands.tasks import brief, task_line
 from wintermute.config.schema import Config
 from wintermute.db import Transaction
 from wintermute.messages import Json
+from wintermute.stores import Stores
 from wintermute.tasks.due import KINDS, MODES, upcoming
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import Asked, remarks

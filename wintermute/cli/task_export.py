@@ -4,8 +4,8 @@ import click
 
 from wintermute.cli.opening import scope_of, scope_option, with_stores
 from wintermute.cli.options import config_option, write_whole
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Config
+from wintermute.stores import Stores
 from wintermute.tasks.ical import calendar
 from wintermute.tasks.tasks import EVERYWHERE
 

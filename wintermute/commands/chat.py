@@ -10,16 +10,16 @@ from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
-from wintermute.commands.stores import Stores
 from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.casting import HandedOutWork, Seeding
 from wintermute.conversation.folding import Folding
 from wintermute.db import Transaction
-from wintermute.delegation.store import SubSession
 from wintermute.health.health import UNLIMITED, gather
+from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.prompt.edited import unusable_files
+from wintermute.stores import Stores
 from wintermute.text import one_line
 
 OBJECTIVE_CHARACTERS = 100
@@ -184,7 +184,6 @@ class ChatCommands:
     async def _sessions(self, tx: Transaction, row: Waiting) -> str:
         store, zone = self._stores.sub_sessions, ZoneInfo(self._timezone)
         scope = await self._scope(row)
-        await store.sweep(tx)
         lines = [
             f"- {session_line(node, await store.needs(tx, node.id), zone, plain)}"
             for node in await store.open_in(tx, row.conversation_id)

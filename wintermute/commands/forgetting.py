@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wintermute.commands.stores import Stores
 from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.traces import Wanted
 from wintermute.errors import MemoryFileUnusable
 from wintermute.memory.core import MEMORIES, TextFile
 from wintermute.memory.fact import Fact
+from wintermute.stores import Stores
 
 RECOGNISABLE = 12
 """Characters from which a text is looked for in conversations; shorter ones stand in too many."""

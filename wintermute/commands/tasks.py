@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
 from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
 from wintermute.clock import DAYS, Clock, in_words
-from wintermute.commands.stores import Stores
 from wintermute.conversation.casting import written
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.mailbox.inbox import Waiting
 from wintermute.memory.fact import Fact
 from wintermute.messages import Json
+from wintermute.stores import Stores
 from wintermute.tasks.due import clock, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import chat_line, remarks

@@ -22,12 +22,12 @@ from wintermute.conversation import words
 from wintermute.conversation.cast import JOINED, Loop, Outcome
 from wintermute.conversation.speaker import Shown, Speaker
 from wintermute.conversation.state import CastSettings, Stop
-from wintermute.conversation.toolbox import Caller, Wards
+from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
 from wintermute.db import Database, Transaction
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
-from wintermute.loom.records import Cast
+from wintermute.loom.records import Cast, Wards
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Inbox, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER, Outbox
 from wintermute.messages import PERSON, Quote

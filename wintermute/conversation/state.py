@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wintermute.clock import Clock
-from wintermute.conversation.toolbox import Caller, CallSite, Toolbox, Wards
-from wintermute.loom.records import BranchView, Cast, Observation, Turn
+from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
+from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 
 
 class Stop:

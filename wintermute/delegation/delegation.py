@@ -19,31 +19,32 @@ from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.state import CastSettings, Stop
-from wintermute.conversation.toolbox import DONE, Caller, CallSite, Toolbox, Wards
+from wintermute.conversation.toolbox import DONE, Caller, CallSite, Toolbox
 from wintermute.conversation.view import as_text
 from wintermute.db import Database, Transaction
-from wintermute.delegation.store import (
-    RESTARTED,
-    STOPPED,
-    Order,
-    SubSession,
-    SubSessions,
-    WorkSettings,
-    joined,
-    placed,
-    resolved,
-    state_of,
-)
 from wintermute.errors import ToolFailed
 from wintermute.health.health import Health
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
-from wintermute.loom.records import Cast
+from wintermute.loom.records import Cast, PromptMode, Wards
+from wintermute.loom.sub_sessions import (
+    RESTARTED,
+    STOPPED,
+    Order,
+    Spawner,
+    SubSession,
+    SubSessions,
+    WorkSettings,
+    joined,
+    lift,
+    resolved,
+    state_of,
+)
 from wintermute.mailbox.inbox import RESULT, Inbox
 from wintermute.messages import Origin
 from wintermute.prompt.assemble import chosen
 from wintermute.prompt.gather import EventKind, Gather, Instructions, event
-from wintermute.prompt.modes import PromptMode, first_user, tools_for, worker_prompt
+from wintermute.prompt.modes import first_user, tools_for, worker_prompt
 from wintermute.templates import Template
 from wintermute.text import one_line, shortened
 
@@ -172,6 +173,27 @@ def last_step(cast: Cast) -> str:
     return shortened("; ".join(calls) or as_text(cast.turns[-1].error or ""), STEP_CHARACTERS)
 
 
+def placed(caller: Caller) -> CallSite:
+    """Where a call stands."""
+    if caller.place is None:
+        raise ValueError("only a call of a turn can hand out work")
+    return caller.place
+
+
+def spawner(caller: Caller) -> Spawner:
+    """The call that is being made."""
+    place = placed(caller)
+    return Spawner(
+        caller.conversation_id,
+        caller.cast_id,
+        place.turn_id,
+        place.n,
+        caller.event_id,
+        caller.scope,
+        caller.origin,
+    )
+
+
 class Ending:
     """Closes sub-sessions: those that depend on them start or fail, and who asked is told once."""
 
@@ -184,7 +206,6 @@ class Ending:
 
         As `close`, whether its room has something to be told.
         """
-        await self._store.sweep(tx)
         if await self._store.has_open_below(tx, sub_id):
             await self._store.collect(tx, sub_id, reason, result)
             return False
@@ -217,7 +238,7 @@ class Ending:
         node = await self._store.get(tx, sub_id)
         if node.is_open:
             await self._store.close(tx, sub_id, "max_seconds", node.result)
-            await self._store.lift(tx)
+            await lift(tx)
 
     async def tell(self, tx: Transaction, workflow: str) -> bool:
         """One event for all that is connected, when all of it is over.
@@ -376,7 +397,6 @@ class Delegation:
 
         `only`: the one of this id or name with what is below it; what depends on it fails.
         """
-        await self._store.sweep(tx)
         found = await self._store.open_in(tx, conversation_id, after)
         if only is None:
             await self._abandon(tx, found)
@@ -399,7 +419,6 @@ class Delegation:
 
         What depends on it fails, and is told with what it belongs to.
         """
-        await self._store.sweep(tx)
         found = [
             node
             for node in await self._store.open_in(tx, conversation_id)
@@ -488,7 +507,7 @@ class Delegation:
         place = placed(caller)
         means = self._bounds.means(order, place, blocking=blocking)
         parent = await self._store.of_cast(tx, caller.cast_id)
-        known = await self._store.known(tx, caller, parent, order.depends_on)
+        known = await self._store.known(tx, spawner(caller), parent, order.depends_on)
         dependencies = resolved(order.depends_on, order.name, known)
         sub_id = await self._store.fresh_id(tx)
         workflow, others = joined(sub_id, dependencies)
@@ -498,7 +517,7 @@ class Delegation:
         node = await self._store.add(
             tx,
             sub_id,
-            caller,
+            spawner(caller),
             order,
             means,
             blocking=blocking,

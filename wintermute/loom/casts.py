@@ -19,6 +19,7 @@ from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
+from wintermute.loom.sub_sessions import sweep
 from wintermute.messages import Call, Json, Origin, Reply
 
 LAST = 9223372036854775807
@@ -97,7 +98,7 @@ class Casts:
     ) -> bool:
         """Record how a running cast ended; False when it had an end before.
 
-        The casts that it waits for end with it (L-062).
+        The sub-sessions that it waits for end with it (L-062).
         """
         ended = await tx.execute(
             "UPDATE casts SET state = ?, reason = ?, result = ?, ended_at = ?"
@@ -106,6 +107,7 @@ class Casts:
         )
         if ended == 1:
             await self._end_below(tx, cast_id)
+            await sweep(tx, self._clock.now())
         return ended == 1
 
     async def _end_below(self, tx: Transaction, cast_id: str) -> None:

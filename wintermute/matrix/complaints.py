@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wintermute.clock import Clock, stamp
-from wintermute.commands.stores import Stores
 from wintermute.db import Database, Transaction
 from wintermute.mailbox.inbox import Locked
 from wintermute.mailbox.outbox import EVER
@@ -17,6 +16,7 @@ from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
 from wintermute.matrix.trust import harmless_id, replaced_notice
+from wintermute.stores import Stores
 
 KEPT = timedelta(days=1)  # nobody is told of what is locked for longer
 MOST = 200  # of one sender

@@ -15,7 +15,6 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words, moment, stamp
-from wintermute.commands.stores import Stores
 from wintermute.commands.tasks import plain
 from wintermute.conversation.rooms import guarded
 from wintermute.db import Database, Transaction
@@ -31,6 +30,7 @@ from wintermute.matrix.key_store import MOST_EPOCHS, standing
 from wintermute.matrix.marks import Mark, Marks, Owed, settled
 from wintermute.matrix.trust import room_conversation
 from wintermute.messages import PERSON, Incoming, Json
+from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due, cause, claim
 from wintermute.tasks.tasks import complete
 from wintermute.text import counted

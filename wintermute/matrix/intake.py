@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from wintermute.clock import Clock
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import InboxState, Locked
@@ -50,6 +49,7 @@ from wintermute.matrix.trust import (
 )
 from wintermute.matrix.verifications import Verifications
 from wintermute.messages import PERSON, Incoming, Json
+from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, until_set
-from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.outbox import EVER
@@ -21,6 +20,7 @@ from wintermute.mailbox.rooms import Invitation, KnownRooms, Link, Move, Moves, 
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, RoomView, is_heard, scope_of
 from wintermute.matrix.sieve import RoomBatch, SyncBatch
+from wintermute.stores import Stores
 
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 60.0

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.clock import Clock, until_set
-from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.errors import (
     AudienceChanged,
@@ -26,6 +25,7 @@ from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_r
 from wintermute.matrix.markdown import content, parts
 from wintermute.matrix.marks import Mark
 from wintermute.messages import Json
+from wintermute.stores import Stores
 
 BURST = 10
 PER_SECOND = 0.2

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
 from wintermute.commands.forgetting import with_reports
-from wintermute.commands.stores import Stores
 from wintermute.conversation.casting import without, without_quote
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Edits, Reward, Rewards
@@ -30,6 +29,7 @@ from wintermute.matrix.inbox import (
     string,
 )
 from wintermute.messages import Incoming, Json
+from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Occurrences
 from wintermute.tasks.tasks import SIGNS, Sign
 

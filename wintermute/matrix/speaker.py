@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from wintermute import text
 from wintermute.clock import Clock
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.mailbox.outbox import TERMINAL
@@ -20,6 +19,7 @@ from wintermute.matrix.people import NOT_THEIRS
 from wintermute.matrix.sieve import well_formed
 from wintermute.matrix.trust import worth
 from wintermute.messages import Json, Quote
+from wintermute.stores import Stores
 
 SECONDS = 5.0
 """How long an answer may wait for what its question replies to."""

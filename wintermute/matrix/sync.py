@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from wintermute.clock import CheckedClock, Clock
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import Matrix
 from wintermute.errors import (
     HomeserverUnavailable,
@@ -36,6 +35,7 @@ from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.trust import Trust
 from wintermute.matrix.verifications import Verifications
 from wintermute.messages import Json
+from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)
 

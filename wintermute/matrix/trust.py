@@ -11,7 +11,6 @@ import re
 from datetime import timedelta
 from typing import Literal
 
-from wintermute.commands.stores import Stores
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import ANYBODY, EVER
@@ -19,6 +18,7 @@ from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import RULES, Account, Policy, RoomView, is_direct, scope_of
 from wintermute.matrix.people import NOBODY, Device, PeopleStore, Person, Verdict, fingerprint
+from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from wintermute.clock import Clock, moment, stamp, until_set
-from wintermute.commands.stores import Stores
 from wintermute.db import Database, Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.inbox import Waiting
@@ -28,6 +27,7 @@ from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
 from wintermute.matrix.signing import ED25519, digest
 from wintermute.matrix.trust import room_conversation
 from wintermute.messages import Json
+from wintermute.stores import Stores
 
 DAY = timedelta(days=1)
 

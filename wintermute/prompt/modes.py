@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 from wintermute.errors import ToolFailed
+from wintermute.loom.records import MODES, PromptMode
 from wintermute.prompt.assemble import (
     DIVIDER,
     INSTRUCTIONS,
@@ -14,9 +14,6 @@ from wintermute.prompt.assemble import (
     inert,
     joined,
 )
-
-PromptMode = Literal["minimal", "full", "base_only", "none"]
-MODES: tuple[PromptMode, ...] = get_args(PromptMode)
 
 START = "Start."
 SUMMARY = "Conversation Summary"

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, Doubt, in_words
-from wintermute.commands.stores import Stores
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
 from wintermute.schedule.homes import Deliveries
+from wintermute.stores import Stores
 from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, mark
 from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, Task, complete
 from wintermute.text import shortened, span

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from wintermute.clock import Clock
-from wintermute.commands.stores import Stores
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
@@ -16,6 +15,7 @@ from wintermute.memory.core import Places
 from wintermute.memory.flat_file import KeptLine
 from wintermute.messages import PERSON
 from wintermute.prompt.edited import SKILLS, EditedLook
+from wintermute.stores import Stores
 from wintermute.tasks.tasks import EVERYWHERE
 
 

@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from wintermute.clock import JUMP_SECONDS, CheckedClock, until_set
-from wintermute.commands.stores import Stores
 from wintermute.conversation.casting import HandedOutWork
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.schedule.firing import Fired, Firing, doubted
 from wintermute.schedule.runs import Runs
+from wintermute.stores import Stores
 
 HEARTBEAT_SECONDS = 30
 DUE = "due"

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wintermute.clock import Clock, in_words
-from wintermute.commands.stores import Stores
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.cast import Loop, Outcome
 from wintermute.conversation.casting import AGAIN, WAITS
 from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import CastSettings, Stop
-from wintermute.conversation.toolbox import DONE, Caller, Toolbox, Wards
+from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.db import Transaction
 from wintermute.delegation.delegation import (
     BROKEN,
@@ -24,12 +23,13 @@ from wintermute.delegation.delegation import (
     WorkerTexts,
     last_step,
 )
-from wintermute.delegation.store import SPAWN
-from wintermute.loom.records import Cast
+from wintermute.loom.records import Cast, Wards
+from wintermute.loom.sub_sessions import SPAWN
 from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.schedule.firing import failed, put_off
 from wintermute.schedule.homes import Deliveries
+from wintermute.stores import Stores
 from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TextIO
 
 from wintermute.clock import Clock, until_set
-from wintermute.commands.stores import Stores
 from wintermute.conversation.rooms import Rooms, next_row, passes_by
 from wintermute.conversation.trouble import SILENT
 from wintermute.ids import NewId
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Incoming, Quote
+from wintermute.stores import Stores
 from wintermute.text import clean, display_name, harmless
 
 

@@ -9,8 +9,8 @@ from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.toolbox import AnyTool, Caller
 from wintermute.db import Transaction
 from wintermute.delegation.delegation import Delegation, failure
-from wintermute.delegation.store import Order, SubSession
 from wintermute.errors import ToolFailed
+from wintermute.loom.sub_sessions import Order, SubSession
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
 from wintermute.text import one_line

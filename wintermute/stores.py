@@ -7,13 +7,13 @@ from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
-from wintermute.delegation.store import SubSessions
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
 from wintermute.llm.calls import ModelCalls
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Rewards
 from wintermute.loom.folds import Folds
+from wintermute.loom.sub_sessions import SubSessions
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms

@@ -11,13 +11,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.conversation.toolbox import Caller, CallSite, Wards
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
+from wintermute.loom.records import PromptMode, Wards
 from wintermute.messages import Json, Origin
-from wintermute.prompt.modes import PromptMode
 from wintermute.text import one_line
 
 SubSessionState = Literal[
@@ -50,6 +49,19 @@ class Order:
     not_before: datetime | None = None
     timeout_s: float | None = None
     max_depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawner:
+    """The call that a sub-session hangs below: the `n`-th of a turn, for whom and in which cast."""
+
+    conversation_id: str
+    cast_id: str
+    turn_id: str
+    n: int
+    event_id: str | None
+    scope: str
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +118,6 @@ class SubSession:
 def state_of(reason: str) -> SubSessionState:
     """The state that a sub-session has after a cast that ended so."""
     return OUTCOMES.get(reason, "failed")
-
-
-def placed(caller: Caller) -> CallSite:
-    """Where a call stands."""
-    if caller.place is None:
-        raise ValueError("only a call of a turn can hand out work")
-    return caller.place
 
 
 SPAWN = "spawn_sub_session"
@@ -209,7 +214,7 @@ class SubSessions:
         self,
         tx: Transaction,
         sub_id: str,
-        caller: Caller,
+        spawner: Spawner,
         order: Order,
         means: WorkSettings,
         *,
@@ -221,15 +226,14 @@ class SubSessions:
         dependencies: Sequence[SubSession] = (),
     ) -> SubSession:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
-        place = placed(caller)
-        values = _values(caller, order, means) | {
+        values = _values(spawner, order, means) | {
             "id": sub_id,
             "blocking": blocking,
             "conversation": conversation[0],
             "branch": conversation[1],
             "item": item,
             "parent": parent.id if parent else None,
-            "room_turn": parent.room_turn if parent else place.turn_id,
+            "room_turn": parent.room_turn if parent else spawner.turn_id,
             "workflow": workflow,
             "missing": sum(each.state != "done" for each in dependencies),
             "now": stamp(self._clock.now()),
@@ -284,7 +288,7 @@ class SubSessions:
             raise ToolFailed(f"there is a sub-session named {name} already: {row['id']}")
 
     async def known(
-        self, tx: Transaction, caller: Caller, parent: SubSession | None, words: Sequence[str]
+        self, tx: Transaction, spawner: Spawner, parent: SubSession | None, words: Sequence[str]
     ) -> dict[str, SubSession]:
         """Which of these ids, and names of spawns of the same cast, there are beside a new one."""
         rows = await tx.rows(
@@ -294,9 +298,9 @@ class SubSessions:
             " ORDER BY s.seq",
             {
                 "words": json.dumps(words),
-                "cast": caller.cast_id,
-                "room": caller.conversation_id,
-                "scope": caller.scope,
+                "cast": spawner.cast_id,
+                "room": spawner.conversation_id,
+                "scope": spawner.scope,
                 "parent": parent.id if parent else None,
             },
         )
@@ -444,25 +448,6 @@ class SubSessions:
             },
         )
 
-    async def sweep(self, tx: Transaction) -> None:
-        """Close what a cast waited for that has ended; whatever that spawned goes up."""
-        if await tx.execute(
-            "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
-            f" WHERE blocking = 1 AND {OPEN} AND parent_cast NOT IN"
-            "  (SELECT id FROM casts WHERE state = 'running')",
-            {"reason": ABANDONED, "now": stamp(self._clock.now())},
-        ):
-            await self.lift(tx)
-
-    async def lift(self, tx: Transaction) -> None:
-        """What was spawned by one that was waited for, and is over now, goes to who waited."""
-        while await tx.execute(
-            "UPDATE sub_sessions SET parent = (SELECT p.parent FROM sub_sessions p"
-            f"  WHERE p.id = sub_sessions.parent) WHERE NOT blocking AND {OPEN} AND parent IN"
-            f"  (SELECT id FROM sub_sessions WHERE blocking AND NOT {OPEN})"
-        ):
-            pass
-
     async def part(self, tx: Transaction, room: str, after: int) -> None:
         """Take what turns of a room after this place began out of the workflows it joined."""
         await tx.execute(
@@ -533,20 +518,40 @@ class SubSessions:
         )
 
 
+async def sweep(tx: Transaction, now: datetime) -> None:
+    """Close what a cast waited for that has ended; whatever that spawned goes up."""
+    if await tx.execute(
+        "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
+        f" WHERE blocking = 1 AND {OPEN} AND parent_cast NOT IN"
+        "  (SELECT id FROM casts WHERE state = 'running')",
+        {"reason": ABANDONED, "now": stamp(now)},
+    ):
+        await lift(tx)
+
+
+async def lift(tx: Transaction) -> None:
+    """What was spawned by one that was waited for, and is over now, goes to who waited."""
+    while await tx.execute(
+        "UPDATE sub_sessions SET parent = (SELECT p.parent FROM sub_sessions p"
+        f"  WHERE p.id = sub_sessions.parent) WHERE NOT blocking AND {OPEN} AND parent IN"
+        f"  (SELECT id FROM sub_sessions WHERE blocking AND NOT {OPEN})"
+    ):
+        pass
+
+
 def _found(row: Row | None, sub_id: str) -> SubSession:
     if row is None:
         raise LookupError(sub_id)
     return _sub_session(row)
 
 
-def _values(caller: Caller, order: Order, means: WorkSettings) -> dict[str, Any]:
-    place = placed(caller)
+def _values(spawner: Spawner, order: Order, means: WorkSettings) -> dict[str, Any]:
     return {
-        "cast": caller.cast_id,
-        "turn": place.turn_id,
-        "n": place.n,
-        "room": caller.conversation_id,
-        "root_event": caller.event_id,
+        "cast": spawner.cast_id,
+        "turn": spawner.turn_id,
+        "n": spawner.n,
+        "room": spawner.conversation_id,
+        "root_event": spawner.event_id,
         "name": order.name,
         "objective": order.objective,
         "context": order.context,
@@ -556,8 +561,8 @@ def _values(caller: Caller, order: Order, means: WorkSettings) -> dict[str, Any]
         "backend": means.backend,
         "wards": json.dumps(means.wards.record()),
         "depth": means.depth,
-        "scope": caller.scope,
-        "origin": caller.origin,
+        "scope": spawner.scope,
+        "origin": spawner.origin,
         "not_before": stamp(order.not_before) if order.not_before else None,
         "held": order.name is not None,
     }
