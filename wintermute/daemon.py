@@ -24,7 +24,6 @@ from wintermute.conversation.state import CastSettings
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database, Patience, open_database
-from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
 from wintermute.errors import (
     DeviceSpent,
     HomeserverUnavailable,
@@ -54,7 +53,6 @@ from wintermute.prompt.gather import Gather, Oversize, Texts, read_texts
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.homes import EditedNotices
 from wintermute.schedule.promises import AtWork, Promises
-from wintermute.schedule.runs import Runs, RunSettings
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
@@ -63,6 +61,8 @@ from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
+from wintermute.work.delegation import Bounds, Delegation, Ending, WorkerTexts
+from wintermute.work.runs import Runs, RunSettings
 
 log = logging.getLogger(__name__)
 

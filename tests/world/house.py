@@ -39,7 +39,6 @@ from wintermute.conversation.state import CastSettings, Prompt
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database
-from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
 from wintermute.health.health import Health
 from wintermute.ids import new_id
 from wintermute.llm.calls import Budget, ModelCalls
@@ -53,7 +52,6 @@ from wintermute.messages import InboxKind, Incoming, Json, Origin
 from wintermute.prompt.gather import Gather, Instructions, Oversize, seed_template
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
-from wintermute.schedule.runs import Runs, RunSettings
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.tools.definition import Done
@@ -61,6 +59,8 @@ from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
+from wintermute.work.delegation import Bounds, Delegation, Ending, WorkerTexts
+from wintermute.work.runs import Runs, RunSettings
 
 ROOM = "!room:test"
 ANN = "@ann:test"

@@ -18,11 +18,11 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
-from wintermute.schedule.homes import Deliveries
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, mark
 from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, Task, complete
 from wintermute.text import shortened, span
+from wintermute.work.deliveries import Deliveries
 
 REMINDER = "\N{ALARM CLOCK} "
 """What a reminder begins with (T-046)."""

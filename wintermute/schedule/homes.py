@@ -9,87 +9,11 @@ from itertools import groupby
 
 from wintermute.clock import Clock
 from wintermute.conversation.speaker import Speaker
-from wintermute.db import Transaction
-from wintermute.loom.conversations import Conversation
 from wintermute.memory.core import Places
 from wintermute.memory.flat_file import KeptLine
-from wintermute.messages import PERSON
 from wintermute.prompt.edited import SKILLS, EditedLook
 from wintermute.stores import Stores
-from wintermute.tasks.tasks import EVERYWHERE
-
-
-class Deliveries:
-    """The conversations in which tasks may be said, looked up once per transaction (T-013, T-014)."""
-
-    def __init__(
-        self,
-        stores: Stores,
-        gone: frozenset[str],
-        barred: frozenset[str],
-        encrypted: frozenset[str],
-        speaker: Speaker,
-    ) -> None:
-        """`gone`: rooms that we have left or that are over; `barred`: just for what was made there.
-
-        What was made in one of the `encrypted` ones is said in such a one only.
-        """
-        self._conversations = stores.conversations
-        self._owner_scope = stores.owner_scope
-        self._gone = gone
-        self._barred = barred
-        self._encrypted = encrypted
-        self._speaker = speaker
-        self._known: dict[tuple[str, str | None], Conversation | None] = {}
-
-    @classmethod
-    async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Deliveries":
-        """As things are in this transaction."""
-        barred = (await stores.known.moves(tx)).barred
-        encrypted = await stores.known.encrypted()
-        return cls(stores, await stores.known.gone(tx), barred, encrypted, speaker)
-
-    async def of(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        """The conversation in which a task is said now; None: there is none."""
-        key = (scope, made_in)
-        if key not in self._known:
-            self._known[key] = await self._found(tx, scope, made_in)
-        return self._known[key]
-
-    async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        if scope == EVERYWHERE and made_in is not None:
-            found = [await self._conversations.get(made_in)]
-        else:
-            scope = self._owner_scope if scope == EVERYWHERE else scope
-            found = await self._conversations.homes(tx, scope, made_in)
-        secret = await self._is_secret(made_in)
-        home = next((each for each in found if self._may(each, made_in, secret)), None)
-        return home or await self._opened(tx, scope, secret)
-
-    async def _is_secret(self, made_in: str | None) -> bool:
-        if made_in is None:
-            return False
-        return (await self._conversations.get(made_in)).room_id in self._encrypted
-
-    def _may(self, each: Conversation, made_in: str | None, secret: bool) -> bool:
-        if each.room_id in self._gone or (each.room_id in self._barred and each.id != made_in):
-            return False
-        if secret and each.room_id not in self._encrypted:
-            return False
-        return self._speaker.fits(each.room_id, each.scope)
-
-    async def _opened(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
-        """A conversation that begins with this: its person has not spoken there yet."""
-        room_id = self._speaker.room_for(scope, encrypted=secret)
-        if room_id is None or room_id in self._gone:
-            return None
-        if not scope.startswith(PERSON) and (
-            held := await self._conversations.of_room(tx, room_id)
-        ):
-            return held  # a group of two by now: what they talk about is not begun anew by this
-        conversation_id = await self._conversations.in_room(tx, room_id, scope)
-        return Conversation(conversation_id, room_id, scope)
-
+from wintermute.work.deliveries import Deliveries
 
 PAUSE = 5.0  # seconds
 MOST_NAMED = 10

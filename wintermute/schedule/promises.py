@@ -19,8 +19,8 @@ from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.schedule.firing import Fired, Firing, doubted
-from wintermute.schedule.runs import Runs
 from wintermute.stores import Stores
+from wintermute.work.runs import Runs
 
 HEARTBEAT_SECONDS = 30
 DUE = "due"

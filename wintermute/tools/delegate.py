@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.toolbox import AnyTool, Caller
 from wintermute.db import Transaction
-from wintermute.delegation.delegation import Delegation, failure
 from wintermute.errors import ToolFailed
 from wintermute.loom.sub_sessions import Order, SubSession
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
 from wintermute.text import one_line
 from wintermute.tools.definition import definition
+from wintermute.work.delegation import Delegation, failure
 
 
 class SpawnSubSession:

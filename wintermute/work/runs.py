@@ -14,7 +14,17 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import CastSettings, Stop
 from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.db import Transaction
-from wintermute.delegation.delegation import (
+from wintermute.loom.records import Cast, Wards
+from wintermute.loom.sub_sessions import SPAWN
+from wintermute.mailbox.outbox import EVER, TERMINAL
+from wintermute.prompt.modes import START, tools_for
+from wintermute.schedule.firing import failed, put_off
+from wintermute.stores import Stores
+from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
+from wintermute.tasks.tasks import EVERYWHERE, Task
+from wintermute.templates import Template, fill
+from wintermute.text import shortened
+from wintermute.work.delegation import (
     BROKEN,
     MOST_INTERRUPTIONS,
     ROLE,
@@ -23,17 +33,7 @@ from wintermute.delegation.delegation import (
     WorkerTexts,
     last_step,
 )
-from wintermute.loom.records import Cast, Wards
-from wintermute.loom.sub_sessions import SPAWN
-from wintermute.mailbox.outbox import EVER, TERMINAL
-from wintermute.prompt.modes import START, tools_for
-from wintermute.schedule.firing import failed, put_off
-from wintermute.schedule.homes import Deliveries
-from wintermute.stores import Stores
-from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
-from wintermute.tasks.tasks import EVERYWHERE, Task
-from wintermute.templates import Template, fill
-from wintermute.text import shortened
+from wintermute.work.deliveries import Deliveries
 
 log = logging.getLogger(__name__)
 
