@@ -19,7 +19,7 @@ from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.health.health import EditedFiles
 from wintermute.prompt.edited import EditedLook, unusable_files
-from wintermute.schedule.homes import PAUSE, EditedNotices
+from wintermute.schedule.edited_notices import PAUSE, EditedNotices
 from wintermute.templates import Template
 
 MINE = f"person:{ANN}"

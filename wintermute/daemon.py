@@ -50,8 +50,8 @@ from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
 from wintermute.prompt.edited import FOLDER, EditedLook
 from wintermute.prompt.gather import Gather, Oversize, Texts, read_texts
+from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
-from wintermute.schedule.homes import EditedNotices
 from wintermute.schedule.promises import AtWork, Promises
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores

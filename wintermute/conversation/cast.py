@@ -67,6 +67,8 @@ class Outcome:
 
 JOINED = Outcome("truncated", "joined", "")
 """Who can read in the room is not who could when the cast began (F-004)."""
+BROKEN = Outcome("truncated", "internal_error", "")
+"""It met a bug, which the log has."""
 
 
 class Loop:

@@ -25,7 +25,7 @@ from wintermute.conversation.script import (
     Window,
     steps,
 )
-from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.state import CastSettings, Stop, Unwatched
 from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.db import Database, open_database
 from wintermute.ids import NewId, new_id
@@ -131,7 +131,7 @@ class Replay:
                         Caller("", "", cast.id, cast.origin, cast.event_id, cast.started_at),
                         CastSettings(self._toolbox(script, below), _Then(script, self, below)),
                         Stop(),
-                        _Nobody(),
+                        Unwatched(),
                     )
                     script.ended()
                 except Diverged as found:
@@ -222,22 +222,6 @@ class _Still:
 
     async def sleep(self, seconds: float) -> None:
         """Nobody waits here."""
-
-
-class _Nobody:
-    """Watches nothing."""
-
-    def draft(self, piece: str) -> None:
-        """Unseen."""
-
-    def begun(self) -> None:
-        """Unseen."""
-
-    def gate(self, name: str) -> None:
-        """Unseen."""
-
-    def failed(self, problem: str, *, unreachable: bool) -> None:
-        """Unseen."""
 
 
 def _recorded_ids(script: Script) -> NewId:

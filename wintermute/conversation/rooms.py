@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from wintermute.clock import Clock, until_set
 from wintermute.conversation import words
@@ -22,7 +22,6 @@ KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
 READ = frozenset({"/help", "/status", "/sessions", "/memory"})
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Commands(Protocol):
@@ -72,17 +71,6 @@ def is_blocked(error: Exception) -> bool:
     if isinstance(error, ExceptionGroup):
         return error.subgroup(StorageBlocked) is not None
     return isinstance(error, StorageBlocked)
-
-
-async def guarded(work: Awaitable[T], name: str) -> T | None:
-    """What the work gives; None when it met a bug, which the log then has (L-031)."""
-    try:
-        return await work
-    except Exception as error:  # the same bulkhead, for work that a room has handed out
-        if is_blocked(error):
-            raise
-        log.exception("work failed id=%s", name)
-        return None
 
 
 class Rooms:

@@ -117,6 +117,22 @@ class Watch(Protocol):
         ...
 
 
+class Unwatched:
+    """Nobody sees the cast being made. Implements `Watch`."""
+
+    def draft(self, piece: str) -> None:
+        pass
+
+    def failed(self, problem: str, *, unreachable: bool) -> None:
+        pass
+
+    def begun(self) -> None:
+        pass
+
+    def gate(self, name: str) -> None:
+        pass
+
+
 class CastState:
     """One cast at work: its record so far, what it has in view, and how much it may still use.
 

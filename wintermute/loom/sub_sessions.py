@@ -402,6 +402,14 @@ class SubSessions:
         )
         return [(_sub_session(row), row["interruptions"]) for row in rows]
 
+    async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """What runs of these is left in order: to find it so is no interruption."""
+        await tx.execute(
+            "UPDATE sub_sessions SET interruptions = interruptions - 1 WHERE state = 'running'"
+            f" AND id IN {_LISTED}",
+            {"ids": json.dumps(ids)},
+        )
+
     async def collect(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
         """Its own work is over, and how; what it spawned is not."""
         await tx.execute(

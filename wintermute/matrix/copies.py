@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words, moment, stamp
 from wintermute.commands.tasks import plain
-from wintermute.conversation.rooms import guarded
 from wintermute.db import Database, Transaction
 from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
 from wintermute.health.health import Health
@@ -34,6 +33,7 @@ from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due, cause, claim
 from wintermute.tasks.tasks import complete
 from wintermute.text import counted
+from wintermute.work.runner import guarded
 
 log = logging.getLogger(__name__)
 

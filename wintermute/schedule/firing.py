@@ -10,10 +10,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
 
-from wintermute.clock import Clock, Doubt, in_words
-from wintermute.conversation.rooms import guarded
+from wintermute.clock import Clock, Doubt
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
@@ -21,22 +19,13 @@ from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, mark
 from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, Task, complete
-from wintermute.text import shortened, span
+from wintermute.text import span
 from wintermute.work.deliveries import Deliveries
+from wintermute.work.runner import guarded
 
 REMINDER = "\N{ALARM CLOCK} "
 """What a reminder begins with (T-046)."""
 
-FAILED = "The run of `{id}` ({content}) failed: {why}."
-AGAIN = " It runs again on {when}."
-PAUSED = (
-    " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
-)
-NEVER_AGAIN = (
-    " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
-    " resume it."
-)
-PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
 DOUBTED = (
     "{waits}the clock of this machine is {by} where it should be; I go by it when the"
     " homeserver's agrees, or after ten minutes"
@@ -45,29 +34,6 @@ UNKNOWN = (
     "waits: it is not known yet whether the clock of this machine is right; I go by it when the"
     " homeserver's agrees, or after ten minutes"
 )
-CONTENT_CHARACTERS = 120
-WHY_CHARACTERS = 600
-
-
-def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool, most: int) -> str:
-    """A run failed; `paused`: it does not run again by itself (T-050)."""
-    text = FAILED.format(
-        id=task.id, content=_content(task), why=shortened(why, WHY_CHARACTERS).rstrip(".")
-    )
-    if not paused:
-        return text + (AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else "")
-    return text + (PAUSED if task.failures + 1 >= most else NEVER_AGAIN).format(id=task.id)
-
-
-def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
-    """A run waits for what passes by itself: the budget of the day, or a model that is away."""
-    return PUT_OFF.format(
-        id=task.id, content=_content(task), why=why.rstrip("."), when=in_words(until, zone)
-    )
-
-
-def _content(task: Task) -> str:
-    return shortened(task.content, CONTENT_CHARACTERS)
 
 
 def doubted(doubt: Doubt) -> str:
@@ -111,7 +77,6 @@ class Firing:
         self._database = stores.database
         self._tasks = stores.tasks
         self._occurrences = stores.occurrences
-        self._runs = stores.runs
         self._outbox = stores.outbox
         self._stores = stores
         self._speaker = speaker
@@ -136,10 +101,8 @@ class Firing:
                 return Fired(frozenset(rooms), seconds)
 
     async def _until_next(self, tx: Transaction) -> float | None:
-        due, again = await self._occurrences.next_due(tx), await self._runs.next_try(tx)
-        waits = [(due - self._clock.now()).total_seconds()] if due else []
-        waits += [again - self._clock.monotonic()] if again is not None else []
-        return min(waits, default=None)
+        due = await self._occurrences.next_due(tx)
+        return (due - self._clock.now()).total_seconds() if due else None
 
     async def _look_again(self, tx: Transaction) -> None:
         now = self._clock.monotonic()

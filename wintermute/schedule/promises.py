@@ -6,21 +6,17 @@ APScheduler only wakes us: it knows no tasks, the tables are the truth (DESIGN A
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from wintermute.clock import JUMP_SECONDS, CheckedClock, until_set
-from wintermute.conversation.casting import HandedOutWork
-from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
-from wintermute.db import Transaction
 from wintermute.schedule.firing import Fired, Firing, doubted
 from wintermute.stores import Stores
-from wintermute.work.runs import Runs
+from wintermute.work.runner import guarded
 
 HEARTBEAT_SECONDS = 30
 DUE = "due"
@@ -81,38 +77,18 @@ KEEP_SECONDS = 3600.0
 """How often it is noted that the clock was believed: a wait counted from there is exact enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class AtWork:
-    """All that a room has under way: what it handed out, and what its tasks have begun.
-
-    Implements `HandedOutWork` of `conversation.casting`.
-    """
-
-    sub_sessions: HandedOutWork
-    promises: "Promises"
-
-    async def end(
-        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
-    ) -> list[str]:
-        """End it; one of these, or what was begun after a turn, can only be a sub-session."""
-        ended = await self.sub_sessions.end(tx, conversation_id, only=only, after=after)
-        if only is None and not after:
-            ended += await self.promises.end_runs(tx, conversation_id)
-        return ended
-
-    async def take_back(
-        self, tx: Transaction, conversation_id: str, events: Collection[str]
-    ) -> None:
-        """End what was handed out for these events."""
-        await self.sub_sessions.take_back(tx, conversation_id, events)
-
-
 class Promises:
     """The one task that fires what is due; everything else only changes rows."""
 
     def __init__(
-        self, stores: Stores, firing: Firing, runs: Runs, speaker: Speaker, clock: CheckedClock
+        self,
+        stores: Stores,
+        firing: Firing,
+        runs: asyncio.Event,
+        speaker: Speaker,
+        clock: CheckedClock,
     ) -> None:
+        """`runs`: rung when there may be an autonomous run to begin."""
         self._database = stores.database
         self._tasks = stores.tasks
         self._health = stores.health
@@ -133,20 +109,17 @@ class Promises:
             moved = await self._tasks.rezone(tx)
         if moved:
             log.info("schedules moved to zone=%s tasks=%s", self._tasks.zone.key, moved)
-        wanted = asyncio.Event()
         alarm = Alarm(self._bell.set)
         with alarm.ticking():
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._runs.run(wanted))
-                while True:
-                    self._bell.clear()
-                    version = await self._database.version()
-                    fired = await guarded(self.fire(), "schedule")
-                    await self._note(fired)
-                    await self._keep_mark()
-                    alarm.after(fired.seconds if fired else None)
-                    wanted.set()
-                    await self._stirred(version, alarm, fired)
+            while True:
+                self._bell.clear()
+                version = await self._database.version()
+                fired = await guarded(self.fire(), "schedule")
+                await self._note(fired)
+                await self._keep_mark()
+                alarm.after(fired.seconds if fired else None)
+                self._runs.set()
+                await self._changed(version, alarm, fired)
 
     async def fire(self) -> Fired:
         """Look once at what is due, and let it be said; nothing while the time is not known."""
@@ -159,10 +132,6 @@ class Promises:
         for room_id in sorted(fired.rooms):
             self._speaker.speak(room_id)
         return fired
-
-    async def end_runs(self, tx: Transaction, conversation_id: str) -> list[str]:
-        """End what tasks have at work for a conversation; the tasks."""
-        return await self._runs.end(tx, conversation_id)
 
     async def _note(self, fired: Fired | None) -> None:
         if fired is None:
@@ -195,7 +164,7 @@ class Promises:
         doubt = self._clock.doubt
         return doubt is not None and doubt.waits
 
-    async def _stirred(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
+    async def _changed(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
         """Wait until something is due, the tables have changed, or the clock has jumped."""
         doubts, seconds = self._clock.doubt is not None, fired.seconds if fired else None
         due = math.inf if seconds is None else self._clock.monotonic() + seconds

@@ -404,6 +404,15 @@ class TaskRuns:
         )
         return [(occurrence(row), row["interruptions"]) for row in rows]
 
+    async def parked(self, tx: Transaction, runs: Sequence[int]) -> None:
+        """What is at work of these is left in order: to find it so is no interruption."""
+        await tx.execute(
+            f"UPDATE occurrences SET interruptions = interruptions - 1 WHERE {AT_WORK}"
+            " AND cast_id IS NOT NULL AND not_before IS NULL"
+            " AND seq IN (SELECT value FROM json_each(?))",
+            (json.dumps([*runs]),),
+        )
+
     async def hurry(self, tx: Transaction) -> None:
         """Try again now what was put off: after a start the reason may be gone."""
         await tx.execute(

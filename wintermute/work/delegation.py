@@ -10,22 +10,19 @@ and its objective, and may use no more than its parent.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from wintermute.clock import LONGEST_NAP, Clock, until_set
+from wintermute.clock import Clock, until_set
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.conversation.cast import Loop, Outcome
-from wintermute.conversation.rooms import guarded
-from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.cast import BROKEN, Loop, Outcome
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import CastSettings, Stop, Unwatched
 from wintermute.conversation.toolbox import DONE, Caller, CallSite, Toolbox
 from wintermute.conversation.view import as_text
-from wintermute.db import Database, Transaction
+from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
-from wintermute.health.health import Health
-from wintermute.loom.casts import Casts
-from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Cast, PromptMode, Wards
 from wintermute.loom.sub_sessions import (
     RESTARTED,
@@ -45,8 +42,10 @@ from wintermute.messages import Origin
 from wintermute.prompt.assemble import chosen
 from wintermute.prompt.gather import EventKind, Gather, Instructions, event
 from wintermute.prompt.modes import first_user, tools_for, worker_prompt
+from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import one_line, shortened
+from wintermute.work.runner import MOST_CRASHES, Look
 
 ROLE = "sub_sessions"
 
@@ -310,59 +309,45 @@ class WorkerInstructions:
 
 log = logging.getLogger(__name__)
 
-MOST_INTERRUPTIONS = 3  # L-068
 SOON = timedelta(seconds=0.2)  # nothing rings when a turn has run its last call
-BROKEN = Outcome("truncated", "internal_error", "")
-
-
-class Unwatched:
-    """Nobody sees a sub-session being made."""
-
-    def draft(self, piece: str) -> None:
-        pass
-
-    def begun(self) -> None:
-        pass
-
-    def gate(self, name: str) -> None:
-        pass
-
-    def failed(self, problem: str, *, unreachable: bool) -> None:
-        pass
 
 
 class Delegation:
-    """The sub-sessions of all conversations. Implements `HandedOutWork` of `conversation.casting`."""
+    """The sub-sessions of all conversations: a kind of work, of which some is waited for."""
+
+    name = "sub-sessions"
+    unasked = False
 
     def __init__(
         self,
-        database: Database,
-        store: SubSessions,
-        ending: Ending,
-        conversations: Conversations,
-        casts: Casts,
+        stores: Stores,
         loop: Loop,
-        health: Health,
         words: WorkerTexts,
         bounds: Bounds,
+        speaker: Speaker,
         clock: Clock,
     ) -> None:
-        self._database = database
-        self._store = store
-        self._ending = ending
-        self._conversations = conversations
-        self._casts = casts
+        self._database = stores.database
+        self._store = stores.sub_sessions
+        self._conversations = stores.conversations
+        self._casts = stores.casts
+        self._ending = Ending(stores.sub_sessions, stores.inbox)
         self._loop = loop
-        self._health = health
         self._words = words
         self._bounds = bounds
+        self._speaker = speaker
         self._clock = clock
-        self._bell = asyncio.Event()
-        self._at_work = 0
+        self.bell = asyncio.Event()
+        self.underway: dict[str, Stop] = {}
+        self._idle = 0  # calls that wait for what their sub-session has spawned
         self._looks_again = False  # soon, for turns that are not over, or casts that end now
-        self._stops: dict[str, Stop] = {}
         self._awaited: dict[str, asyncio.Event] = {}
         self._lost: set[str] = set()  # what nobody waits for any more, until its caller is over
+
+    @property
+    def at_once(self) -> int:
+        """As configured; for what is waited for there is a place, whoever else is at work."""
+        return self._bounds.limits.max_parallel + self._idle
 
     async def spawn(self, tx: Transaction, caller: Caller, order: Order) -> SubSession:
         """A sub-session that nobody waits for; it starts when what it needs is there (L-058).
@@ -373,7 +358,7 @@ class Delegation:
         node = await self._new(tx, caller, order, blocking=False)
         place = placed(caller)
         if not (self._looks_again and await self._store.more_to_come(tx, place.turn_id, place.n)):
-            self._bell.set()  # whoever it wakes waits for the end of this transaction
+            self.bell.set()  # whoever it wakes waits for the end of this transaction
         return node
 
     async def call(self, caller: Caller, order: Order, item: int = 0) -> SubSession:
@@ -391,17 +376,17 @@ class Delegation:
             if node is None:
                 node = await self._new(tx, caller, order, blocking=True, item=item)
                 node = await self._started(tx, node)
-            stop = self._stops[node.id] = Stop()
+            stop = self.underway[node.id] = Stop()
         try:
             if node.state == "running":
-                await self._settle(node, await self._cast(node, place.toolbox, stop))
+                await self.over(node, await self.do(node, stop, place.toolbox))
             return await self._closed(node, begun + node.means.wards.max_seconds)
         except asyncio.CancelledError:
             self._lost.add(node.id)
-            self._bell.set()
+            self.bell.set()
             raise
         finally:
-            self._stops.pop(node.id, None)
+            self.underway.pop(node.id, None)
 
     def check(self, caller: Caller, order: Order) -> None:
         """Raises: ToolFailed when a call of this order could not start."""
@@ -456,72 +441,64 @@ class Delegation:
             for workflow in dict.fromkeys(node.workflow for node in ended):
                 await self._ending.tell(tx, workflow)
 
-    async def run(
-        self, toolbox: Toolbox, wake: Callable[[str], None], serves: Callable[[str], bool]
-    ) -> None:
-        """Run what was spawned, until cancelled; beginning with what an earlier run left (L-068).
-
-        `toolbox` is that of rooms, `wake` is told a conversation with news in its inbox, and only
-        rooms that this program `serves` are worked for.
-        """
-        async with asyncio.TaskGroup() as group:
-            for node in await self._interrupted(wake, serves):
-                self._at_work += 1
-                group.create_task(self._work(node, toolbox, wake))
-            while True:
-                self._bell.clear()
-                started, told, due = await self._next(serves)
-                for conversation_id in told:
-                    wake(conversation_id)
-                for node in started:
-                    self._at_work += 1
-                    group.create_task(self._work(node, toolbox, wake))
-                await self._pause(due)
-
-    async def _interrupted(
-        self, wake: Callable[[str], None], serves: Callable[[str], bool]
-    ) -> list[SubSession]:
-        async with self._database.transaction() as tx:
-            rooms = await self._served(tx, serves)
-            found = await self._store.interrupted(tx, rooms)
-            for node, times in found:
-                if times < MOST_INTERRUPTIONS:
-                    self._stops[node.id] = Stop()
-                    continue
+    async def left(self, tx: Transaction) -> Look[SubSession]:
+        """L-068."""
+        rooms = await self._served(tx)
+        found = await self._store.interrupted(tx, rooms)
+        for node, crashes in found:
+            if crashes >= MOST_CRASHES:
                 await self._end_cast(tx, node, RESTARTED)
                 await self._ending.over(tx, node.id, RESTARTED, "")
-        for room in rooms:
-            wake(room)
-        return [node for node, times in found if times < MOST_INTERRUPTIONS]
+        return Look([node for node, crashes in found if crashes < MOST_CRASHES], rooms)
 
-    async def _next(
-        self, serves: Callable[[str], bool]
-    ) -> tuple[Sequence[SubSession], Collection[str], datetime | None]:
-        """What starts now, who is told something, and when to look again if nothing happens."""
+    async def parked(self, tx: Transaction, pieces: Sequence[SubSession]) -> None:
+        """Their next start is no interruption."""
+        await self._store.parked(tx, [node.id for node in pieces])
+
+    async def ready(self, tx: Transaction, free: int) -> Look[SubSession]:
+        """Start what needs nothing more (L-063, L-066); tell what was taken from who was lost."""
+        rooms = await self._served(tx)
+        self._lost = await self._store.still_open(tx, self._lost)
+        news = await self._ending.gather_lifted(tx, rooms)
+        held = not await self._store.release_held(tx, rooms)
+        self._looks_again = held or bool(self._lost)
+        ready = await self._store.ready(tx, rooms, free)
+        started = [await self._started(tx, node) for node in ready]
+        again = await self._store.next_due(tx, rooms)
+        return Look(started, news, self._clock.now() + SOON if self._looks_again else again)
+
+    async def do(self, piece: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
+        """Its cast."""
+        cast = await self._cast_of(piece)
+        caller = Caller(
+            piece.room, piece.scope, cast.id, piece.origin, piece.root_event, cast.started_at
+        )
+        means = piece.means
+        terms = CastSettings(
+            toolbox.only(means.tools),
+            WorkerInstructions(self._words, piece.mode, piece.objective, piece.context),
+            means.role,
+            means.backend,
+            means.depth,
+            patient=False,
+        )
+        return await self._loop.run(cast, caller, terms, stop, Unwatched())
+
+    async def over(self, piece: SubSession, result: Outcome | None) -> Collection[str]:
+        """The end of its cast with all that follows; nothing when it was ended from outside."""
+        told, outcome = False, result or BROKEN
+        said = outcome.text or last_step(await self._cast_of(piece))
         async with self._database.transaction() as tx:
-            rooms = await self._served(tx, serves)
-            self._lost = await self._store.still_open(tx, self._lost)
-            told = await self._ending.gather_lifted(tx, rooms)
-            held = not await self._store.release_held(tx, rooms)
-            self._looks_again = held or bool(self._lost)
-            free = self._bounds.limits.max_parallel - self._at_work
-            ready = await self._store.ready(tx, rooms, max(free, 0))
-            started = [await self._started(tx, node) for node in ready]
-            for node in started:  # before anybody else may write: a stop finds it
-                self._stops[node.id] = Stop()
-            due = await self._store.next_due(tx, rooms)
-            return started, told, self._clock.now() + SOON if self._looks_again else due
+            if await self._casts.end(
+                tx, str(piece.cast_id), outcome.state, outcome.reason, outcome.text
+            ):
+                told = await self._ending.over(tx, piece.id, outcome.reason, said)
+        self._ring()
+        return [piece.room] if told else []
 
-    async def _served(self, tx: Transaction, serves: Callable[[str], bool]) -> list[str]:
+    async def _served(self, tx: Transaction) -> list[str]:
         rooms = await self._store.open_rooms(tx)
-        return [conversation for conversation, room_id in rooms if serves(room_id)]
-
-    async def _pause(self, until: datetime | None) -> None:
-        if until is None:
-            await self._bell.wait()
-            return
-        left = (until - self._clock.now()).total_seconds()
-        await until_set(self._bell, self._clock, min(left, LONGEST_NAP))  # the clock may be set
+        return [conversation for conversation, room_id in rooms if self._speaker.serves(room_id)]
 
     async def _new(
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
@@ -561,54 +538,9 @@ class Delegation:
         log.info("sub-session starts id=%s cast=%s", node.id, cast.id)
         return await self._store.start(tx, node.id, cast.id, context)
 
-    async def _work(self, node: SubSession, toolbox: Toolbox, wake: Callable[[str], None]) -> None:
-        """One spawned sub-session from its start, or its last recorded turn, to its end."""
-        try:
-            outcome = await guarded(self._cast(node, toolbox, self._stops[node.id]), node.id)
-            told = await self._settle(node, outcome or BROKEN)
-        finally:
-            self._at_work -= 1
-            del self._stops[node.id]
-            self._bell.set()
-        if told:
-            wake(node.room)
-
-    async def _cast(self, node: SubSession, toolbox: Toolbox, stop: Stop) -> Outcome:
-        cast = await self._cast_of(node)
-        caller = Caller(
-            node.room, node.scope, cast.id, node.origin, node.root_event, cast.started_at
-        )
-        means = node.means
-        terms = CastSettings(
-            toolbox.only(means.tools),
-            WorkerInstructions(self._words, node.mode, node.objective, node.context),
-            means.role,
-            means.backend,
-            means.depth,
-            patient=False,
-        )
-        return await self._loop.run(cast, caller, terms, stop, Unwatched())
-
     async def _cast_of(self, node: SubSession) -> Cast:
         (cast,) = await self._casts.of_branch(node.branch_id)
         return cast
-
-    async def _settle(self, node: SubSession, outcome: Outcome) -> bool:
-        """The end of a cast with all that follows; nothing when it was ended from outside.
-
-        Returns whether its room has something to be told.
-        """
-        told = False
-        said = outcome.text or last_step(await self._cast_of(node))
-        async with self._database.transaction() as tx:
-            if await self._casts.end(
-                tx, str(node.cast_id), outcome.state, outcome.reason, outcome.text
-            ):
-                told = await self._ending.over(tx, node.id, outcome.reason, said)
-            if outcome is BROKEN:
-                await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
-        self._ring()
-        return told
 
     async def _closed(self, node: SubSession, until: float) -> SubSession:
         """Wait until all of a sub-session is over, or its time is."""
@@ -629,12 +561,12 @@ class Delegation:
 
     async def _until_finished(self, finished: asyncio.Event, seconds: float) -> None:
         """Wait for what a child has spawned; there is a place for that, whoever else is at work."""
-        self._at_work -= 1
-        self._bell.set()
+        self._idle += 1
+        self.bell.set()
         try:
             await until_set(finished, self._clock, seconds)
         finally:
-            self._at_work += 1
+            self._idle -= 1
 
     async def _abandon(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         for node in nodes:
@@ -647,11 +579,13 @@ class Delegation:
             return
         cast = await self._cast_of(node)
         await self._casts.end(tx, node.cast_id, "truncated", reason, cast.last_words)
-        if node.id in self._stops:
-            self._stops[node.id].press()  # before anybody else may write: it takes no further step
+        if node.id in self.underway:
+            self.underway[
+                node.id
+            ].press()  # before anybody else may write: it takes no further step
 
     def _ring(self) -> None:
         """Something is over: more may start, and calls may return."""
-        self._bell.set()
+        self.bell.set()
         for finished in self._awaited.values():
             finished.set()

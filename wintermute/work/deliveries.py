@@ -1,4 +1,4 @@
-"""New."""
+"""Where what nobody asked for at this moment may be said."""
 
 from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction

@@ -2,38 +2,38 @@
 
 import asyncio
 import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words
 from wintermute.config.schema import SubSessionSettings
-from wintermute.conversation.cast import Loop, Outcome
+from wintermute.conversation.cast import BROKEN, Loop, Outcome
 from wintermute.conversation.casting import AGAIN, WAITS
-from wintermute.conversation.rooms import guarded
 from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.state import CastSettings, Stop, Unwatched
 from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast, Wards
 from wintermute.loom.sub_sessions import SPAWN
 from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.prompt.modes import START, tools_for
-from wintermute.schedule.firing import failed, put_off
 from wintermute.stores import Stores
-from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
+from wintermute.tasks.occurrences import (
+    MOST_FAILURES,
+    NO_ACTION,
+    Occurrence,
+    cause,
+    mark,
+)
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
-from wintermute.work.delegation import (
-    BROKEN,
-    MOST_INTERRUPTIONS,
-    ROLE,
-    Unwatched,
-    WorkerInstructions,
-    WorkerTexts,
-    last_step,
-)
+from wintermute.work.delegation import ROLE, WorkerInstructions, WorkerTexts, last_step
 from wintermute.work.deliveries import Deliveries
+from wintermute.work.runner import MOST_CRASHES, Look
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,17 @@ class Run(NamedTuple):
     cast: Cast
     scope: str
 
+    @property
+    def id(self) -> str:
+        """Its name in the log and among all runs."""
+        return f"{self.task.id}/{self.occurrence.seq}"
+
 
 class Runs:
-    """Works on the autonomous tasks that are due."""
+    """The autonomous tasks that are due: a kind of work."""
+
+    name = "runs"
+    unasked = True
 
     def __init__(
         self,
@@ -85,12 +93,11 @@ class Runs:
         loop: Loop,
         words: WorkerTexts,
         instruction: Template,
-        toolbox: Toolbox,
         means: RunSettings,
         speaker: Speaker,
         clock: Clock,
     ) -> None:
-        """`instruction`: TASK_RUN.txt; `toolbox`: that of rooms."""
+        """`instruction`: TASK_RUN.txt."""
         self._stores = stores
         self._database = stores.database
         self._tasks = stores.tasks
@@ -98,39 +105,37 @@ class Runs:
         self._outbox = stores.outbox
         self._conversations = stores.conversations
         self._casts = stores.casts
-        self._health = stores.health
         self._loop = loop
         self._words = words
         self._instruction = instruction
         self._means = means
         self._speaker = speaker
         self._clock = clock
-        wanted = tools_for("full", means.depth, None, toolbox.names)
-        # What is spawned reports by an event, and nobody is there for it when the run is over.
-        self._toolbox = toolbox.only({*wanted, DONE} - {SPAWN})
-        self._at_work: dict[int, tuple[Run, Stop]] = {}  # by occurrence
+        self.at_once = means.at_once
+        self.bell = asyncio.Event()
+        self.underway: dict[str, Stop] = {}
 
-    async def run(self, wanted: asyncio.Event) -> None:
-        """Work until cancelled; `wanted` is set when there may be something to do."""
-        async with asyncio.TaskGroup() as group:
-            for run in await self._interrupted():
-                group.create_task(self._work(run, wanted))
-            while True:
-                wanted.clear()
-                for run in await self._started():
-                    group.create_task(self._work(run, wanted))
-                await wanted.wait()
-
-    async def end(self, tx: Transaction, conversation_id: str) -> list[str]:
-        """End what is at work for a conversation (L-023); the tasks."""
+    async def end(
+        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
+    ) -> list[str]:
+        """End what is at work for a conversation (L-023); the tasks. No turn has begun a run."""
+        if only is not None or after:
+            return []
         found = [
-            (run, stop) for run, stop in self._at_work.values() if _is_in(run, conversation_id)
+            run
+            for occurrence in await self._runs.open_in(tx, conversation_id)
+            if (run := await self._known(occurrence)) and run.id in self.underway
         ]
-        for run, stop in found:
+        for run in found:
             await self._casts.end(tx, run.cast.id, "truncated", "stopped", "")
             await self._runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
-            stop.press()
-        return [run.task.id for run, _ in found]
+            self.underway[run.id].press()
+        return [run.task.id for run in found]
+
+    async def take_back(
+        self, tx: Transaction, conversation_id: str, events: Collection[str]
+    ) -> None:
+        """No event has begun a run."""
 
     async def _served(self, tx: Transaction) -> list[str]:
         rooms = await self._runs.rooms(tx)
@@ -140,26 +145,34 @@ class Runs:
             if self._speaker.serves((await self._conversations.get(conversation_id)).room_id)
         ]
 
-    async def _interrupted(self) -> list[Run]:
-        """What an earlier run of the program left, at its last stored step (T-037)."""
+    async def _known(self, occurrence: Occurrence) -> Run | None:
+        """A run that has begun; None: it has not."""
+        if occurrence.cast_id is None:
+            return None
+        task = await self._tasks.get(occurrence.task_id, None)
+        cast = await self._casts.get(occurrence.cast_id)
+        return Run(occurrence, task, cast, await self._conversations.scope_of(cast.branch_id))
+
+    async def left(self, tx: Transaction) -> Look[Run]:
+        """T-037."""
         going: list[Run] = []
-        async with self._database.transaction() as tx:
-            await self._take_over(tx)
-            rooms = await self._served(tx)
-            await self._runs.hurry(tx)
-            for occurrence, times in await self._runs.interrupted(tx, rooms):
-                task = await self._tasks.get(occurrence.task_id, None)
-                cast = await self._casts.get(str(occurrence.cast_id))
-                scope = await self._conversations.scope_of(cast.branch_id)
-                run = Run(occurrence, task, cast, scope)
-                if times < MOST_INTERRUPTIONS:
-                    going.append(self._kept(run))
-                else:
-                    await self._casts.end(tx, cast.id, "truncated", "restarted", cast.last_words)
-                    await self._failed(tx, run, "restarted", "")
-        for conversation_id in rooms:
-            self._speaker.speak((await self._conversations.get(conversation_id)).room_id)
-        return going
+        await self._take_over(tx)
+        rooms = await self._served(tx)
+        await self._runs.hurry(tx)
+        for occurrence, crashes in await self._runs.interrupted(tx, rooms):
+            run = await self._known(occurrence)
+            if run is not None and crashes < MOST_CRASHES:
+                going.append(run)
+            elif run is not None:
+                await self._casts.end(
+                    tx, run.cast.id, "truncated", "restarted", run.cast.last_words
+                )
+                await self._failed(tx, run, "restarted", "")
+        return Look(going, rooms)
+
+    async def parked(self, tx: Transaction, pieces: Sequence[Run]) -> None:
+        """Their next start is no interruption."""
+        await self._runs.parked(tx, [run.occurrence.seq for run in pieces])
 
     async def _take_over(self, tx: Transaction) -> None:
         """What a chat at the terminal has left, once nobody sits there, is for a room (T-037)."""
@@ -175,16 +188,14 @@ class Runs:
                 if home is not None:
                     await self._stores.occurrences.move(tx, run.seq, home.id)
 
-    async def _started(self) -> list[Run]:
-        async with self._database.transaction() as tx:
-            free = self._means.at_once - len(self._at_work)
-            ready = await self._runs.ready(tx, await self._served(tx), max(free, 0))
-            found = [await self._begun(tx, occurrence) for occurrence in ready]
-            return [self._kept(run) for run in found if run is not None]
-
-    def _kept(self, run: Run) -> Run:
-        self._at_work[run.occurrence.seq] = (run, Stop())
-        return run
+    async def ready(self, tx: Transaction, free: int) -> Look[Run]:
+        """Begin what is due; one whose task is not active any more is dropped."""
+        ready = await self._runs.ready(tx, await self._served(tx), free)
+        begun = [await self._begun(tx, occurrence) for occurrence in ready]
+        until = await self._runs.next_try(tx)
+        left = None if until is None else timedelta(seconds=until - self._clock.monotonic())
+        again = None if left is None else self._clock.now() + left
+        return Look([run for run in begun if run is not None], again=again)
 
     async def _begun(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
         task = await self._tasks.get(occurrence.task_id, None)
@@ -212,23 +223,15 @@ class Runs:
             scope = (await self._conversations.get(occurrence.conversation_id)).scope
         return await self._conversations.open_run(tx, scope, self._means.depth), scope
 
-    async def _work(self, run: Run, wanted: asyncio.Event) -> None:
-        seq = run.occurrence.seq
-        try:
-            outcome = await guarded(self._cast(run, self._at_work[seq][1]), run.task.id)
-            await self._close(run, outcome or BROKEN)
-        finally:
-            del self._at_work[seq]
-            wanted.set()
-
-    async def _cast(self, run: Run, stop: Stop) -> Outcome:
-        cast, occurrence = run.cast, run.occurrence
-        caller = Caller(
-            occurrence.conversation_id, run.scope, cast.id, "timer", None, cast.started_at
-        )
-        told = WorkerInstructions(self._words, "full", await self._objective(run), "")
-        means = self._means
-        terms = CastSettings(self._toolbox, told, means.role, None, means.depth)
+    async def do(self, piece: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
+        """Its cast."""
+        cast, means = piece.cast, self._means
+        room = piece.occurrence.conversation_id
+        caller = Caller(room, piece.scope, cast.id, "timer", None, cast.started_at)
+        told = WorkerInstructions(self._words, "full", await self._objective(piece), "")
+        # What is spawned reports by an event, and nobody is there for it when the run is over.
+        wanted = {*tools_for("full", means.depth, None, toolbox.names), DONE} - {SPAWN}
+        terms = CastSettings(toolbox.only(wanted), told, means.role, None, means.depth)
         return await self._loop.run(cast, caller, terms, stop, Unwatched())
 
     async def _objective(self, run: Run) -> str:
@@ -250,14 +253,15 @@ class Runs:
         }
         return fill(self._instruction.text(), values)
 
-    async def _close(self, run: Run, outcome: Outcome) -> None:
+    async def over(self, piece: Run, result: Outcome | None) -> Collection[str]:
         """The end of the cast with what its room is told of it, in one transaction."""
+        run, outcome = piece, result or BROKEN
         async with self._database.transaction() as tx:
             ended = await self._casts.end(
                 tx, run.cast.id, outcome.state, outcome.reason, outcome.text
             )
             if not ended:
-                return
+                return ()
             if outcome.state == "terminated":
                 await self._done(tx, run, outcome.text.strip())
             elif outcome.reason in WAITS:
@@ -265,9 +269,8 @@ class Runs:
             else:
                 said = outcome.text or last_step(run.cast)
                 await self._failed(tx, run, outcome.reason, said)
-            if outcome is BROKEN:
-                await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
         self._speaker.speak((await self._conversations.get(run.occurrence.conversation_id)).room_id)
+        return ()
 
     async def _done(self, tx: Transaction, run: Run, result: str) -> None:
         occurrence, outbox_id = run.occurrence, None
@@ -315,5 +318,50 @@ class Runs:
         )
 
 
-def _is_in(run: Run, conversation_id: str) -> bool:
-    return run.occurrence.conversation_id == conversation_id
+FAILED = "The run of `{id}` ({content}) failed: {why}."
+
+
+RUNS_AGAIN = " It runs again on {when}."
+
+
+PAUSED = (
+    " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
+)
+
+
+NEVER_AGAIN = (
+    " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
+    " resume it."
+)
+
+
+PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
+
+
+CONTENT_CHARACTERS = 120
+
+
+WHY_CHARACTERS = 600
+
+
+def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool, most: int) -> str:
+    """A run failed; `paused`: it does not run again by itself (T-050)."""
+    text = FAILED.format(
+        id=task.id, content=_content(task), why=shortened(why, WHY_CHARACTERS).rstrip(".")
+    )
+    if not paused:
+        return text + (
+            RUNS_AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else ""
+        )
+    return text + (PAUSED if task.failures + 1 >= most else NEVER_AGAIN).format(id=task.id)
+
+
+def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
+    """A run waits for what passes by itself: the budget of the day, or a model that is away."""
+    return PUT_OFF.format(
+        id=task.id, content=_content(task), why=why.rstrip("."), when=in_words(until, zone)
+    )
+
+
+def _content(task: Task) -> str:
+    return shortened(task.content, CONTENT_CHARACTERS)

@@ -1,7 +1,4 @@
-"""Where tasks and notices of a scope may be said.
-
-The owner hears what became of the files that people edit, and what the prompts last held is kept.
-"""
+"""The owner hears what became of the files that people edit; what the prompts last held is kept."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
