@@ -155,4 +155,4 @@ async def _stores(config: Config) -> AsyncIterator[Stores]:
         )
     async with open_database(config.data_dir / "wintermute.db") as database:
         owner, clock = config.matrix.owner, SystemClock()
-        yield Stores(database, config.data_dir, owner, clock, new_id, timezone=config.timezone)
+        yield Stores.of(database, config.data_dir, owner, clock, new_id, timezone=config.timezone)
