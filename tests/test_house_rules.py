@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 BULKHEADS = {
     "wintermute/conversation/rooms.py",
-    "wintermute/jobs/runner.py",
+    "wintermute/work/runner.py",
     "wintermute/web/app.py",
     "wintermute/matrix/guard.py",
 }

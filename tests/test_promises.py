@@ -36,9 +36,11 @@ async def keeping(folder: Path, clock: Clock) -> AsyncIterator[House]:
     async with open_house(folder, None, clock=clock) as house:
         await talk(house)
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(house.promises.run())
+            runs = house.runner.run(house.toolbox, house.rooms.wake, unasked=True)
+            work = [group.create_task(part) for part in (house.promises.run(), runs)]
             yield house
-            work.cancel()
+            for part in work:
+                part.cancel()
 
 
 async def spoken(house: House, n: int) -> list[str]:

@@ -237,10 +237,9 @@ async def test_a_turn_that_another_program_left_is_not_looked_at_again_and_again
         tmp_path, model.url, gates=[gate], sub_sessions=LIMITS, clock=clock
     ) as house:
         clock.slept.clear()
+        house.speaker.elsewhere.add(ROOM)
         async with asyncio.TaskGroup() as group:
-            run = group.create_task(
-                house.delegation.run(house.toolbox, lambda _: None, lambda _: False)
-            )
+            run = group.create_task(house.runner.run(house.toolbox, lambda _: None))
             for _ in range(50):
                 await house.rows("SELECT 1")
                 await clock.move(1)

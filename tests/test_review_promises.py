@@ -44,11 +44,11 @@ async def test_a_run_that_waits_for_a_free_place_does_not_ring_for_ever(
     row = await house.one("SELECT seq FROM occurrences")
     async with house.database.transaction() as tx:
         await house.stores.runs.put_off(tx, row["seq"], clock.monotonic() + 60)
-    fired = await house.promises.fire()
-    assert fired.seconds == 60
-    clock.advance(61)
-    fired = await house.promises.fire()
-    assert fired.seconds == timedelta(hours=23, minutes=58, seconds=59).total_seconds()
+        look = await house.runs.ready(tx, 0)
+        assert look.again == clock.now() + timedelta(seconds=60)
+        clock.advance(61)
+        look = await house.runs.ready(tx, 0)
+        assert look.again is None
 
 
 async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a_run(

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -224,22 +226,40 @@ async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated
         assert "half" in report
 
 
-async def test_what_is_interrupted_three_times_fails(tmp_path: Path, model: ModelServer) -> None:
-    """L-068."""
+async def test_what_three_crashes_interrupt_fails(tmp_path: Path, model: ModelServer) -> None:
+    """L-068: what a kill leaves behind is a copy of the folder as it was at that moment."""
     behave(model, [spawn("x", name="x"), spawn("y", name="y", depends_on=["x"])], lambda *_: Hang())
-    for n in range(3):
-        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    folders = [tmp_path / str(n) for n in range(4)]
+    folders[0].mkdir()
+    for n, (folder, after) in enumerate(pairwise(folders)):
+        async with open_house(folder, model.url, sub_sessions=LIMITS) as house, house.working():
             if not n:
                 await house.incoming("go")
                 await house.said(1)
             await model.request_arrived(3 + n)
             assert await states(house) == {"x": "running", "y": "waiting"}
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+            shutil.copytree(folder, after)
+    async with open_house(folders[3], model.url, sub_sessions=LIMITS) as house, house.working():
         await all_over(house)
         assert await reasons(house) == {"x": "restarted", "y": "dependency failed: x"}
         row = await house.one("SELECT state, reason FROM casts WHERE event_id IS NULL")
         assert row == {"state": "truncated", "reason": "restarted"}
         assert len(await reports(house)) == 1
+
+
+async def test_an_ordinary_restart_is_no_interruption(tmp_path: Path, model: ModelServer) -> None:
+    """L-068: however often the program is started anew, its work goes on."""
+    behave(model, [spawn("x", name="x")], lambda *_: Hang())
+    for n in range(5):
+        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+            if not n:
+                await house.incoming("go")
+                await house.said(1)
+            await model.request_arrived(3 + n)
+    behave(model, [spawn("x", name="x")])
+    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        await all_over(house)
+        assert await states(house) == {"x": "done"}
 
 
 async def test_a_batch_goes_on_after_a_restart_where_it_was(

@@ -52,7 +52,7 @@ from wintermute.prompt.edited import FOLDER, EditedLook
 from wintermute.prompt.gather import Gather, Oversize, Texts, read_texts
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
-from wintermute.schedule.promises import AtWork, Promises
+from wintermute.schedule.promises import Promises
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
@@ -61,7 +61,8 @@ from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
-from wintermute.work.delegation import Bounds, Delegation, Ending, WorkerTexts
+from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
+from wintermute.work.runner import Runner
 from wintermute.work.runs import Runs, RunSettings
 
 log = logging.getLogger(__name__)
@@ -87,23 +88,22 @@ class Answering:
     """What answers, the same behind every door: the rooms, and the work that they hand out."""
 
     rooms: Rooms
-    delegation: Delegation
+    runner: Runner
     promises: Promises
     edited: EditedNotices
     toolbox: Toolbox
-    speaker: Speaker
 
     async def run(self) -> None:
         """Work until cancelled."""
-        wake, serves = self.rooms.wake, self.speaker.serves
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rooms.run())
-            group.create_task(self.delegation.run(self.toolbox, wake, serves))
+            group.create_task(self.runner.run(self.toolbox, self.rooms.wake))
 
     async def keep(self) -> None:
         """Do what nobody asks for at this moment, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
+            group.create_task(self.runner.run(self.toolbox, self.rooms.wake, unasked=True))
             group.create_task(self.edited.run())
 
 
@@ -402,10 +402,10 @@ def _answering(
     gates = Gates(stores, redact.tree)
     loop = Loop(stores, Asking(models, folding, hidden), gates, folding, clock)
     words = WorkerTexts(gather, texts.instructions, texts.worker)
-    delegation = _delegation(config, clock, stores, loop, words)
+    delegation = _delegation(config, clock, stores, loop, words, speaker)
     tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
-    runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
-    promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
+    runs = Runs(stores, loop, words, texts.task_run, _means(config), speaker, clock)
+    promises = Promises(stores, Firing(stores, speaker, clock), runs.bell, speaker, clock)
     trouble = Trouble(stores, models, speaker, clock)
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
@@ -415,10 +415,10 @@ def _answering(
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     zone, ceilings = config.timezone, config.llm.budget
     commands = ChatCommands(stores, branching, folding, clock, zone, ceilings, verifier)
-    at_work = AtWork(delegation, promises)
-    rooms = Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
+    runner = Runner(stores.database, stores.health, clock, [delegation, runs])
+    rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
-    return Answering(rooms, delegation, promises, edited, tools, speaker)
+    return Answering(rooms, runner, promises, edited, tools)
 
 
 def _means(config: Config) -> RunSettings:
@@ -427,23 +427,17 @@ def _means(config: Config) -> RunSettings:
 
 
 def _delegation(
-    config: Config, clock: Clock, stores: Stores, loop: Loop, words: WorkerTexts
+    config: Config,
+    clock: Clock,
+    stores: Stores,
+    loop: Loop,
+    words: WorkerTexts,
+    speaker: Speaker,
 ) -> Delegation:
     own_models = bool(config.llm.roles.sub_sessions)
     names = tuple(config.llm.backends)
     bounds = Bounds(config.sub_sessions, config.loop.max_tokens, names, own_models)
-    return Delegation(
-        stores.database,
-        stores.sub_sessions,
-        Ending(stores.sub_sessions, stores.inbox),
-        stores.conversations,
-        stores.casts,
-        loop,
-        stores.health,
-        words,
-        bounds,
-        clock,
-    )
+    return Delegation(stores, loop, words, bounds, speaker, clock)
 
 
 def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbox:

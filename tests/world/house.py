@@ -51,7 +51,7 @@ from wintermute.mailbox.outbox import Outbox
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 from wintermute.prompt.gather import Gather, Instructions, Oversize, seed_template
 from wintermute.schedule.firing import Firing
-from wintermute.schedule.promises import AtWork, Promises
+from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.tools.definition import Done
@@ -59,7 +59,8 @@ from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
-from wintermute.work.delegation import Bounds, Delegation, Ending, WorkerTexts
+from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
+from wintermute.work.runner import Runner
 from wintermute.work.runs import Runs, RunSettings
 
 ROOM = "!room:test"
@@ -88,8 +89,8 @@ class House:
     delegation: Delegation
     toolbox: Toolbox
     promises: Promises
+    runner: Runner
     runs: Runs
-    wanted: asyncio.Event
     checked: CheckedClock
 
     @property
@@ -159,18 +160,18 @@ class House:
         """The rooms work inside the block; leaving it is what SIGTERM does to them."""
         async with asyncio.TaskGroup() as group:
             rooms = group.create_task(self.rooms.run())
-            wake, serves = self.rooms.wake, self.speaker.serves
-            others = group.create_task(self.delegation.run(self.toolbox, wake, serves))
-            runs = group.create_task(self.runs.run(self.wanted))
+            wake = self.rooms.wake
+            asked = group.create_task(self.runner.run(self.toolbox, wake))
+            unasked = group.create_task(self.runner.run(self.toolbox, wake, unasked=True))
             yield
             rooms.cancel()
-            others.cancel()
-            runs.cancel()
+            asked.cancel()
+            unasked.cancel()
 
     async def fire(self) -> None:
         """Look once at what is due, as the daemon does when something may be."""
         await self.promises.fire()
-        self.wanted.set()
+        self.runs.bell.set()
 
     async def deliver(self, room: str = ROOM) -> list[str]:
         """What waits to be said in a room is said, as by a homeserver that names its events.
@@ -280,19 +281,22 @@ async def open_house(
             folding = _folding(stores, models, files, context, ephemeral)
             asking, bounds = Asking(models, folding, ephemeral), _bounds(sub_sessions, llm)
             loop = _loop(stores, folding, asking, redact, checked)
-            others = _delegation(stores, loop, gather, files, bounds, checked)
+            speaker, words = SilentSpeaker(), _words(gather, files)
+            others = Delegation(stores, loop, words, bounds, speaker, checked)
             tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
             tools += _tools(stores, folder, roots) if prompts else []
             terms = _terms(tools, gather if prompts else _spoken(prompt), bounds, wards)
             oversize = Oversize(stores, gather, limits, checked)
             branching = Branching(stores, _seed(prompts, language), others)
             parts = (folding, loop, terms, branching, oversize, checked)
-            speaker = SilentSpeaker()
-            work = (gather, files, terms.toolbox, bounds)
-            runs, promises = _promises(stores, loop, speaker, *work, checked)
-            rooms = _rooms(stores, models, speaker, AtWork(others, promises), *parts)
+            run, means = Template(files, "TASK_RUN.txt"), _run_settings(bounds)
+            runs = Runs(stores, loop, words, run, means, speaker, checked)
+            firing = Firing(stores, speaker, checked)
+            promises = Promises(stores, firing, runs.bell, speaker, checked)
+            runner = Runner(stores.database, stores.health, checked, [others, runs])
+            rooms = _rooms(stores, models, speaker, runner, *parts)
             known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
-            yield House(*known, promises, runs, asyncio.Event(), checked)
+            yield House(*known, promises, runner, runs, checked)
 
 
 def _bounds(limits: Limits | None, llm: Llm) -> Bounds:
@@ -342,7 +346,7 @@ def _rooms(
     stores: Stores,
     models: Models,
     speaker: SilentSpeaker,
-    at_work: AtWork,
+    runner: Runner,
     folding: Folding,
     loop: Loop,
     terms: CastSettings,
@@ -354,40 +358,11 @@ def _rooms(
     trouble = Trouble(stores, models, speaker, clock)
     casting = Casting(stores, loop, terms, branching, oversize, speaker, trouble, clock)
     commands = ChatCommands(stores, branching, folding, clock, "UTC")
-    return Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
+    return Rooms(stores, casting, commands, runner, speaker, trouble, clock)
 
 
-def _delegation(
-    stores: Stores, loop: Loop, gather: Gather, files: Path, bounds: Bounds, clock: Clock
-) -> Delegation:
-    return Delegation(
-        stores.database,
-        stores.sub_sessions,
-        Ending(stores.sub_sessions, stores.inbox),
-        stores.conversations,
-        stores.casts,
-        loop,
-        stores.health,
-        _words(gather, files),
-        bounds,
-        clock,
-    )
-
-
-def _promises(
-    stores: Stores,
-    loop: Loop,
-    speaker: SilentSpeaker,
-    gather: Gather,
-    files: Path,
-    toolbox: Toolbox,
-    bounds: Bounds,
-    clock: CheckedClock,
-) -> tuple[Runs, Promises]:
-    means = RunSettings.of(bounds.limits, 200_000, own_models=bounds.own_models)
-    words, run = _words(gather, files), Template(files, "TASK_RUN.txt")
-    runs = Runs(stores, loop, words, run, toolbox, means, speaker, clock)
-    return runs, Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
+def _run_settings(bounds: Bounds) -> RunSettings:
+    return RunSettings.of(bounds.limits, 200_000, own_models=bounds.own_models)
 
 
 def _words(gather: Gather, files: Path) -> WorkerTexts:
