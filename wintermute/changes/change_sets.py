@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from wintermute.clock import Clock, moment, stamp
+from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import ERASED, Wanted, holds
+from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
@@ -68,6 +69,10 @@ KEPT = timedelta(days=30)
 STATES = ("before", "after")
 
 
+_change = reader(Change)
+_set = reader(ChangeSet, "changes", "undone")
+
+
 class ChangeSets:
     """The store of change sets and their changes."""
 
@@ -81,19 +86,9 @@ class ChangeSets:
     ) -> str:
         """Keep what is changed in this transaction; the id of the new change set."""
         set_id = self._new_id("set")
-        await tx.execute(
-            "INSERT INTO change_sets (id, cause, scope, cast_id, undoes, summary, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                set_id,
-                why.cause,
-                why.scope,
-                why.cast_id,
-                undoes,
-                why.summary,
-                stamp(self._clock.now()),
-            ),
-        )
+        values = columns(why, "evidence") | {"id": set_id, "undoes": undoes}
+        values |= {"created_at": self._clock.now()}
+        await tx.execute(*insert("change_sets", values))
         await self.extend(tx, set_id, changes)
         return set_id
 
@@ -242,7 +237,10 @@ class ChangeSets:
         back: dict[str, set[str]] = {row["id"]: set() for row in rows}
         for row in undone:
             back[row["undoes"]].add(row["item"])
-        return tuple(_set(row, parts[row["id"]], back[row["id"]]) for row in rows)
+        return tuple(
+            _set(row, changes=tuple(parts[row["id"]]), undone=frozenset(back[row["id"]]))
+            for row in rows
+        )
 
 
 def _json(state: Json | None) -> str | None:
@@ -261,26 +259,3 @@ def _without(wanted: Wanted, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without(wanted, one) for name, one in value.items()}
     return value
-
-
-def _change(row: Row) -> Change:
-    return Change(
-        kind=row["kind"],
-        item=row["item"],
-        before=json.loads(row["before"]) if row["before"] else None,
-        after=json.loads(row["after"]) if row["after"] else None,
-        evidence=tuple(json.loads(row["evidence"])),
-    )
-
-
-def _set(row: Row, changes: Sequence[Change], undone: set[str]) -> ChangeSet:
-    return ChangeSet(
-        id=row["id"],
-        cause=row["cause"],
-        scope=row["scope"],
-        undoes=row["undoes"],
-        summary=row["summary"],
-        created_at=moment(row["created_at"]),
-        changes=tuple(changes),
-        undone=frozenset(undone),
-    )

@@ -17,6 +17,7 @@ from wintermute.clock import Clock, ClockReading, boot_id, moment, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import reader
 from wintermute.ids import new_id
 from wintermute.llm.calls import Amount, Budget, ModelCalls
 from wintermute.text import counted
@@ -32,6 +33,9 @@ class PartHealth:
     state: HealthState
     detail: str
     since: datetime
+
+
+_part = reader(PartHealth)
 
 
 class Health:
@@ -86,10 +90,7 @@ class Health:
     async def parts(self) -> list[PartHealth]:
         """Every part's state."""
         rows = await self._database.rows("SELECT * FROM health ORDER BY part")
-        return [
-            PartHealth(row["part"], row["state"], row["detail"], moment(row["since"]))
-            for row in rows
-        ]
+        return [_part(row) for row in rows]
 
     async def part(self, name: str) -> PartHealth | None:
         """One part's state."""

@@ -5,7 +5,7 @@ The worst case of a call is reserved before it is sent, and settled after.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -14,9 +14,10 @@ from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent
 from wintermute.ids import NewId
-from wintermute.messages import Call, Json, Reply, Request, Usage
+from wintermute.messages import Json, Reply, Request, Usage
 
 SUM = "SELECT coalesce(sum(tokens), 0) AS tokens, coalesce(sum(usd), 0) AS usd FROM reservations WHERE day = ?"
 
@@ -120,23 +121,15 @@ class Budget:
     async def _store(
         self, tx: Transaction, planned: Reservation, amount: Amount, call_id: str | None
     ) -> None:
-        await tx.execute(
-            "INSERT INTO reservations (id, call_id, day, role, backend, tokens, usd, settled,"
-            " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-            " call_id = excluded.call_id, tokens = excluded.tokens, usd = excluded.usd,"
-            " settled = excluded.settled",
-            (
-                planned.id,
-                call_id,
-                planned.day.isoformat(),
-                planned.role,
-                planned.backend,
-                amount.tokens,
-                amount.usd,
-                call_id is not None,
-                stamp(self._clock.now()),
-            ),
+        values = columns(planned, "worst") | columns(amount)
+        values |= {"call_id": call_id, "settled": call_id is not None}
+        statement = insert(
+            "reservations",
+            values | {"created_at": self._clock.now()},
+            "ON CONFLICT (id) DO UPDATE SET call_id = excluded.call_id, tokens = excluded.tokens,"
+            " usd = excluded.usd, settled = excluded.settled",
         )
+        await tx.execute(*statement)
 
 
 def _beyond(ceiling: float | None, worst: float) -> bool:
@@ -209,6 +202,10 @@ def cost(usage: Usage, price: Price | None) -> float:
     return total / MILLION
 
 
+_recorded = reader(Recorded)
+_spent = reader(Spent)
+
+
 class ModelCalls:
     """The table `model_calls`."""
 
@@ -222,37 +219,19 @@ class ModelCalls:
 
     async def record(self, attempt: Attempt, settle: SettleCall) -> None:
         """Keep one attempt and what it cost, together. Not to be called inside a transaction."""
-        usage = attempt.usage
         call_id = self._new_id("ask")
+        is_kept = self._record and attempt.reply is not None
+        values = columns(attempt, "number", "usage", "reply") | columns(attempt.usage)
+        values |= {
+            "id": call_id,
+            "attempt": attempt.number,
+            "request": attempt.request if is_kept else None,
+            "answer": attempt.reply if is_kept else None,
+        }
         async with self._database.transaction() as tx:
-            await tx.execute(
-                "INSERT INTO model_calls (id, cast_id, role, backend, model, attempt, outcome,"
-                " detail, tokens_in, tokens_out, tokens_cached, usd, ms, request, answer,"
-                " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    call_id,
-                    attempt.cast_id,
-                    attempt.role,
-                    attempt.backend,
-                    attempt.model,
-                    attempt.number,
-                    attempt.outcome,
-                    attempt.detail,
-                    usage.tokens_in,
-                    usage.tokens_out,
-                    usage.tokens_cached,
-                    attempt.usd,
-                    attempt.ms,
-                    *self._bodies(attempt),
-                    stamp(self._clock.now()),
-                ),
-            )
+            now = self._clock.now()
+            await tx.execute(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
-
-    def _bodies(self, attempt: Attempt) -> tuple[str | None, str | None]:
-        if not self._record or attempt.reply is None:
-            return None, None
-        return json.dumps(asdict(attempt.request)), json.dumps(asdict(attempt.reply))
 
     async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
         """The questions of a cast that were answered and kept, oldest first."""
@@ -285,29 +264,7 @@ class ModelCalls:
             " FROM model_calls WHERE created_at >= :moment GROUP BY role ORDER BY role",
             {"moment": stamp(moment), "no_room": NO_ROOM},
         )
-        return {
-            row["role"]: Spent(
-                row["calls"],
-                row["refused"],
-                row["tokens_in"],
-                row["tokens_out"],
-                row["tokens_cached"],
-                row["usd"],
-            )
-            for row in rows
-        }
-
-
-def _recorded(row: Row) -> Recorded:
-    asked, said = json.loads(row["request"]), json.loads(row["answer"])
-    calls = tuple(Call(**call) for call in said.pop("calls"))
-    usage = Usage(**said.pop("usage"))
-    return Recorded(
-        row["role"],
-        row["outcome"],
-        Request(tuple(asked["messages"]), tuple(asked["tools"])),
-        Reply(calls=calls, usage=usage, **said),
-    )
+        return {row["role"]: _spent(row) for row in rows}
 
 
 async def attempts(database: Database, cast_ids: Sequence[str]) -> list[Json]:

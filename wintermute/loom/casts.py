@@ -8,7 +8,7 @@ The path of a branch: the branches it was forked from, each up to its fork, then
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
 from wintermute.loom.sub_sessions import sweep
@@ -40,6 +41,11 @@ _OF_EVENTS = (  # and what was handed out for them
 _ENDED = "SELECT id FROM casts WHERE state <> 'running'"
 _TURN_HOLDS = holds("utterance", "calls", "error")
 _OBSERVATION_HOLDS = holds("args", "result")
+
+
+_observation = reader(Observation)
+_turn = reader(Turn, "observations")
+_cast = reader(Cast, "turns")
 
 
 class Casts:
@@ -77,20 +83,7 @@ class Casts:
             result=None,
             started_at=self._clock.now(),
         )
-        await tx.execute(
-            "INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, state,"
-            " started_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?)",
-            (
-                cast.id,
-                branch_id,
-                event_id,
-                cast.entity_id,
-                intent,
-                origin,
-                json.dumps(wards),
-                stamp(cast.started_at),
-            ),
-        )
+        await tx.execute(*insert("casts", columns(cast, "turns")))
         return cast
 
     async def end(
@@ -188,31 +181,17 @@ class Casts:
             | ({"via": c.via} if c.via != "call" else {})
             for c in reply.calls
         ]
-        row = await tx.row(
-            "INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason,"
-            " backend, model, tokens_in, tokens_out, tokens_cached, ms, waited_ms, error,"
-            " created_at, prompt_hash)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq",
-            (
-                turn.id,
-                cast.id,
-                parent_id,
-                cast.entity_id,
-                turn.utterance,
-                json.dumps(calls),
-                turn.finish_reason,
-                reply.backend,
-                reply.model,
-                reply.usage.tokens_in,
-                reply.usage.tokens_out,
-                reply.usage.tokens_cached,
-                turn.ms,
-                turn.waited_ms,
-                error,
-                stamp(self._clock.now()),
-                prompt_hash,
-            ),
-        )
+        values = columns(turn, "seq", "tokens", "observations") | columns(reply.usage)
+        values |= {
+            "cast_id": cast.id,
+            "entity_id": cast.entity_id,
+            "calls": calls,
+            "backend": reply.backend,
+            "model": reply.model,
+            "created_at": self._clock.now(),
+            "prompt_hash": prompt_hash,
+        }
+        row = await tx.row(*insert("turns", values, "RETURNING seq"))
         return replace(turn, seq=row["seq"] if row else 0)
 
     async def begin_observation(
@@ -525,11 +504,13 @@ class Casts:
             return ()
         ids = json.dumps([row["id"] for row in rows])
         turns = await self._database.rows(
-            "SELECT * FROM turns WHERE cast_id IN (SELECT value FROM json_each(?)) ORDER BY seq",
+            "SELECT *, tokens_in + tokens_out AS tokens FROM turns"
+            " WHERE cast_id IN (SELECT value FROM json_each(?)) ORDER BY seq",
             (ids,),
         )
         observations = await self._database.rows(
-            "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
+            "SELECT o.*, o.state = 'completed' AS completed FROM observations o"
+            " JOIN turns t ON t.id = o.turn_id"
             " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.turn_id, o.n",
             (ids,),
         )
@@ -538,8 +519,9 @@ class Casts:
             seen.setdefault(row["turn_id"], []).append(_observation(row))
         said: dict[str, list[Turn]] = {}
         for row in turns:
-            said.setdefault(row["cast_id"], []).append(_turn(row, seen.get(row["id"], ())))
-        return tuple(_cast(row, said.get(row["id"], ())) for row in rows)
+            turn = _turn(row, observations=tuple(seen.get(row["id"], ())))
+            said.setdefault(row["cast_id"], []).append(turn)
+        return tuple(_cast(row, turns=tuple(said.get(row["id"], ()))) for row in rows)
 
 
 def _digest(text: str) -> str:
@@ -548,48 +530,3 @@ def _digest(text: str) -> str:
 
 def _json(value: Any) -> str | None:
     return None if value is None else json.dumps(value)
-
-
-def _observation(row: Row) -> Observation:
-    return Observation(
-        n=row["n"],
-        gate=row["gate"],
-        args=json.loads(row["args"]) if row["args"] else None,
-        result=json.loads(row["result"]) if row["result"] else row["result"],
-        is_error=bool(row["is_error"]),
-        tool_call_id=row["tool_call_id"],
-        completed=row["state"] == "completed",
-    )
-
-
-def _turn(row: Row, observations: Iterable[Observation]) -> Turn:
-    return Turn(
-        id=row["id"],
-        parent_id=row["parent_id"],
-        utterance=row["utterance"],
-        calls=tuple(Call(**call) for call in json.loads(row["calls"])),
-        finish_reason=row["finish_reason"],
-        tokens=row["tokens_in"] + row["tokens_out"],
-        ms=row["ms"],
-        waited_ms=row["waited_ms"],
-        error=row["error"],
-        seq=row["seq"],
-        observations=tuple(observations),
-    )
-
-
-def _cast(row: Row, turns: Iterable[Turn]) -> Cast:
-    return Cast(
-        id=row["id"],
-        branch_id=row["branch_id"],
-        event_id=row["event_id"],
-        entity_id=row["entity_id"],
-        intent=row["intent"],
-        origin=row["origin"],
-        wards=json.loads(row["wards"]),
-        state=row["state"],
-        reason=row["reason"],
-        result=row["result"],
-        started_at=moment(row["started_at"]),
-        turns=tuple(turns),
-    )

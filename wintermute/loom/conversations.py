@@ -15,6 +15,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
 from wintermute.loom.records import Cast
@@ -33,6 +34,9 @@ class Conversation:
     id: str
     room_id: str
     scope: str
+
+
+_conversation = reader(Conversation)
 
 
 class Conversations:
@@ -56,7 +60,7 @@ class Conversations:
             "SELECT id, scope FROM conversations WHERE room_id = ? AND thread_id = ''", (room_id,)
         )
         if row is None:
-            return await self._open(tx, room_id, scope, kind)
+            return (await self._add(tx, kind, scope, room_id=room_id))[0]
         if row["scope"] != scope:
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
             alone = scope.startswith(PERSON)
@@ -115,15 +119,12 @@ class Conversations:
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
             await self.branch(tx, row["id"], "scope", forked_from=left_at)
 
-    async def _open(self, tx: Transaction, room_id: str, scope: str, kind: ConversationKind) -> str:
+    async def _add(self, tx: Transaction, kind: str, scope: str, **more: object) -> tuple[str, str]:
+        """A new conversation: its id and that of its first branch."""
         conversation_id = self._new_id("conv")
-        await tx.execute(
-            "INSERT INTO conversations (id, kind, room_id, scope, created_at)"
-            " VALUES (?, ?, ?, ?, ?)",
-            (conversation_id, kind, room_id, scope, stamp(self._clock.now())),
-        )
-        await self.branch(tx, conversation_id, "start")
-        return conversation_id
+        values = {"id": conversation_id, "kind": kind, "scope": scope} | more
+        await tx.execute(*insert("conversations", values | {"created_at": self._clock.now()}))
+        return conversation_id, await self.branch(tx, conversation_id, "start")
 
     async def branch(
         self,
@@ -153,21 +154,8 @@ class Conversations:
 
         `outlives`: it goes on when the cast of that turn ends (L-062).
         """
-        conversation_id = self._new_id("conv")
-        await tx.execute(
-            "INSERT INTO conversations (id, kind, scope, parent_cast, parent_turn, depth, outlives,"
-            " created_at) VALUES (?, 'sub_session', ?, ?, ?, ?, ?, ?)",
-            (
-                conversation_id,
-                scope,
-                cast_id,
-                turn_id,
-                depth,
-                outlives,
-                stamp(self._clock.now()),
-            ),
-        )
-        return conversation_id, await self.branch(tx, conversation_id, "start")
+        links = {"parent_cast": cast_id, "parent_turn": turn_id, "outlives": outlives}
+        return await self._add(tx, "sub_session", scope, depth=depth, **links)
 
     async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
         """The branch that the next cast belongs to."""
@@ -175,13 +163,7 @@ class Conversations:
 
     async def open_run(self, tx: Transaction, scope: str, depth: int) -> str:
         """A conversation of its own for work that nobody talks with; its branch."""
-        conversation_id = self._new_id("conv")
-        await tx.execute(
-            "INSERT INTO conversations (id, kind, scope, depth, created_at)"
-            " VALUES (?, 'job', ?, ?, ?)",
-            (conversation_id, scope, depth, stamp(self._clock.now())),
-        )
-        return await self.branch(tx, conversation_id, "start")
+        return (await self._add(tx, "job", scope, depth=depth))[1]
 
     async def homes(
         self, tx: Transaction, scope: str, made_in: str | None = None
@@ -194,7 +176,7 @@ class Conversations:
             " DESC, rowid DESC",
             {"scope": scope, "made_in": made_in},
         )
-        return [Conversation(row["id"], row["room_id"], row["scope"]) for row in rows]
+        return [_conversation(row) for row in rows]
 
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
         """The conversation that is held in a room, whatever its scope is by now."""
@@ -202,7 +184,7 @@ class Conversations:
             "SELECT id, room_id, scope FROM conversations WHERE room_id = ? AND thread_id = ''",
             (room_id,),
         )
-        return Conversation(row["id"], row["room_id"], row["scope"]) if row else None
+        return _conversation(row) if row else None
 
     async def scope_of_turn(self, turn_id: str) -> str:
         """Whose memory the branch of a turn may touch."""
@@ -278,7 +260,7 @@ class Conversations:
         )
         if row is None:
             raise LookupError(conversation_id)
-        return Conversation(row["id"], row["room_id"], row["scope"])
+        return _conversation(row)
 
 
 class Edits:
@@ -437,5 +419,4 @@ async def _insert(
     tx: Transaction, table: str, row: Row, *, without: Sequence[str] = (), **other: Any
 ) -> None:
     values = {name: row[name] for name in row.keys() if name not in without} | other  # noqa: SIM118
-    places = ", ".join(f":{name}" for name in values)
-    await tx.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", values)
+    await tx.execute(*insert(table, values))

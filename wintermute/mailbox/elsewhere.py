@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wintermute.clock import moment
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class OpenRow:
     edits: str | None
 
 
+_open_row = reader(OpenRow)
+
+
 class Elsewhere:
     """Brings the inbox up to what the rooms say of that time."""
 
@@ -42,8 +46,8 @@ class Elsewhere:
     async def open_rows(self, tx: Transaction) -> list[OpenRow]:
         """All that is not dealt with, in order."""
         rows = await tx.rows(
-            "SELECT * FROM inbox WHERE state IN ('waiting', 'casting')"
-            " UNION ALL SELECT * FROM inbox WHERE state IN ('locked', 'untrusted') ORDER BY seq"
+            "SELECT *, 0 AS is_locked FROM inbox WHERE state IN ('waiting', 'casting') UNION ALL"
+            " SELECT *, 1 FROM inbox WHERE state IN ('locked', 'untrusted') ORDER BY seq"
         )
         return [_open_row(row) for row in rows]
 
@@ -55,19 +59,3 @@ class Elsewhere:
             " WHERE seq IN (SELECT value FROM json_each(?))",
             (json.dumps([row.seq for row in rows]),),
         )
-
-
-def _open_row(row: Row) -> OpenRow:
-    return OpenRow(
-        seq=row["seq"],
-        event_id=row["event_id"],
-        conversation_id=row["conversation_id"],
-        room_id=row["room_id"],
-        kind=row["kind"],
-        body=row["body"],
-        sender_name=row["sender_name"],
-        direct=bool(row["direct"]),
-        is_locked=row["state"] in ("locked", "untrusted"),
-        sent_at=moment(row["sent_at"]),
-        edits=row["edits"],
-    )

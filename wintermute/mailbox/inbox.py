@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from wintermute.clock import Clock, moment, stamp
+from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
 SEED = "seed_"
@@ -93,6 +94,10 @@ class Locked:
     state: InboxState = "locked"
 
 
+_waiting = reader(Waiting)
+_locked = reader(Locked)
+
+
 class Inbox:
     """The store of incoming events and of the sync token."""
 
@@ -106,30 +111,12 @@ class Inbox:
         self, tx: Transaction, conversation_id: str, incoming: Incoming, state: InboxState
     ) -> bool:
         """Keep an event; False when it was stored before (L-073)."""
-        added = await tx.execute(
-            "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
-            " kind, body, direct, by_bot, raw, sent_at, received_at, state, edits, replies_to)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (event_id) DO NOTHING",
-            (
-                incoming.event_id,
-                conversation_id,
-                incoming.room_id,
-                incoming.sender,
-                self._redact(incoming.sender_name),
-                incoming.origin,
-                incoming.kind,
-                self._redact(incoming.body),
-                incoming.direct,
-                incoming.by_bot,
-                json.dumps(self._redact.tree(incoming.raw)),
-                stamp(incoming.sent_at),
-                stamp(self._clock.now()),
-                state,
-                incoming.edits,
-                incoming.replies_to,
-            ),
-        )
+        values = self._columns(incoming) | {
+            "conversation_id": conversation_id,
+            "received_at": self._clock.now(),
+            "state": state,
+        }
+        added = await tx.execute(*insert("inbox", values, "ON CONFLICT (event_id) DO NOTHING"))
         return added == 1
 
     async def store_event(
@@ -184,25 +171,19 @@ class Inbox:
     ) -> None:
         """Put the decrypted event in the place of its locked row; what was private stays that."""
         await tx.execute(
-            "UPDATE inbox SET sender = ?, sender_name = ?, origin = ?, kind = ?, body = ?,"
-            " direct = max(direct, ?), by_bot = ?, raw = ?, sent_at = ?, state = ?, edits = ?,"
-            " replies_to = ? WHERE seq = ? AND state IN ('locked', 'untrusted')",
-            (
-                incoming.sender,
-                self._redact(incoming.sender_name),
-                incoming.origin,
-                incoming.kind,
-                self._redact(incoming.body),
-                incoming.direct,
-                incoming.by_bot,
-                json.dumps(self._redact.tree(incoming.raw)),
-                stamp(incoming.sent_at),
-                state,
-                incoming.edits,
-                incoming.replies_to,
-                seq,
-            ),
+            "UPDATE inbox SET sender = :sender, sender_name = :sender_name, origin = :origin,"
+            " kind = :kind, body = :body, direct = max(direct, :direct), by_bot = :by_bot,"
+            " raw = :raw, sent_at = :sent_at, state = :state, edits = :edits,"
+            " replies_to = :replies_to WHERE seq = :seq AND state IN ('locked', 'untrusted')",
+            stored(self._columns(incoming) | {"state": state, "seq": seq}),
         )
+
+    def _columns(self, incoming: Incoming) -> Json:
+        return columns(incoming) | {
+            "sender_name": self._redact(incoming.sender_name),
+            "body": self._redact(incoming.body),
+            "raw": self._redact.tree(incoming.raw),
+        }
 
     async def discard_locked(self, tx: Transaction, seq: int) -> None:
         """The decrypted event turned out to be nothing for us."""
@@ -573,36 +554,3 @@ class Inbox:
             " stored_at = excluded.stored_at",
             (account, token, stamp(self._clock.now())),
         )
-
-
-def _locked(row: Row) -> Locked:
-    return Locked(
-        row["seq"],
-        row["conversation_id"],
-        row["room_id"],
-        json.loads(row["raw"]),
-        moment(row["received_at"]),
-        row["state"],
-    )
-
-
-def _waiting(row: Row) -> Waiting:
-    not_before: str | None = row["not_before"]
-    return Waiting(
-        seq=row["seq"],
-        event_id=row["event_id"],
-        conversation_id=row["conversation_id"],
-        room_id=row["room_id"],
-        sender=row["sender"],
-        sender_name=row["sender_name"],
-        origin=row["origin"],
-        kind=row["kind"],
-        body=row["body"],
-        direct=bool(row["direct"]),
-        state=row["state"],
-        not_before=None if not_before is None else float(not_before),
-        received_at=moment(row["received_at"]),
-        sent_at=moment(row["sent_at"]),
-        edits=row["edits"],
-        replies_to=row["replies_to"],
-    )

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from wintermute.clock import Clock, moment, stamp
+from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
@@ -26,8 +27,8 @@ EVER = timedelta(days=3650)
 NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
-    "SELECT seq, id, room_id, kind, body, late_after, late_mark, meant_for, reacts_to, apart, answers,"
-    " cause FROM outbox"
+    "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
+    " reacts_to, apart, answers, cause FROM outbox"
     " WHERE room_id = ? AND state = 'waiting' ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
 )
 
@@ -103,6 +104,10 @@ class Spoken:
     meant_for: str
 
 
+_part = reader(OutboxPart, "of")
+_late = reader(Late)
+_outgoing = reader(Outgoing, "late")
+_spoken = reader(Spoken)
 AfterSending = Callable[[Transaction, str], Awaitable[Sequence[str]]]
 """What else is over in the transaction that notes a message as said; signs to put on it."""
 
@@ -150,28 +155,20 @@ class Outbox:
         (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
         due moment it is of.
         """
-        outbox_id = self._new_id("out")
-        await tx.execute(
-            "INSERT INTO outbox (id, conversation_id, room_id, kind, body, cast_id, answers,"
-            " late_after, late_mark, meant_for, apart, cause, state, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
-            (
-                outbox_id,
-                conversation_id,
-                room_id,
-                kind,
-                self._redact(body),
-                cast_id,
-                answers,
-                stamp(late.after) if late else None,
-                late.mark if late else "",
-                meant_for,
-                apart,
-                cause,
-                stamp(self._clock.now()),
-            ),
+        return await self._add(
+            tx,
+            conversation_id,
+            room_id,
+            kind,
+            self._redact(body),
+            cast_id=cast_id,
+            answers=answers,
+            late_after=late.after if late else None,
+            late_mark=late.mark if late else "",
+            meant_for=meant_for,
+            apart=apart,
+            cause=cause,
         )
-        return outbox_id
 
     async def react(
         self,
@@ -182,19 +179,29 @@ class Outbox:
         keys: Sequence[str],
     ) -> str:
         """Put signs on an event of ours, after all else that waits in its room (T-063)."""
+        signs = " ".join(keys)
+        return await self._add(tx, conversation_id, room_id, "event", signs, reacts_to=event_id)
+
+    async def _add(
+        self,
+        tx: Transaction,
+        conversation_id: str,
+        room_id: str,
+        kind: OutKind,
+        body: str,
+        **more: object,
+    ) -> str:
         outbox_id = self._new_id("out")
-        await tx.execute(
-            "INSERT INTO outbox (id, conversation_id, room_id, kind, body, reacts_to, state,"
-            " created_at) VALUES (?, ?, ?, 'event', ?, ?, 'waiting', ?)",
-            (
-                outbox_id,
-                conversation_id,
-                room_id,
-                " ".join(keys),
-                event_id,
-                stamp(self._clock.now()),
-            ),
-        )
+        values = {
+            "id": outbox_id,
+            "conversation_id": conversation_id,
+            "room_id": room_id,
+            "kind": kind,
+            "body": body,
+            "state": "waiting",
+            "created_at": self._clock.now(),
+        }
+        await tx.execute(*insert("outbox", values | more))
         return outbox_id
 
     async def notice_once(
@@ -293,14 +300,17 @@ class Outbox:
     async def next(self, room_id: str) -> Outgoing | None:
         """What is to be said next in a room; signs when there is nothing else."""
         row = await self._database.row(NEXT, (room_id,))
-        return _outgoing(row) if row else None
+        if row is None:
+            return None
+        return _outgoing(row, late=_late(row) if row["after"] else None)
 
     async def parts(self, outbox_id: str) -> list[OutboxPart]:
         """The events of a message, in order; empty until it was rendered."""
         rows = await self._database.rows(
-            "SELECT * FROM outbox_parts WHERE outbox_id = ? ORDER BY n", (outbox_id,)
+            "SELECT *, state = 'sent' AS sent FROM outbox_parts WHERE outbox_id = ? ORDER BY n",
+            (outbox_id,),
         )
-        return [_part(row, len(rows)) for row in rows]
+        return [_part(row, of=len(rows)) for row in rows]
 
     async def store_parts(
         self, outbox_id: str, contents: Sequence[tuple[str, Json]], device_id: str
@@ -319,20 +329,8 @@ class Outbox:
         ]
         async with self._database.transaction() as tx:
             for part in parts:
-                first = part.first_attempt_at
-                await tx.execute(
-                    "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, attempts,"
-                    " device_id, first_attempt_at) VALUES (?, ?, ?, ?, 'waiting', ?, ?, ?)",
-                    (
-                        outbox_id,
-                        part.n,
-                        part.txn_id,
-                        json.dumps(part.content),
-                        part.attempts,
-                        part.device_id,
-                        stamp(first) if first else None,
-                    ),
-                )
+                values = columns(part, "of", "sent") | {"state": "waiting"}
+                await tx.execute(*insert("outbox_parts", values))
         return parts
 
     async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
@@ -434,7 +432,7 @@ class Outbox:
             " WHERE p.event_id = ? AND o.room_id = ? LIMIT 1",
             (event_id, room_id),
         )
-        return Spoken(row["id"], row["cast_id"], row["body"], row["meant_for"]) if row else None
+        return _spoken(row) if row else None
 
     async def relabel(self, tx: Transaction, outbox_id: str, late: Late, cause: str) -> None:
         """What waits to be said is late by now, and ends with something else (T-043).
@@ -543,35 +541,3 @@ class Outbox:
             " AND body <> ''",
             (room_id,),
         )
-
-
-def _outgoing(row: Row) -> Outgoing:
-    after = row["late_after"]
-    return Outgoing(
-        seq=row["seq"],
-        id=row["id"],
-        room_id=row["room_id"],
-        kind=row["kind"],
-        body=row["body"],
-        late=Late(moment(after), row["late_mark"]) if after else None,
-        meant_for=row["meant_for"],
-        reacts_to=row["reacts_to"],
-        apart=bool(row["apart"]),
-        answers=row["answers"],
-        cause=row["cause"],
-    )
-
-
-def _part(row: Row, of: int) -> OutboxPart:
-    first = row["first_attempt_at"]
-    return OutboxPart(
-        outbox_id=row["outbox_id"],
-        n=row["n"],
-        of=of,
-        txn_id=row["txn_id"],
-        content=json.loads(row["content"]),
-        sent=row["state"] == "sent",
-        attempts=row["attempts"],
-        device_id=row["device_id"],
-        first_attempt_at=moment(first) if first else None,
-    )

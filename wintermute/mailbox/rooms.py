@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
 from wintermute.messages import ROOM
 
 
@@ -139,6 +140,10 @@ class Invitation:
     received_at: str
 
 
+_link = reader(Link)
+_invitation = reader(Invitation)
+
+
 class KnownRooms:
     """The store of invitations and of what is known of rooms."""
 
@@ -161,16 +166,7 @@ class KnownRooms:
         rows = await self._database.rows(
             "SELECT * FROM invitations ORDER BY welcome DESC, received_at"
         )
-        return [
-            Invitation(
-                row["room_id"],
-                row["inviter"],
-                bool(row["welcome"]),
-                row["state"],
-                row["received_at"],
-            )
-            for row in rows
-        ]
+        return [_invitation(row) for row in rows]
 
     async def joined(self, invitation: Invitation) -> None:
         """We went in; the invitation stays until the room's first messages are stored."""
@@ -227,21 +223,10 @@ class KnownRooms:
     async def links(self, source: Database | Transaction | None = None) -> list[Link]:
         """The rooms that follow another or are followed, in the order in which we came to know them."""
         rows = await (source or self._database).rows(
-            "SELECT * FROM rooms WHERE successor <> '' OR predecessor <> '' OR moved_to <> ''"
+            "SELECT *, state = 'joined' AS joined FROM rooms WHERE successor <> '' OR predecessor <> '' OR moved_to <> ''"
             " OR scope <> '' ORDER BY rowid"
         )
-        return [
-            Link(
-                row["room_id"],
-                bool(row["encrypted"]),
-                row["state"] == "joined",
-                row["successor"],
-                row["predecessor"],
-                row["moved_to"],
-                row["scope"],
-            )
-            for row in rows
-        ]
+        return [_link(row) for row in rows]
 
     async def moves(self, source: Database | Transaction | None = None) -> Moves:
         """Where what was in rooms goes on."""

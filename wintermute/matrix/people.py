@@ -21,7 +21,8 @@ from typing import Any, Literal
 from vodozemac import Curve25519PublicKey, Ed25519PublicKey, Ed25519Signature
 
 from wintermute.clock import Clock, stamp
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Transaction
+from wintermute.db.values import columns, insert, reader
 from wintermute.errors import WintermuteError
 from wintermute.matrix.signing import ED25519, is_public_key, is_signed
 from wintermute.messages import Json
@@ -256,6 +257,10 @@ SAME = f"master_key IN ('', {SERVED})"
 """In an upsert: what the homeserver serves, and whether it is what we believe by now."""
 
 
+_person = reader(Person)
+_signed_device = reader(Device)
+
+
 class PeopleStore:
     """The store of identities and signatures that were seen."""
 
@@ -275,13 +280,7 @@ class PeopleStore:
         rows = await self._database.rows(
             "SELECT user_id, device_id, ed25519, curve25519, master_key FROM signed_devices"
         )
-        return [
-            (
-                Device(row["user_id"], row["device_id"], row["ed25519"], row["curve25519"]),
-                row["master_key"],
-            )
-            for row in rows
-        ]
+        return [(_signed_device(row), row["master_key"]) for row in rows]
 
     async def keep(self, tx: Transaction, learned: Learned) -> None:
         """Keep what a query brought; whom somebody trusted meanwhile stays trusted."""
@@ -295,18 +294,8 @@ class PeopleStore:
                 (person.user_id, person.master_key, person.changed_to, now, now),
             )
         for device, master_key in learned.signed:
-            await tx.execute(
-                "INSERT INTO signed_devices (user_id, device_id, ed25519, curve25519, master_key,"
-                " seen_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    device.user_id,
-                    device.device_id,
-                    device.ed25519,
-                    device.curve25519,
-                    master_key,
-                    now,
-                ),
-            )
+            values = columns(device) | {"master_key": master_key, "seen_at": now}
+            await tx.execute(*insert("signed_devices", values, "ON CONFLICT DO NOTHING"))
 
     async def told(self, tx: Transaction, person: Person) -> None:
         """They were told which identity they have now."""
@@ -363,12 +352,6 @@ class PeopleStore:
 def fingerprint(key: str) -> str:
     """A key as people compare it: in groups of four."""
     return " ".join(key[n : n + 4] for n in range(0, len(key), 4))
-
-
-def _person(row: Row) -> Person:
-    return Person(
-        row["user_id"], row["master_key"], row["changed_to"], row["told"], row["verified"]
-    )
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args
 
 from wintermute import db
 from wintermute.changes.change_sets import Change
-from wintermute.clock import moment, stamp
+from wintermute.clock import stamp
+from wintermute.db.values import reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -313,25 +314,12 @@ class Succession:
     heirs: tuple[int | None, ...]
 
 
+fact_of = reader(Fact)
+
+
 def facts_of(rows: Iterable[db.Row]) -> list[Fact]:
     """Rows as facts."""
     return [fact_of(row) for row in rows]
-
-
-def fact_of(row: db.Row) -> Fact:
-    """A row as a fact."""
-    return Fact(
-        id=row["id"],
-        scope=row["scope"],
-        text=row["text"],
-        source=row["source"],
-        speaker=row["speaker"],
-        origins=tuple(json.loads(row["origins"])),
-        created_at=moment(row["created_at"]),
-        valid_from=moment(row["valid_from"]),
-        valid_to=moment(row["valid_to"]) if row["valid_to"] else None,
-        replaced_by=row["replaced_by"],
-    )
 
 
 def state_of(fact: Fact) -> Json:

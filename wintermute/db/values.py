@@ -1,0 +1,109 @@
+"""A row is read into its frozen value, and written from values, by the names of the fields.
+
+The type of a field says how it is kept: a moment as `stamp` has it, texts and numbers as they are,
+a truth as 0 or 1, all else as JSON. A column that is not called like its field is renamed in SQL.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from datetime import date, datetime
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from wintermute.clock import moment, stamp
+
+V = TypeVar("V")
+Convert = Callable[[Any], Any]
+
+
+def reader(value: type[V], *given: str) -> Callable[..., V]:
+    """How a row becomes such a value: `read(row)`, with what is `given` by name beside it.
+
+    Reading raises an error for a column that is not there, and for what is no JSON or no moment.
+    """
+    hints = get_type_hints(value)
+    names = [name for name in hints if name not in given]
+    converts = [(name, convert) for name in names if (convert := _of_column(hints[name]))]
+
+    def read(row: Any, **others: Any) -> V:
+        found = {name: row[name] for name in names}
+        for name, convert in converts:
+            found[name] = convert(found[name])
+        return value(**found, **others)
+
+    return read
+
+
+def columns(value: Any, *without: str) -> dict[str, Any]:
+    """The fields of a value by name."""
+    names = (field.name for field in fields(value))
+    return {name: getattr(value, name) for name in names if name not in without}
+
+
+def stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a statement gets for these columns."""
+    return {name: _stored(value) for name, value in values.items()}
+
+
+def insert(table: str, values: Mapping[str, Any], more: str = "") -> tuple[str, dict[str, Any]]:
+    """A statement for a new row with these columns, and what it gets; `more` stands at its end."""
+    names, places = ", ".join(values), ", :".join(values)
+    return f"INSERT INTO {table} ({names}) VALUES (:{places}) {more}", stored(values)
+
+
+def _stored(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, datetime):
+        return stamp(value)
+    return value.isoformat() if isinstance(value, date) else json.dumps(value, default=asdict)
+
+
+def _anything(text: str | None) -> Any:
+    return json.loads(text) if text else text  # "" once it was erased
+
+
+KEPT: Mapping[Any, Convert | None] = {
+    str: None,
+    int: None,
+    Literal: None,
+    bool: bool,
+    float: float,
+    datetime: moment,
+    date: date.fromisoformat,
+    Any: _anything,
+}
+
+
+def _of_column(hint: Any) -> Convert | None:
+    """What makes a value of this type of what is in its column; None: it is one already."""
+    if get_origin(hint) in (Union, UnionType):
+        (only,) = (each for each in get_args(hint) if each is not NoneType)
+        return _unless_none(_of_column(only))
+    kind = get_origin(hint) or hint
+    if kind in KEPT:
+        return KEPT[kind]
+    make = _of_json(hint)
+    return (lambda text: make(json.loads(text))) if make else json.loads
+
+
+def _of_json(hint: Any) -> Convert | None:
+    """What makes a value of this type of JSON; None: it is one already."""
+    if get_origin(hint) is tuple:
+        each = _of_json(get_args(hint)[0])
+        return (lambda found: tuple(map(each, found))) if each else tuple
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return None
+    hints = get_type_hints(hint)
+    parts = [(name, make) for name in hints if (make := _of_json(hints[name]))]
+
+    def value(found: Any) -> Any:
+        made = {name: make(found[name]) for name, make in parts if name in found}
+        return hint(**(found | made))
+
+    return value
+
+
+def _unless_none(convert: Convert | None) -> Convert | None:
+    return convert and (lambda kept: None if kept is None else convert(kept))
