@@ -415,7 +415,7 @@ def _answering(
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     zone, ceilings = config.timezone, config.llm.budget
     commands = ChatCommands(stores, branching, folding, clock, zone, ceilings, verifier)
-    runner = Runner(stores.database, stores.health, clock, [delegation, runs])
+    runner = Runner(stores, speaker, clock, [delegation, runs])
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
     return Answering(rooms, runner, promises, edited, tools)

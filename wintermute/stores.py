@@ -10,6 +10,7 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
+from wintermute.jobs import Jobs
 from wintermute.llm.calls import ModelCalls
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Rewards
@@ -37,6 +38,7 @@ class Stores:
     places: Places
     health: Health
     clock_marks: ClockMarks
+    jobs: Jobs
     edited: EditedFiles
     model_calls: ModelCalls
     inbox: Inbox
@@ -87,6 +89,7 @@ class Stores:
             places=places,
             health=Health(database, clock),
             clock_marks=ClockMarks(database),
+            jobs=Jobs(database, clock, new_id),
             edited=edited,
             model_calls=ModelCalls(database, clock, new_id),
             inbox=Inbox(database, clock, redact),

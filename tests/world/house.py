@@ -35,6 +35,7 @@ from wintermute.conversation.casting import Branching, Casting
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
+from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import CastSettings, Prompt
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
@@ -60,7 +61,7 @@ from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
 from wintermute.tools.task import TaskTool
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
-from wintermute.work.runner import Runner
+from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs, RunSettings
 
 ROOM = "!room:test"
@@ -267,6 +268,7 @@ async def open_house(
     llm: Llm | None = None,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
+    kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
@@ -293,7 +295,12 @@ async def open_house(
             runs = Runs(stores, loop, words, run, means, speaker, checked)
             firing = Firing(stores, speaker, checked)
             promises = Promises(stores, firing, runs.bell, speaker, checked)
-            runner = Runner(stores.database, stores.health, checked, [others, runs])
+            runner = Runner(
+                stores,
+                speaker,
+                checked,
+                [others, runs, *(k(stores, speaker, checked) for k in kinds)],
+            )
             rooms = _rooms(stores, models, speaker, runner, *parts)
             known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
             yield House(*known, promises, runner, runs, checked)

@@ -17,10 +17,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from wintermute.clock import LONGEST_NAP, Clock, until_set
 from wintermute.conversation.rooms import is_blocked
+from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import Stop
 from wintermute.conversation.toolbox import Toolbox
-from wintermute.db import Database, Transaction
-from wintermute.health.health import Health
+from wintermute.db import Transaction
+from wintermute.stores import Stores
 
 MOST_CRASHES = 3
 """How often a piece may be interrupted by a crash (L-068); an ordinary end of the program is none."""
@@ -53,7 +54,7 @@ P = TypeVar("P", bound=Piece)
 @dataclass(frozen=True, slots=True)
 class Look(Generic[P]):
     """What a look at the tables led to: pieces that are at work from now on, conversations with
-    news in their inbox, and when to look again if the bell does not ring before.
+    something new in their inbox or outbox, and when to look again if the bell does not ring before.
     """
 
     pieces: Sequence[P] = ()
@@ -122,12 +123,18 @@ class Runner:
     """Runs all kinds. Implements `HandedOutWork` of `conversation.casting` for all of them."""
 
     def __init__(
-        self, database: Database, health: Health, clock: Clock, kinds: Sequence[Kind[Any]]
+        self, stores: Stores, speaker: Speaker, clock: Clock, kinds: Sequence[Kind[Any]]
     ) -> None:
-        self._database = database
-        self._health = health
+        self._database = stores.database
+        self._conversations = stores.conversations
+        self._health = stores.health
+        self._speaker = speaker
         self._clock = clock
         self._kinds = kinds
+
+    def ring(self, name: str) -> None:
+        """Something of this kind may be ready."""
+        next(kind for kind in self._kinds if kind.name == name).bell.set()
 
     async def run(
         self, toolbox: Toolbox, wake: Callable[[str], None], *, unasked: bool = False
@@ -147,16 +154,17 @@ class Runner:
         def start(look: Look[P]) -> None:
             for piece in look.pieces:
                 group.create_task(self._work(kind, piece, at_work, toolbox, wake))
-            for conversation_id in look.news:
-                wake(conversation_id)
 
         try:
             async with asyncio.TaskGroup() as group:
-                start(await self._begun(kind, kind.left, at_work))
+                look = await self._begun(kind, kind.left, at_work)
+                start(look)
+                await self._tell(look.news, wake)
                 while True:
                     kind.bell.clear()
                     look = await self._begun(kind, ready, at_work)
                     start(look)
+                    await self._tell(look.news, wake)
                     await self._pause(kind.bell, look.again)
         except asyncio.CancelledError:
             async with self._database.transaction() as tx:
@@ -193,8 +201,12 @@ class Runner:
         finally:
             del kind.underway[piece.id]
             kind.bell.set()
+        await self._tell(news, wake)
+
+    async def _tell(self, news: Collection[str], wake: Callable[[str], None]) -> None:
         for conversation_id in news:
             wake(conversation_id)
+            self._speaker.speak((await self._conversations.get(conversation_id)).room_id)
 
     async def _pause(self, bell: asyncio.Event, until: datetime | None) -> None:
         if until is None:

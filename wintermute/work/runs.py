@@ -269,8 +269,7 @@ class Runs:
             else:
                 said = outcome.text or last_step(run.cast)
                 await self._failed(tx, run, outcome.reason, said)
-        self._speaker.speak((await self._conversations.get(run.occurrence.conversation_id)).room_id)
-        return ()
+        return [run.occurrence.conversation_id]
 
     async def _done(self, tx: Transaction, run: Run, result: str) -> None:
         occurrence, outbox_id = run.occurrence, None

@@ -1,0 +1,42 @@
+"""A new kind of work, whole: a function, a policy, and what becomes of it."""
+
+from pathlib import Path
+
+from tests.world.house import ANN, open_house
+from tests.world.model import ModelServer
+from wintermute.clock import Clock
+from wintermute.conversation.speaker import Speaker
+from wintermute.db import Transaction
+from wintermute.jobs import Job
+from wintermute.stores import Stores
+from wintermute.work.jobs import Done, JobKind, Policy
+
+
+async def test_a_function_and_a_policy_are_a_new_kind_of_work(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Exactly once by its key; its end, what follows and what is said are one transaction."""
+
+    async def greet(job: Job) -> Done:
+        async def store(tx: Transaction) -> None:
+            await house.stores.health.count_in(tx, "greeted", 1)
+
+        return Done(store, says=f"Good morning, {job.args['name']}.")
+
+    def greeting(stores: Stores, speaker: Speaker, clock: Clock) -> JobKind:
+        return JobKind(stores, "greeting", greet, Policy(), speaker, clock)
+
+    async with open_house(tmp_path, model.url, kinds=[greeting]) as house, house.working():
+        await house.incoming("hello")
+        await house.said(1)
+        for _ in range(2):
+            async with house.database.transaction() as tx:
+                await house.stores.jobs.enqueue(
+                    tx, "greeting", "monday", f"person:{ANN}", {"name": "Ann"}
+                )
+        house.runner.ring("greeting")
+        assert (await house.said(2))[1] == "Good morning, Ann."
+        assert await house.rows("SELECT value FROM counters WHERE name = 'greeted'") == [
+            {"value": 1}
+        ]
+        assert [row["state"] for row in await house.rows("SELECT state FROM jobs")] == ["done"]

@@ -1,0 +1,188 @@
+"""Jobs: owed work without tables of its own, each once by its key.
+
+    waiting ─▶ running ─▶ done
+       ▲          ├─ put off, or failed: it waits again
+       ╰──────────╯
+                  ╰─▶ failed: three times in a row in the same way, or by three crashes
+
+A job that failed for good stops its series, which is all jobs of its name and scope: what is
+wrong with one is wrong with the next.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from wintermute.clock import Clock, moment, stamp
+from wintermute.db import Database, Transaction
+from wintermute.db.traces import holds
+from wintermute.db.values import insert, reader
+from wintermute.ids import NewId
+from wintermute.messages import Json
+
+MOST_FAILURES = 3
+AGAIN = timedelta(minutes=1)
+"""After the first failure; four times as long after each one more."""
+KEPT = timedelta(days=30)
+LISTED = "(SELECT value FROM json_each(:ids))"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece. `scope`: whose it is; `progress`: where it goes on after a restart.
+
+    `attempts`: how often in a row it failed with `last_error`.
+    """
+
+    id: str
+    name: str
+    key: str
+    scope: str
+    args: Json
+    progress: Json
+    attempts: int
+    crashes: int
+    last_error: str | None
+
+
+_job = reader(Job)
+
+
+class Jobs:
+    """The store of jobs."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def enqueue(
+        self,
+        tx: Transaction,
+        name: str,
+        key: str,
+        scope: str,
+        args: Mapping[str, Any] | None = None,
+        not_before: datetime | None = None,
+    ) -> bool:
+        """Owe a job; False when there was one with this key, whatever became of it."""
+        values = {
+            "id": self._new_id("job"),
+            "name": name,
+            "key": key,
+            "scope": scope,
+            "state": "waiting",
+            "args": dict(args or {}),
+            "not_before": not_before,
+            "created_at": self._clock.now(),
+        }
+        return await tx.execute(*insert("jobs", values, "ON CONFLICT (name, key) DO NOTHING")) == 1
+
+    async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
+        """Begin what is ready, oldest first, of series that are not stopped."""
+        rows = await tx.rows(
+            "UPDATE jobs SET state = 'running' WHERE id IN (SELECT j.id FROM jobs j"
+            " WHERE j.name = :name AND j.state = 'waiting'"
+            " AND (j.not_before IS NULL OR j.not_before <= :now) AND NOT EXISTS (SELECT 1 FROM jobs f"
+            "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed')"
+            " ORDER BY j.created_at, j.id LIMIT :most) RETURNING *",
+            {"name": name, "now": stamp(self._clock.now()), "most": most},
+        )
+        return [_job(row) for row in rows]
+
+    async def next_due(self, tx: Transaction, name: str) -> datetime | None:
+        """When the next one's time comes."""
+        row = await tx.row(
+            "SELECT min(not_before) AS due FROM jobs WHERE name = ? AND state = 'waiting'"
+            " AND not_before > ?",
+            (name, stamp(self._clock.now())),
+        )
+        return moment(row["due"]) if row and row["due"] else None
+
+    async def interrupted(self, tx: Transaction, name: str) -> list[Job]:
+        """What an earlier run left at work. What failed is tried anew: the reason may be gone."""
+        await tx.execute(
+            "UPDATE jobs SET state = 'waiting', attempts = 0, not_before = NULL, ended_at = NULL"
+            " WHERE name = ? AND attempts > 0 AND state IN ('waiting', 'failed')",
+            (name,),
+        )
+        rows = await tx.rows(
+            "UPDATE jobs SET crashes = crashes + 1 WHERE name = ? AND state = 'running' RETURNING *",
+            (name,),
+        )
+        return [_job(row) for row in rows]
+
+    async def hurry(self, tx: Transaction, name: str) -> bool:
+        """What waits for its time need not; whether there is anything that is not over."""
+        await tx.execute(
+            "UPDATE jobs SET not_before = NULL WHERE name = ? AND state = 'waiting'", (name,)
+        )
+        row = await tx.row("SELECT 1 FROM jobs WHERE name = ? AND state <> 'done' LIMIT 1", (name,))
+        return row is not None
+
+    async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """These are left at work in order: to find them so is no crash."""
+        await tx.execute(
+            f"UPDATE jobs SET crashes = crashes - 1 WHERE state = 'running' AND id IN {LISTED}",
+            {"ids": json.dumps(ids)},
+        )
+
+    async def went_on(self, tx: Transaction, job_id: str, progress: Json) -> None:
+        """A step of it is done, in the transaction of that step."""
+        await tx.execute(
+            "UPDATE jobs SET progress = ? WHERE id = ?", (json.dumps(progress), job_id)
+        )
+
+    async def done(self, tx: Transaction, job_id: str) -> None:
+        """It went well. What was done long ago goes, so that the table does not grow."""
+        now = self._clock.now()
+        await tx.execute(
+            "UPDATE jobs SET state = 'done', ended_at = ? WHERE id = ?", (stamp(now), job_id)
+        )
+        await tx.execute(
+            "DELETE FROM jobs WHERE state = 'done' AND ended_at < ?", (stamp(now - KEPT),)
+        )
+
+    async def put_off(self, tx: Transaction, job_id: str, until: datetime) -> None:
+        """It waits for what passes by itself; that is no failure."""
+        await tx.execute(
+            "UPDATE jobs SET state = 'waiting', not_before = ? WHERE id = ?",
+            (stamp(until), job_id),
+        )
+
+    async def failed(self, tx: Transaction, job: Job, error: str) -> bool:
+        """It failed, and is tried again later; whether that was once too often."""
+        attempts = job.attempts + 1 if job.last_error == error else 1
+        again = self._clock.now() + AGAIN * 4 ** (attempts - 1)
+        stops = attempts >= MOST_FAILURES
+        await tx.execute(
+            "UPDATE jobs SET state = :state, attempts = :attempts, last_error = :error,"
+            " not_before = :again, ended_at = :ended WHERE id = :id",
+            {
+                "state": "failed" if stops else "waiting",
+                "attempts": attempts,
+                "error": error,
+                "again": stamp(again),
+                "ended": stamp(self._clock.now()) if stops else None,
+                "id": job.id,
+            },
+        )
+        return stops
+
+    async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
+        """It was interrupted too often. No start tries it again: that would crash for ever."""
+        await tx.execute(
+            "UPDATE jobs SET state = 'failed', attempts = 0, last_error = ?, ended_at = ?"
+            " WHERE id = ?",
+            (error, stamp(self._clock.now()), job.id),
+        )
+
+    async def forget(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Blank what holds one of the `traces`."""
+        return await tx.execute(
+            "UPDATE jobs SET args = '{}', progress = '{}', last_error = NULL"
+            f" WHERE {holds('args', 'progress', 'last_error')}",
+            {"traces": json.dumps(list(traces))},
+        )

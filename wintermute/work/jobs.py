@@ -1,0 +1,177 @@
+"""Jobs as kinds of work: a function and a policy each (harvest, nights, downloads ...)."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wintermute.clock import Clock, stamp
+from wintermute.conversation.casting import AGAIN
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Stop
+from wintermute.conversation.toolbox import Toolbox
+from wintermute.db import Transaction
+from wintermute.errors import BudgetSpent, ModelUnavailable, StorageBlocked, WintermuteError
+from wintermute.jobs import Job
+from wintermute.messages import PERSON
+from wintermute.stores import Stores
+from wintermute.work.deliveries import Deliveries
+from wintermute.work.runner import MOST_CRASHES, Look
+
+STOPPED = (
+    "`{name}` failed three times in the same way{whose}: {error}. I stopped it, and try again when I"
+    " am started anew; everything else goes on."
+)
+CRASHED = "`{name}` was interrupted by three crashes{whose}. I stopped it for good; everything else goes on."
+BUG = "internal error, see the log"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It went well. What follows from it is stored in the transaction that ends it.
+
+    `says`: what the people of its scope are told; "": nothing.
+    """
+
+    store: Callable[[Transaction], Awaitable[None]] | None = None
+    says: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """It waits for what passes by itself, which is nobody's failure."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It did not go well."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How jobs of one name are run. `every`: one is owed again that long after the last."""
+
+    at_once: int = 1
+    max_seconds: float = 3600.0
+    every: timedelta | None = None
+
+
+class JobKind:
+    """All jobs of one name. Whoever owes one calls `enqueue` of the store, then rings."""
+
+    unasked = True
+
+    def __init__(
+        self,
+        stores: Stores,
+        name: str,
+        function: Callable[[Job], Awaitable[Done]],
+        policy: Policy,
+        speaker: Speaker,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.at_once = policy.at_once
+        self.bell = asyncio.Event()
+        self.underway: dict[str, Stop] = {}
+        self._stores = stores
+        self._function = function
+        self._policy = policy
+        self._speaker = speaker
+        self._clock = clock
+
+    async def left(self, tx: Transaction) -> Look[Job]:
+        """What goes on; who is told of what does not."""
+        jobs, news = self._stores.jobs, set[str]()
+        found = await jobs.interrupted(tx, self.name)
+        for job in found:
+            if job.crashes >= MOST_CRASHES:
+                await jobs.crashed(tx, job, "interrupted by three crashes")
+                news |= {*await self._tell_owner(tx, job, CRASHED)}
+        if self._policy.every is not None and not await jobs.hurry(tx, self.name):
+            await jobs.enqueue(tx, self.name, stamp(self._clock.now()), "")
+        return Look([job for job in found if job.crashes < MOST_CRASHES], news)
+
+    async def parked(self, tx: Transaction, pieces: Sequence[Job]) -> None:
+        """Their next start is no crash."""
+        await self._stores.jobs.parked(tx, [job.id for job in pieces])
+
+    async def ready(self, tx: Transaction, free: int) -> Look[Job]:
+        """Begin the oldest."""
+        begun = await self._stores.jobs.begin(tx, self.name, free)
+        return Look(begun, again=await self._stores.jobs.next_due(tx, self.name))
+
+    async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> Done | PutOff | Failed:
+        """The function, for as long as it may take."""
+        try:
+            async with stop.within(self._policy.max_seconds) as limit:
+                return await self._function(piece)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Failed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
+        except (ModelUnavailable, BudgetSpent) as error:
+            until = error.until if isinstance(error, BudgetSpent) else None
+            return PutOff(until or self._clock.now() + AGAIN)
+        except StorageBlocked:
+            raise
+        except WintermuteError as error:
+            return Failed(str(error))
+
+    async def over(self, piece: Job, result: Done | PutOff | Failed | None) -> Collection[str]:
+        """Its end and what it has to say, in one transaction."""
+        jobs = self._stores.jobs
+        news: Collection[str] = ()
+        async with self._stores.database.transaction() as tx:
+            if isinstance(result, PutOff):
+                await jobs.put_off(tx, piece.id, result.until)
+            elif isinstance(result, Done):
+                await jobs.done(tx, piece.id)
+                if result.store is not None:
+                    await result.store(tx)
+                if self._policy.every is not None:
+                    due = self._clock.now() + self._policy.every
+                    await jobs.enqueue(tx, self.name, stamp(due), piece.scope, not_before=due)
+                news = await self._say(tx, piece.scope, result.says)
+            else:
+                error = result.error if result else BUG
+                log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
+                if await jobs.failed(tx, piece, error):
+                    news = await self._tell_owner(tx, piece, STOPPED, error)
+        return news
+
+    async def end(
+        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
+    ) -> list[str]:
+        """No conversation has a job under way."""
+        return []
+
+    async def take_back(
+        self, tx: Transaction, conversation_id: str, events: Collection[str]
+    ) -> None:
+        """No event has a job under way."""
+
+    async def _tell_owner(
+        self, tx: Transaction, job: Job, text: str, error: str = ""
+    ) -> Collection[str]:
+        owner = self._stores.owner_scope
+        whose = "" if job.scope in ("", owner) else f" for {job.scope.removeprefix(PERSON)}"
+        return await self._say(tx, owner, text.format(name=self.name, whose=whose, error=error))
+
+    async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
+        """Where a scope's people are told; nowhere while there is no such room."""
+        homes = await Deliveries.now(tx, self._stores, self._speaker)
+        home = await homes.of(tx, scope, None) if text else None
+        if home is None:
+            return ()
+        await self._stores.outbox.enqueue(
+            tx, home.id, home.room_id, text, kind="notice", meant_for=scope
+        )
+        return (home.id,)
