@@ -9,7 +9,7 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import Job
 from wintermute.stores import Stores
-from wintermute.work.jobs import Done, JobKind, Policy
+from wintermute.work.jobs import JobDone, JobKind, Policy
 
 
 async def test_a_function_and_a_policy_are_a_new_kind_of_work(
@@ -17,11 +17,11 @@ async def test_a_function_and_a_policy_are_a_new_kind_of_work(
 ) -> None:
     """Exactly once by its key; its end, what follows and what is said are one transaction."""
 
-    async def greet(job: Job) -> Done:
+    async def greet(job: Job) -> JobDone:
         async def store(tx: Transaction) -> None:
             await house.stores.health.count_in(tx, "greeted", 1)
 
-        return Done(store, says=f"Good morning, {job.args['name']}.")
+        return JobDone(store, says=f"Good morning, {job.args['name']}.")
 
     def greeting(stores: Stores, speaker: Speaker, clock: Clock) -> JobKind:
         return JobKind(stores, "greeting", greet, Policy(), speaker, clock)

@@ -114,14 +114,6 @@ class Jobs:
         )
         return [_job(row) for row in rows]
 
-    async def hurry(self, tx: Transaction, name: str) -> bool:
-        """What waits for its time need not; whether there is anything that is not over."""
-        await tx.execute(
-            "UPDATE jobs SET not_before = NULL WHERE name = ? AND state = 'waiting'", (name,)
-        )
-        row = await tx.row("SELECT 1 FROM jobs WHERE name = ? AND state <> 'done' LIMIT 1", (name,))
-        return row is not None
-
     async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
         """These are left at work in order: to find them so is no crash."""
         await tx.execute(

@@ -65,6 +65,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         edits = await stores.edits.forget(tx, events, telling)
         handed_out = await stores.sub_sessions.forget(tx, events, telling)
         received, unanswered = await stores.inbox.forget(tx, events, telling)
+        owed = await stores.jobs.forget(tx, telling)
         promised = await stores.occurrences.forget(tx, telling)
         changed = await stores.changes.erase(tx, telling)
         dropped = await stores.tasks.erase(tx, telling)
@@ -78,6 +79,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         facts=gone,
         records=casts
         + prompts
+        + owed
         + edits
         + received
         + said

@@ -20,6 +20,7 @@ from wintermute.db.traces import holds
 from wintermute.db.values import reader
 from wintermute.ids import new_id
 from wintermute.llm.calls import Amount, Budget, ModelCalls
+from wintermute.messages import PERSON
 from wintermute.text import counted
 
 HealthState = Literal["ok", "warn", "fail"]
@@ -407,6 +408,7 @@ async def gather(
     if waits := await left_behind(database):
         facts.append(Finding("rooms", "warn", waits))
     facts.append(await _sub_sessions(database))
+    facts += await _jobs(database)
     facts.append(Finding("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))
     facts.append(Finding("people", *await people(database)))
@@ -446,6 +448,16 @@ async def _outbox(database: Database) -> Finding:
     return Finding(
         "outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be"
     )
+
+
+async def _jobs(database: Database) -> list[Finding]:
+    """Series that were stopped; nothing while there are none."""
+    rows = await database.rows("SELECT name, scope, last_error FROM jobs WHERE state = 'failed'")
+    named = [
+        f"{row['name']} of {row['scope'].removeprefix(PERSON) or 'all'}: {row['last_error']}"
+        for row in rows
+    ]
+    return [Finding("jobs", "fail", f"{len(rows)} stopped: {'; '.join(named)}")] if rows else []
 
 
 async def _sub_sessions(database: Database) -> Finding:

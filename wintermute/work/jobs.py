@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from wintermute.clock import Clock, stamp
+from wintermute.clock import Clock
 from wintermute.conversation.casting import AGAIN
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import Stop
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobDone:
     """It went well. What follows from it is stored in the transaction that ends it.
 
     `says`: what the people of its scope are told; "": nothing.
@@ -41,14 +41,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
+class JobPutOff:
     """It waits for what passes by itself, which is nobody's failure."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class JobFailed:
     """It did not go well."""
 
     error: str
@@ -56,11 +56,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How jobs of one name are run. `every`: one is owed again that long after the last."""
+    """How jobs of one name are run."""
 
     at_once: int = 1
     max_seconds: float = 3600.0
-    every: timedelta | None = None
 
 
 class JobKind:
@@ -72,7 +71,7 @@ class JobKind:
         self,
         stores: Stores,
         name: str,
-        function: Callable[[Job], Awaitable[Done]],
+        function: Callable[[Job], Awaitable[JobDone]],
         policy: Policy,
         speaker: Speaker,
         clock: Clock,
@@ -95,8 +94,6 @@ class JobKind:
             if job.crashes >= MOST_CRASHES:
                 await jobs.crashed(tx, job, "interrupted by three crashes")
                 news |= {*await self._tell_owner(tx, job, CRASHED)}
-        if self._policy.every is not None and not await jobs.hurry(tx, self.name):
-            await jobs.enqueue(tx, self.name, stamp(self._clock.now()), "")
         return Look([job for job in found if job.crashes < MOST_CRASHES], news)
 
     async def parked(self, tx: Transaction, pieces: Sequence[Job]) -> None:
@@ -108,7 +105,7 @@ class JobKind:
         begun = await self._stores.jobs.begin(tx, self.name, free)
         return Look(begun, again=await self._stores.jobs.next_due(tx, self.name))
 
-    async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> Done | PutOff | Failed:
+    async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
         """The function, for as long as it may take."""
         try:
             async with stop.within(self._policy.max_seconds) as limit:
@@ -116,29 +113,28 @@ class JobKind:
         except TimeoutError:
             if not limit.expired():
                 raise
-            return Failed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
+            return JobFailed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
         except (ModelUnavailable, BudgetSpent) as error:
             until = error.until if isinstance(error, BudgetSpent) else None
-            return PutOff(until or self._clock.now() + AGAIN)
+            return JobPutOff(until or self._clock.now() + AGAIN)
         except StorageBlocked:
             raise
         except WintermuteError as error:
-            return Failed(str(error))
+            return JobFailed(str(error))
 
-    async def over(self, piece: Job, result: Done | PutOff | Failed | None) -> Collection[str]:
+    async def over(
+        self, piece: Job, result: JobDone | JobPutOff | JobFailed | None
+    ) -> Collection[str]:
         """Its end and what it has to say, in one transaction."""
         jobs = self._stores.jobs
         news: Collection[str] = ()
         async with self._stores.database.transaction() as tx:
-            if isinstance(result, PutOff):
+            if isinstance(result, JobPutOff):
                 await jobs.put_off(tx, piece.id, result.until)
-            elif isinstance(result, Done):
+            elif isinstance(result, JobDone):
                 await jobs.done(tx, piece.id)
                 if result.store is not None:
                     await result.store(tx)
-                if self._policy.every is not None:
-                    due = self._clock.now() + self._policy.every
-                    await jobs.enqueue(tx, self.name, stamp(due), piece.scope, not_before=due)
                 news = await self._say(tx, piece.scope, result.says)
             else:
                 error = result.error if result else BUG

@@ -194,9 +194,10 @@ class Runner:
     ) -> None:
         try:
             result = await guarded(kind.do(piece, kind.underway[piece.id], toolbox), piece.id)
-            if result is None:
+            news = await guarded(kind.over(piece, result), piece.id) if result else None
+            if news is None:
                 await self._health.note("casts", "fail", "internal error, see the log")
-            news = await kind.over(piece, result)
+                news = await kind.over(piece, None)
             del at_work[piece.id]
         finally:
             del kind.underway[piece.id]

@@ -1,0 +1,273 @@
+"""Jobs: once by their key, over failures, outages, crashes and restarts; who fails stops alone."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.delegating import until
+from tests.world.house import ANN, House, open_house
+from tests.world.model import ModelServer
+from wintermute.clock import Clock
+from wintermute.conversation.speaker import Speaker
+from wintermute.db import Transaction
+from wintermute.errors import BudgetSpent, ModelUnavailable, ToolFailed
+from wintermute.jobs import KEPT, Job
+from wintermute.stores import Stores
+from wintermute.work.jobs import JobDone, JobKind, Policy
+from wintermute.work.runner import Kind
+
+OWNER = f"person:{ANN}"
+BOB = "person:@bob:test"
+
+
+@dataclass
+class Bench:
+    """What a test makes of its jobs: `do` by their key, and which were begun."""
+
+    do: Callable[[str], Awaitable[JobDone]]
+    policy: Policy = field(default_factory=Policy)
+    begun: list[str] = field(default_factory=list)
+
+    async def function(self, job: Job) -> JobDone:
+        self.begun.append(job.key)
+        return await self.do(job.key)
+
+    def kind(self, stores: Stores, speaker: Speaker, clock: Clock) -> Kind[Job]:
+        return JobKind(stores, "tidy", self.function, self.policy, speaker, clock)
+
+
+def opened(
+    folder: Path, model: ModelServer, bench: Bench, clock: Clock | None = None
+) -> AbstractAsyncContextManager[House]:
+    return open_house(folder, model.url, kinds=[bench.kind], clock=clock or FakeClock())
+
+
+async def owe(house: House, *keys: str, scope: str = OWNER) -> None:
+    async with house.database.transaction() as tx:
+        for key in keys:
+            await house.stores.jobs.enqueue(tx, "tidy", key, scope)
+    house.runner.ring("tidy")
+
+
+async def became(house: House, **states: str) -> None:
+    """Wait until the jobs are in these states."""
+
+    async def so() -> bool:
+        rows = await house.rows("SELECT key, state FROM jobs")
+        return {row["key"]: row["state"] for row in rows} == states
+
+    await until(so)
+
+
+async def well(_key: str) -> JobDone:
+    return JobDone()
+
+
+async def talked(house: House) -> None:
+    """There is a room in which its owner can be told something."""
+    await house.incoming("hello")
+    await house.said(1)
+
+
+async def test_three_equal_failures_stop_a_series_and_only_that(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async def do(key: str) -> JobDone:
+        if key.startswith("ann"):
+            raise ToolFailed("no such file {x}")
+        return JobDone()
+
+    bench = Bench(do)
+    async with opened(tmp_path, model, bench) as house, house.working():
+        await talked(house)
+        await owe(house, "ann 1")
+        await became(house, **{"ann 1": "failed"})
+        await owe(house, "ann 2")
+        await owe(house, "bob 1", scope=BOB)
+        await became(house, **{"ann 1": "failed", "ann 2": "waiting", "bob 1": "done"})
+        assert bench.begun == ["ann 1"] * 3 + ["bob 1"]
+        assert (await house.said(2))[1:] == [
+            "`tidy` failed three times in the same way: no such file {x}. I stopped it, and try"
+            " again when I am started anew; everything else goes on."
+        ]
+        await house.incoming("/status", direct=True)
+        assert (
+            "- **jobs** (fail): 1 stopped: tidy of @ann:test: no such file {x}"
+            in (await house.said(3))[2]
+        )
+    bench.do = well
+    async with opened(tmp_path, model, bench) as house, house.working():
+        await became(house, **{"ann 1": "done", "ann 2": "done", "bob 1": "done"})
+
+
+async def test_failures_that_differ_stop_nothing(tmp_path: Path, model: ModelServer) -> None:
+    bench = Bench(well)
+
+    async def do(_key: str) -> JobDone:
+        if len(bench.begun) < 7:
+            raise ToolFailed(f"for reason {len(bench.begun) % 2}")
+        return JobDone()
+
+    bench.do = do
+    async with opened(tmp_path, model, bench) as house, house.working():
+        await owe(house, "a")
+        await became(house, a="done")
+        assert len(bench.begun) == 7
+
+
+@pytest.mark.parametrize("error", [ModelUnavailable("away"), BudgetSpent("spent", None)])
+async def test_a_model_that_is_away_counts_for_nobody(
+    tmp_path: Path, model: ModelServer, error: Exception
+) -> None:
+    bench = Bench(well)
+
+    async def do(_key: str) -> JobDone:
+        if len(bench.begun) < 9:
+            raise error
+        return JobDone()
+
+    bench.do = do
+    async with opened(tmp_path, model, bench) as house, house.working():
+        await owe(house, "a")
+        await became(house, a="done")
+        assert await house.rows("SELECT attempts, last_error FROM jobs") == [
+            {"attempts": 0, "last_error": None}
+        ]
+
+
+async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async def do(key: str) -> JobDone:
+        if key == "bad":
+            raise KeyError("a private thing")
+        return JobDone()
+
+    async with opened(tmp_path, model, Bench(do)) as house, house.working():
+        await talked(house)
+        await owe(house, "bad", scope=BOB)
+        await owe(house, "good")
+        await became(house, bad="failed", good="done")
+        said = (await house.said(2))[1]
+        assert said.startswith("`tidy` failed three times in the same way for @bob:test: internal")
+        assert "private" not in said
+        [note] = await house.rows("SELECT state FROM health WHERE part = 'casts'")
+        assert note["state"] == "fail"
+
+
+async def test_a_bug_in_what_follows_from_a_job_stores_nothing_of_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async def store(tx: Transaction) -> None:
+        await tx.execute("INSERT INTO counters (name, value) VALUES ('half', 1)")
+        raise KeyError
+
+    async def do(key: str) -> JobDone:
+        return JobDone(store if key == "bad" else None)
+
+    async with opened(tmp_path, model, Bench(do)) as house, house.working():
+        await owe(house, "bad", scope=BOB)
+        await owe(house, "good")
+        await became(house, bad="failed", good="done")
+        assert await house.rows("SELECT 1 FROM counters WHERE name = 'half'") == []
+
+
+async def test_what_takes_too_long_has_failed(tmp_path: Path, model: ModelServer) -> None:
+    async def do(_key: str) -> JobDone:
+        await asyncio.Event().wait()
+        return JobDone()
+
+    bench = Bench(do, Policy(max_seconds=0.05))
+    async with opened(tmp_path, model, bench) as house, house.working():
+        await owe(house, "a")
+        await became(house, a="failed")
+        [row] = await house.rows("SELECT last_error FROM jobs")
+        assert row["last_error"] == "it took longer than 0 seconds"
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_no_more_are_at_work_than_there_are_places(
+    tmp_path: Path, model: ModelServer, at_once: int
+) -> None:
+    full, go_on = asyncio.Event(), asyncio.Event()
+    at_work: list[int] = []
+    now = 0
+
+    async def do(_key: str) -> JobDone:
+        nonlocal now
+        now += 1
+        at_work.append(now)
+        if now == at_once:
+            full.set()
+        await go_on.wait()
+        now -= 1
+        return JobDone()
+
+    keys = [f"k{n}" for n in range(7)]
+    async with opened(tmp_path, model, Bench(do, Policy(at_once))) as house, house.working():
+        await owe(house, *keys)
+        await full.wait()
+        go_on.set()
+        await became(house, **dict.fromkeys(keys, "done"))
+        assert max(at_work) == at_once
+
+
+async def hang(_key: str) -> JobDone:
+    await asyncio.Event().wait()
+    return JobDone()
+
+
+async def begun(house: House, bench: Bench, n: int) -> None:
+    """Wait until so many were begun."""
+
+    async def so() -> bool:
+        await house.rows("SELECT 1")
+        return len(bench.begun) >= n
+
+    await until(so)
+
+
+async def test_three_crashes_end_a_job_and_ordinary_restarts_do_not(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """What a kill leaves behind is a copy of the folder as it was at that moment."""
+    bench = Bench(hang)
+    folders: Sequence[Path] = [tmp_path / str(n) for n in range(4)]
+    folders[0].mkdir()
+    async with opened(folders[0], model, bench) as house, house.working():
+        await talked(house)
+        await owe(house, "a")
+        await begun(house, bench, 1)
+    for n in range(4):
+        async with opened(folders[0], model, bench) as house, house.working():
+            await begun(house, bench, n + 2)
+    for n, (folder, after) in enumerate(pairwise(folders)):
+        async with opened(folder, model, bench) as house, house.working():
+            await begun(house, bench, n + 6)
+            shutil.copytree(folder, after)
+    for _ in range(2):  # and no start tries it again
+        async with opened(folders[3], model, bench) as house, house.working():
+            await became(house, a="failed")
+            assert (await house.said(2))[1:] == [
+                "`tidy` was interrupted by three crashes. I stopped it for good; everything else"
+                " goes on."
+            ]
+    assert len(bench.begun) == 8
+
+
+async def test_what_was_done_long_ago_goes(tmp_path: Path, model: ModelServer) -> None:
+    clock = FakeClock()
+    async with opened(tmp_path, model, Bench(well), clock) as house, house.working():
+        await owe(house, "a")
+        await became(house, a="done")
+        clock.advance((KEPT + timedelta(days=1)).total_seconds())
+        await owe(house, "b")
+        await became(house, b="done")
