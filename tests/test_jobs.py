@@ -21,7 +21,7 @@ from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ModelUnavailable, ToolFailed
 from wintermute.jobs import KEPT, Job
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobKind, Policy
+from wintermute.work.jobs import JobDone, JobKind, JobPolicy
 from wintermute.work.runner import Kind
 
 OWNER = f"person:{ANN}"
@@ -33,7 +33,7 @@ class Bench:
     """What a test makes of its jobs: `do` by their key, and which were begun."""
 
     do: Callable[[str], Awaitable[JobDone]]
-    policy: Policy = field(default_factory=Policy)
+    policy: JobPolicy = field(default_factory=JobPolicy)
     begun: list[str] = field(default_factory=list)
 
     async def function(self, job: Job) -> JobDone:
@@ -185,7 +185,7 @@ async def test_what_takes_too_long_has_failed(tmp_path: Path, model: ModelServer
         await asyncio.Event().wait()
         return JobDone()
 
-    bench = Bench(do, Policy(max_seconds=0.05))
+    bench = Bench(do, JobPolicy(max_seconds=0.05))
     async with opened(tmp_path, model, bench) as house, house.working():
         await owe(house, "a")
         await became(house, a="failed")
@@ -212,7 +212,7 @@ async def test_no_more_are_at_work_than_there_are_places(
         return JobDone()
 
     keys = [f"k{n}" for n in range(7)]
-    async with opened(tmp_path, model, Bench(do, Policy(at_once))) as house, house.working():
+    async with opened(tmp_path, model, Bench(do, JobPolicy(at_once))) as house, house.working():
         await owe(house, *keys)
         await full.wait()
         go_on.set()

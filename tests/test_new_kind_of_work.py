@@ -9,7 +9,7 @@ from wintermute.conversation.speaker import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import Job
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobKind, Policy
+from wintermute.work.jobs import JobDone, JobKind, JobPolicy
 
 
 async def test_a_function_and_a_policy_are_a_new_kind_of_work(
@@ -24,7 +24,7 @@ async def test_a_function_and_a_policy_are_a_new_kind_of_work(
         return JobDone(store, says=f"Good morning, {job.args['name']}.")
 
     def greeting(stores: Stores, speaker: Speaker, clock: Clock) -> JobKind:
-        return JobKind(stores, "greeting", greet, Policy(), speaker, clock)
+        return JobKind(stores, "greeting", greet, JobPolicy(), speaker, clock)
 
     async with open_house(tmp_path, model.url, kinds=[greeting]) as house, house.working():
         await house.incoming("hello")

@@ -55,7 +55,7 @@ class JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class JobPolicy:
     """How jobs of one name are run."""
 
     at_once: int = 1
@@ -72,7 +72,7 @@ class JobKind:
         stores: Stores,
         name: str,
         function: Callable[[Job], Awaitable[JobDone]],
-        policy: Policy,
+        policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
     ) -> None:
