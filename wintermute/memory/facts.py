@@ -11,6 +11,7 @@ from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reas
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import insert_many
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
@@ -213,11 +214,7 @@ class Facts:
             (ids, pairs),
         )
         batch = await asyncio.to_thread(met, new, rows, self._clock.now(), self._new_id)
-        await tx.execute_many(
-            "INSERT INTO facts (id, scope, text, key, source, speaker, origins, created_at,"
-            " stored_at, valid_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            batch.inserts,
-        )
+        await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = ?, origins = ? WHERE id = ?", batch.updates
         )
