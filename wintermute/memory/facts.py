@@ -11,7 +11,7 @@ from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reas
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
-from wintermute.db.values import insert_many
+from wintermute.db.values import insert_many, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
@@ -38,6 +38,8 @@ from wintermute.messages import Json
 
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
+
+_line = reader(FileLine)
 
 
 class Facts:
@@ -401,7 +403,4 @@ def _renamed(fact: Fact, scope: str) -> NewFact:
 
 
 def _lines(rows: Iterable[db.Row]) -> list[FileLine]:
-    return [
-        FileLine(row["id"], row["key"], row["text"], bool(row["live"]), bool(row["exported"]))
-        for row in rows
-    ]
+    return [_line(row) for row in rows]

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
-from wintermute.db.values import reader
+from wintermute.db.values import insert_many, reader
 from wintermute.messages import ROOM
 from wintermute.tasks.due import FiringMode, clock, missed, next_due
 from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
@@ -180,27 +180,23 @@ class Occurrences:
         self, tx: Transaction, claims: Sequence[tuple[Claim, OccurrenceState, str, str | None]]
     ) -> None:
         """Keep new occurrences: each with its state, conversation and message."""
-        now = stamp(self._clock.now())
-        await tx.execute_many(
-            "INSERT INTO occurrences (task_id, due_at, mode, content, state, missed,"
-            " conversation_id, outbox_id, claimed_at, ended_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    claim.due.task.id,
-                    stamp(claim.due_at),
-                    claim.due.task.plan.mode,
-                    claim.due.task.content,
-                    state,
-                    claim.missed,
-                    conversation_id,
-                    outbox_id,
-                    now,
-                    None if state == "claimed" else now,
-                )
-                for claim, state, conversation_id, outbox_id in claims
-            ],
-        )
+        now = self._clock.now()
+        rows = [
+            {
+                "task_id": claim.due.task.id,
+                "due_at": claim.due_at,
+                "mode": claim.due.task.plan.mode,
+                "content": claim.due.task.content,
+                "state": state,
+                "missed": claim.missed,
+                "conversation_id": conversation_id,
+                "outbox_id": outbox_id,
+                "claimed_at": now,
+                "ended_at": None if state == "claimed" else now,
+            }
+            for claim, state, conversation_id, outbox_id in claims
+        ]
+        await tx.execute_many(*insert_many("occurrences", rows))
 
     async def advance(self, tx: Transaction, claims: Sequence[Claim]) -> None:
         """What is next for these tasks, in the transaction that takes what is due."""

@@ -15,7 +15,7 @@ from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import ERASED, Wanted, holds
-from wintermute.db.values import insert, reader
+from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -579,6 +579,9 @@ class Tasks:
         """
         starts = starts or task.status != "active"
         snoozed = task.snoozed if task.status == "active" else None
+        values = columns(task, "plan") | columns(task.plan) | {"snoozed": snoozed}
+        values["schedule"] = task.plan.schedule.stored() if task.plan.schedule else None
+        values |= {"starts": starts, "now": now}
         await tx.execute(
             "UPDATE tasks SET content = :content, priority = :priority, reason = :reason,"
             " status_before = CASE WHEN :status = 'deleted'"
@@ -586,19 +589,7 @@ class Tasks:
             " schedule = :schedule, mode = :mode, ai_prompt = :ai_prompt,"
             " snoozed = :snoozed, failures = iif(:starts, 0, failures),"
             " changed_at = :now WHERE id = :id",
-            {
-                "id": task.id,
-                "content": task.content,
-                "priority": task.priority,
-                "reason": task.reason,
-                "status": task.status,
-                "schedule": task.plan.schedule.stored() if task.plan.schedule else None,
-                "mode": task.plan.mode,
-                "ai_prompt": task.plan.ai_prompt,
-                "snoozed": stamp(snoozed) if snoozed else None,
-                "starts": starts,
-                "now": stamp(now),
-            },
+            stored(values),
         )
         if starts:
             await self._rule(tx, task, since or now)
