@@ -9,7 +9,7 @@ from typing import Any, Literal
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import ERASED, Wanted, holds
-from wintermute.db.values import columns, insert, reader
+from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
@@ -98,22 +98,13 @@ class ChangeSets:
             "SELECT coalesce(max(n) + 1, 0) AS n FROM changes WHERE change_set_id = ?", (set_id,)
         )
         first = int(row["n"]) if row else 0
-        await tx.execute_many(
-            "INSERT INTO changes (change_set_id, n, kind, item, before, after, evidence)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    set_id,
-                    n,
-                    change.kind,
-                    change.item,
-                    _json(change.before),
-                    _json(change.after),
-                    json.dumps(change.evidence),
-                )
-                for n, change in enumerate(changes, first)
-            ],
-        )
+        rows = [
+            columns(change)
+            | {"before": _json(change.before), "after": _json(change.after)}
+            | {"change_set_id": set_id, "n": n}
+            for n, change in enumerate(changes, first)
+        ]
+        await tx.execute_many(*insert_many("changes", rows))
 
     async def get(self, set_id: str) -> ChangeSet | None:
         """One change set, while it can be undone."""

@@ -64,7 +64,7 @@ class Transaction:
         cursor = await self._connection.execute(sql, cast("Iterable[Any]", parameters))
         return cursor.rowcount
 
-    async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    async def execute_many(self, sql: str, rows: Sequence[Parameters]) -> None:
         """Run one statement for each row, in one go through the driver's thread."""
         if rows:
             await self._connection.executemany(sql, rows)

@@ -5,7 +5,7 @@ a truth as 0 or 1, all else as JSON. A column that is not called like its field 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from datetime import date, datetime
 from types import NoneType, UnionType
@@ -50,6 +50,11 @@ def insert(table: str, values: Mapping[str, Any], more: str = "") -> tuple[str, 
     """A statement for a new row with these columns, and what it gets; `more` stands at its end."""
     names, places = ", ".join(values), ", :".join(values)
     return f"INSERT INTO {table} ({names}) VALUES (:{places}) {more}", stored(values)
+
+
+def insert_many(table: str, rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The same for rows of the same columns."""
+    return insert(table, rows[0])[0] if rows else "", [stored(row) for row in rows]
 
 
 def _stored(value: Any) -> Any:

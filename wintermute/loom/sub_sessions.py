@@ -8,11 +8,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import columns, insert, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.loom.records import PromptMode, Wards
@@ -194,6 +195,10 @@ ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
 
 
+_means = reader(WorkSettings)
+_node = reader(SubSession, "means")
+
+
 class SubSessions:
     """The store of sub-sessions. A state changes once, with all that follows from it."""
 
@@ -226,28 +231,33 @@ class SubSessions:
         dependencies: Sequence[SubSession] = (),
     ) -> SubSession:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
-        values = _values(spawner, order, means) | {
+        values = columns(means) | {
             "id": sub_id,
             "blocking": blocking,
-            "conversation": conversation[0],
-            "branch": conversation[1],
+            "conversation_id": conversation[0],
+            "branch_id": conversation[1],
+            "parent_cast": spawner.cast_id,
+            "parent_turn": spawner.turn_id,
+            "n": spawner.n,
             "item": item,
             "parent": parent.id if parent else None,
+            "room": spawner.conversation_id,
             "room_turn": parent.room_turn if parent else spawner.turn_id,
+            "root_event": spawner.event_id,
             "workflow": workflow,
+            "name": order.name,
+            "objective": order.objective,
+            "context": order.context,
+            "mode": order.mode,
+            "scope": spawner.scope,
+            "origin": spawner.origin,
+            "not_before": order.not_before,
             "missing": sum(each.state != "done" for each in dependencies),
-            "now": stamp(self._clock.now()),
+            "held": order.name is not None,
+            "state": "waiting",
+            "created_at": self._clock.now(),
         }
-        row = await tx.row(
-            "INSERT INTO sub_sessions (id, blocking, conversation_id, branch_id, parent_cast,"
-            " parent_turn, n, item, parent, room, room_turn, root_event, workflow, name, objective,"
-            " context, mode, tools, role, backend, wards, depth, scope, origin, not_before, missing,"
-            " held, state, created_at) VALUES (:id, :blocking, :conversation, :branch, :cast, :turn, :n,"
-            " :item, :parent, :room, :room_turn, :root_event, :workflow, :name, :objective, :context,"
-            " :mode, :tools, :role, :backend, :wards, :depth, :scope, :origin, :not_before, :missing,"
-            " :held, 'waiting', :now) RETURNING *",
-            values,
-        )
+        row = await tx.row(*insert("sub_sessions", values, "RETURNING *"))
         await tx.execute_many(
             "INSERT INTO sub_session_edges (depends_on, node) VALUES (?, ?)",
             [(each.id, sub_id) for each in dependencies],
@@ -578,55 +588,5 @@ def _found(row: Row | None, sub_id: str) -> SubSession:
     return _sub_session(row)
 
 
-def _values(spawner: Spawner, order: Order, means: WorkSettings) -> dict[str, Any]:
-    return {
-        "cast": spawner.cast_id,
-        "turn": spawner.turn_id,
-        "n": spawner.n,
-        "room": spawner.conversation_id,
-        "root_event": spawner.event_id,
-        "name": order.name,
-        "objective": order.objective,
-        "context": order.context,
-        "mode": order.mode,
-        "tools": json.dumps(means.tools),
-        "role": means.role,
-        "backend": means.backend,
-        "wards": json.dumps(means.wards.record()),
-        "depth": means.depth,
-        "scope": spawner.scope,
-        "origin": spawner.origin,
-        "not_before": stamp(order.not_before) if order.not_before else None,
-        "held": order.name is not None,
-    }
-
-
 def _sub_session(row: Row) -> SubSession:
-    return SubSession(
-        id=row["id"],
-        blocking=bool(row["blocking"]),
-        branch_id=row["branch_id"],
-        cast_id=row["cast_id"],
-        parent=row["parent"],
-        room=row["room"],
-        room_turn=row["room_turn"],
-        root_event=row["root_event"],
-        workflow=row["workflow"],
-        name=row["name"],
-        objective=row["objective"],
-        context=row["context"],
-        mode=row["mode"],
-        means=WorkSettings(
-            tools=tuple(json.loads(row["tools"])),
-            role=row["role"],
-            backend=row["backend"],
-            depth=row["depth"],
-            wards=Wards(**json.loads(row["wards"])),
-        ),
-        scope=row["scope"],
-        origin=row["origin"],
-        not_before=moment(row["not_before"]) if row["not_before"] else None,
-        state=row["state"],
-        reason=row["reason"],
-        result=row["result"],
-    )
+    return _node(row, means=_means(row))

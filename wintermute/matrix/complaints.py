@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
+from wintermute.db.values import columns, insert
 from wintermute.mailbox.inbox import Locked
 from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
@@ -32,12 +33,9 @@ class WithheldKeys:
     async def keep(self, tx: Transaction, word: Withheld) -> None:
         """Keep a word, and of its sender the newest ones only."""
         now = self._clock.now()
-        await tx.execute(
-            "INSERT INTO withheld (sender, room_id, session_id, sender_key, code, received_at)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " code = excluded.code, received_at = excluded.received_at",
-            (word.sender, word.room_id, word.session_id, word.sender_key, word.code, stamp(now)),
-        )
+        values = columns(word) | {"received_at": now}
+        newest = "code = excluded.code, received_at = excluded.received_at"
+        await tx.execute(*insert("withheld", values, f"ON CONFLICT DO UPDATE SET {newest}"))
         await tx.execute("DELETE FROM withheld WHERE received_at < ?", (stamp(now - KEPT),))
         await tx.execute(
             "DELETE FROM withheld WHERE sender = :sender AND received_at < (SELECT received_at"

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import Clock, in_words, moment, stamp
+from wintermute.clock import Clock, in_words, stamp
 from wintermute.commands.tasks import plain
 from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
 from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
 from wintermute.health.health import Health
 from wintermute.ids import NewId
@@ -58,6 +59,9 @@ class Rollback:
     noticed_at: datetime
 
 
+_rollback = reader(Rollback)
+
+
 class CopyStore:
     """The values we have had the homeserver keep, and the copies that were noticed."""
 
@@ -97,10 +101,7 @@ class CopyStore:
     async def unsettled(self, tx: Transaction) -> Rollback | None:
         """The copy of whose time it is not known yet what was said; the oldest."""
         row = await tx.row("SELECT * FROM copies WHERE NOT settled ORDER BY seq LIMIT 1")
-        if row is None:
-            return None
-        since = moment(row["since"]) if row["since"] else None
-        return Rollback(row["seq"], since, moment(row["noticed_at"]))
+        return _rollback(row) if row else None
 
     async def settle(self, tx: Transaction) -> None:
         """All of it is known, and told."""

@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from wintermute import db
 from wintermute.changes.change_sets import Change
-from wintermute.clock import stamp
-from wintermute.db.values import reader
+from wintermute.db.values import columns, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -300,7 +299,7 @@ class Batch:
     """What became of new facts, and the rows to insert and then to update for it."""
 
     taken: list[AddedFact] = field(default_factory=list)
-    inserts: list[tuple[Any, ...]] = field(default_factory=list)
+    inserts: list[Json] = field(default_factory=list)
     updates: list[tuple[str, str, str]] = field(default_factory=list)
     """Source, origins, id."""
 
@@ -379,7 +378,8 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
                 batch.updates.append((kept.source, json.dumps(kept.origins), kept.id))
         else:
             taken = _stored(fact, now, new_id)
-            batch.inserts.append(_row(taken.fact, at[1], now))
+            row = columns(taken.fact, "valid_to", "replaced_by")
+            batch.inserts.append(row | {"key": at[1], "stored_at": now})
             place[at] = taken.fact.id
         by_id[taken.fact.id] = taken.fact
         batch.taken.append(taken)
@@ -457,18 +457,3 @@ def _met(known: Fact, new: NewFact) -> AddedFact:
         return AddedFact(fact, "known", None)
     change = Change("fact", fact.id, state_of(known), state_of(fact), new.origins)
     return AddedFact(fact, "raised", change)
-
-
-def _row(fact: Fact, name: str, now: datetime) -> tuple[Any, ...]:
-    return (
-        fact.id,
-        fact.scope,
-        fact.text,
-        name,
-        fact.source,
-        fact.speaker,
-        json.dumps(fact.origins),
-        stamp(fact.created_at),
-        stamp(now),
-        stamp(fact.valid_from),
-    )

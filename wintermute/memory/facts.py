@@ -11,6 +11,7 @@ from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reas
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import insert_many, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
@@ -37,6 +38,8 @@ from wintermute.messages import Json
 
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
+
+_line = reader(FileLine)
 
 
 class Facts:
@@ -213,11 +216,7 @@ class Facts:
             (ids, pairs),
         )
         batch = await asyncio.to_thread(met, new, rows, self._clock.now(), self._new_id)
-        await tx.execute_many(
-            "INSERT INTO facts (id, scope, text, key, source, speaker, origins, created_at,"
-            " stored_at, valid_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            batch.inserts,
-        )
+        await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = ?, origins = ? WHERE id = ?", batch.updates
         )
@@ -404,7 +403,4 @@ def _renamed(fact: Fact, scope: str) -> NewFact:
 
 
 def _lines(rows: Iterable[db.Row]) -> list[FileLine]:
-    return [
-        FileLine(row["id"], row["key"], row["text"], bool(row["live"]), bool(row["exported"]))
-        for row in rows
-    ]
+    return [_line(row) for row in rows]

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
+from wintermute.db.values import insert_many, reader
 from wintermute.messages import ROOM
 from wintermute.tasks.due import FiringMode, clock, missed, next_due
 from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
@@ -106,6 +107,10 @@ class Occurrence:
     ended_at: datetime | None
 
 
+occurrence = reader(Occurrence)
+_due = reader(Due, "task")
+
+
 class Occurrences:
     """The store of occurrences. What is claimed is never claimed again (T-035).
 
@@ -121,19 +126,12 @@ class Occurrences:
     async def due(self, tx: Transaction, limit: int) -> list[Due]:
         """The tasks whose time has come, in due order."""
         rows = await tx.rows(
-            f"SELECT {COLUMNS}, conversation_id, rule_due FROM tasks INDEXED BY tasks_due"
+            f"SELECT {COLUMNS}, conversation_id AS made_in, rule_due FROM tasks INDEXED BY tasks_due"
             " WHERE status = 'active' AND held = 0 AND next_due <= ?"
             " ORDER BY next_due, seq LIMIT ?",
             (stamp(self._clock.now()), limit),
         )
-        return [
-            Due(
-                task_of(row, self._zone),
-                row["conversation_id"],
-                _moment(row["rule_due"]),
-            )
-            for row in rows
-        ]
+        return [_due(row, task=task_of(row, self._zone)) for row in rows]
 
     async def next_due(self, tx: Transaction) -> datetime | None:
         """The earliest moment of all tasks."""
@@ -182,27 +180,23 @@ class Occurrences:
         self, tx: Transaction, claims: Sequence[tuple[Claim, OccurrenceState, str, str | None]]
     ) -> None:
         """Keep new occurrences: each with its state, conversation and message."""
-        now = stamp(self._clock.now())
-        await tx.execute_many(
-            "INSERT INTO occurrences (task_id, due_at, mode, content, state, missed,"
-            " conversation_id, outbox_id, claimed_at, ended_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    claim.due.task.id,
-                    stamp(claim.due_at),
-                    claim.due.task.plan.mode,
-                    claim.due.task.content,
-                    state,
-                    claim.missed,
-                    conversation_id,
-                    outbox_id,
-                    now,
-                    None if state == "claimed" else now,
-                )
-                for claim, state, conversation_id, outbox_id in claims
-            ],
-        )
+        now = self._clock.now()
+        rows = [
+            {
+                "task_id": claim.due.task.id,
+                "due_at": claim.due_at,
+                "mode": claim.due.task.plan.mode,
+                "content": claim.due.task.content,
+                "state": state,
+                "missed": claim.missed,
+                "conversation_id": conversation_id,
+                "outbox_id": outbox_id,
+                "claimed_at": now,
+                "ended_at": None if state == "claimed" else now,
+            }
+            for claim, state, conversation_id, outbox_id in claims
+        ]
+        await tx.execute_many(*insert_many("occurrences", rows))
 
     async def advance(self, tx: Transaction, claims: Sequence[Claim]) -> None:
         """What is next for these tasks, in the transaction that takes what is due."""
@@ -335,24 +329,6 @@ class Occurrences:
 
 def _moment(stored: str | None) -> datetime | None:
     return moment(stored) if stored else None
-
-
-def occurrence(row: Row) -> Occurrence:
-    """The value of a row."""
-    return Occurrence(
-        seq=row["seq"],
-        task_id=row["task_id"],
-        due_at=moment(row["due_at"]),
-        mode=row["mode"],
-        content=row["content"],
-        state=row["state"],
-        missed=row["missed"],
-        conversation_id=row["conversation_id"],
-        outbox_id=row["outbox_id"],
-        cast_id=row["cast_id"],
-        result=row["result"],
-        ended_at=_moment(row["ended_at"]),
-    )
 
 
 NO_ACTION = "[NO_ACTION]"

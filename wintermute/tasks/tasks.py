@@ -15,6 +15,7 @@ from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import ERASED, Wanted, holds
+from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -96,6 +97,7 @@ def checked_priority(value: object) -> int:
     return value
 
 
+_task = reader(Task, "schedule", "plan")
 COLUMNS = (
     "id, scope, content, priority, status, created_at, reason,"
     " schedule, mode, ai_prompt, snoozed, next_due, failures, held"
@@ -105,20 +107,10 @@ COLUMNS = (
 def task_of(row: Row, zone: ZoneInfo) -> Task:
     """The task of a row with `COLUMNS`, its schedule in the words of this zone."""
     schedule = read(row["schedule"]) if row["schedule"] else None
-    return Task(
-        id=row["id"],
-        scope=row["scope"],
-        content=row["content"],
-        priority=row["priority"],
-        status=row["status"],
-        created_at=moment(row["created_at"]),
-        reason=row["reason"],
+    return _task(
+        row,
         schedule=bracket(schedule, zone) if schedule else "",
         plan=Plan(schedule=schedule, mode=row["mode"], ai_prompt=row["ai_prompt"]),
-        snoozed=moment(row["snoozed"]) if row["snoozed"] else None,
-        next_due=moment(row["next_due"]) if row["next_due"] else None,
-        failures=row["failures"],
-        held=bool(row["held"]),
     )
 
 
@@ -218,20 +210,18 @@ class Tasks:
             created_at=now,
             plan=await planned(asked, since, self.zone),
         )
-        await tx.execute(
-            "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, origins,"
-            " created_at, changed_at) VALUES (:id, :scope, :conversation, :content, :priority,"
-            " 'active', :origins, :now, :now)",
-            {
-                "id": task.id,
-                "scope": scope,
-                "conversation": conversation_id,
-                "content": task.content,
-                "priority": task.priority,
-                "origins": json.dumps(list(origins)),
-                "now": stamp(now),
-            },
-        )
+        values = {
+            "id": task.id,
+            "scope": scope,
+            "conversation_id": conversation_id,
+            "content": task.content,
+            "priority": task.priority,
+            "status": task.status,
+            "origins": list(origins),
+            "created_at": now,
+            "changed_at": now,
+        }
+        await tx.execute(*insert("tasks", values))
         task = await self._write(tx, task, now, since, starts=True)
         await self._record(tx, why, task, None)
         return task
@@ -589,6 +579,9 @@ class Tasks:
         """
         starts = starts or task.status != "active"
         snoozed = task.snoozed if task.status == "active" else None
+        values = columns(task, "plan") | columns(task.plan) | {"snoozed": snoozed}
+        values["schedule"] = task.plan.schedule.stored() if task.plan.schedule else None
+        values |= {"starts": starts, "now": now}
         await tx.execute(
             "UPDATE tasks SET content = :content, priority = :priority, reason = :reason,"
             " status_before = CASE WHEN :status = 'deleted'"
@@ -596,19 +589,7 @@ class Tasks:
             " schedule = :schedule, mode = :mode, ai_prompt = :ai_prompt,"
             " snoozed = :snoozed, failures = iif(:starts, 0, failures),"
             " changed_at = :now WHERE id = :id",
-            {
-                "id": task.id,
-                "content": task.content,
-                "priority": task.priority,
-                "reason": task.reason,
-                "status": task.status,
-                "schedule": task.plan.schedule.stored() if task.plan.schedule else None,
-                "mode": task.plan.mode,
-                "ai_prompt": task.plan.ai_prompt,
-                "snoozed": stamp(snoozed) if snoozed else None,
-                "starts": starts,
-                "now": stamp(now),
-            },
+            stored(values),
         )
         if starts:
             await self._rule(tx, task, since or now)
