@@ -14,7 +14,8 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.messages import ROOM
-from wintermute.tasks.due import FiringMode, clock, missed, next_due
+from wintermute.tasks.due import clock, missed, next_due
+from wintermute.tasks.schedules import FiringMode
 from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
 
 LATE = timedelta(minutes=5)
@@ -46,9 +47,7 @@ class Claim:
     def is_unreal(self, now: datetime) -> bool:
         """Whether a series was due before its task was made: the clock had been set back (F-015)."""
         task = self.due.task
-        schedule = task.plan.schedule
-        is_series = schedule is not None and schedule.kind != "once"
-        return is_series and self.due_at < task.created_at <= now
+        return task.plan.recurs and self.due_at < task.created_at <= now
 
 
 def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
