@@ -63,7 +63,7 @@ class Stores:
         self.memories = FlatFile(database, self.facts, self.places, self.changes)
         self.tasks = Tasks(database, self.changes, clock, new_id, owner, timezone)
         self.occurrences = Occurrences(database, clock, self.tasks.zone)
-        self.outbox = Outbox(database, clock, new_id, redact, self.occurrences.said)
+        self.outbox = Outbox(database, clock, new_id, redact, self.occurrences.delivered)
         self.runs = TaskRuns(database, clock)
         self.skills = Skills(data_dir / "skills", database, self.changes, self.owner_scope)
         self.undo = Undo(

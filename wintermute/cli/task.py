@@ -57,7 +57,7 @@ class TaskView:
             found = (task.next_due, *found)[:count]
         return found
 
-    def said(self, due: datetime) -> str:
+    def due_text(self, due: datetime) -> str:
         """A due time as a person reads it."""
         return in_words(due, self.zone) + (" (overdue)" if self.now - due > LATE else "")
 
@@ -76,7 +76,7 @@ class TaskView:
         """What a change is answered with: the task, and when it is due from now on."""
         yield task_line(self.task)
         coming = self.coming(TOLD)
-        yield from (f"  due {self.said(due)}" for due in coming)
+        yield from (f"  due {self.due_text(due)}" for due in coming)
         if remark := self.remark():
             yield f"  {remark}"
         if self.task.status == "active" and self.task.plan.schedule and not coming:
@@ -102,7 +102,7 @@ class TaskView:
             "schedule_fields": None,
             "next_due": None,
             "next_due_local": None,
-            "due": self.said(due) if due else None,
+            "due": self.due_text(due) if due else None,
             "ai_prompt": harmless(self.task.plan.ai_prompt).replace("\n", "\n  "),
             "created_at": in_words(self.task.created_at, self.zone),
             "missed": ", ".join(self._misses()),
@@ -290,7 +290,7 @@ def next_(ctx: click.Context, task_id: str, count: int, as_json: bool) -> None:
         return seen
 
     seen = with_stores(ctx, work)
-    lines = [seen.said(due) for due in seen.coming(count)] or [seen.nothing()]
+    lines = [seen.due_text(due) for due in seen.coming(count)] or [seen.nothing()]
     tell(ctx, seen.coming_json(count), *lines, as_json=as_json)
 
 

@@ -233,7 +233,7 @@ class Occurrences:
         )
         return [occurrence(row) for row in rows]
 
-    async def said(self, tx: Transaction, outbox_id: str) -> Sequence[str]:
+    async def delivered(self, tx: Transaction, outbox_id: str) -> Sequence[str]:
         """A message is in its room: the signs to put on it, if it is a reminder.
 
         Only now is a task that is due no more completed (T-041, T-042).

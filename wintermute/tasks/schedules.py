@@ -128,10 +128,7 @@ class Schedule(ABC):
     @classmethod
     @abstractmethod
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Schedule":
-        """The schedule that is asked for.
-
-        Raises: ToolFailed for what can be misread, with what to write instead (T-018).
-        """
+        """What is asked for. Raises: ToolFailed for what can be misread (T-018)."""
 
     @abstractmethod
     def describe(self, zone: ZoneInfo) -> str:
