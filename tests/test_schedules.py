@@ -10,6 +10,7 @@ from wintermute.commands.tasks import chat_line
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due, upcoming
 from wintermute.tasks.schedules import (
+    KINDS,
     NOTHING,
     UNPLANNED,
     Plan,
@@ -18,6 +19,7 @@ from wintermute.tasks.schedules import (
     planned,
     read,
 )
+from wintermute.tools.definition import definition
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
@@ -205,6 +207,13 @@ async def test_each_kind_is_read_said_and_stored(
     assert found.describe(BERLIN) == words
     assert local(next_due(found, NOW, BERLIN)) == first
     assert read(found.stored()) == found
+
+
+def test_a_model_may_ask_for_each_kind_with_all_that_goes_with_it() -> None:
+    """T-016, T-026."""
+    _, parameters = definition("task")
+    assert parameters["properties"]["schedule_type"]["enum"] == [*KINDS, "none"]
+    assert {name for kind in KINDS.values() for name in kind.takes} <= {*parameters["properties"]}
 
 
 async def test_a_window_over_midnight_is_due_as_often_as_it_should() -> None:
