@@ -23,7 +23,7 @@ from wintermute.clock import SystemClock, stamp
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.stores import Stores
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 ROUNDS = 50
 TOGETHER = 1_000
@@ -41,7 +41,7 @@ async def looks(tasks: int) -> list[str]:
             idle = [await _fired(house) for _ in range(ROUNDS)]
             claimed = []
             for _ in range(ROUNDS):
-                await promise(house, asked=Asked(schedule_type="once", at="in 1 minute"))
+                await promise(house, asked=PlanRequest(schedule_type="once", at="in 1 minute"))
                 clock.advance(60)
                 claimed.append(await _fired(house))
                 await house.deliver()
@@ -69,7 +69,7 @@ async def thousand() -> list[str]:
 
 
 async def _fill(house: House, tasks: int, due: datetime) -> None:
-    task = await promise(house, asked=Asked(schedule_type="daily", at="09:00"))
+    task = await promise(house, asked=PlanRequest(schedule_type="daily", at="09:00"))
     async with house.database.transaction() as tx:
         await tx.execute("UPDATE tasks SET rule_due = ? WHERE id = ?", (stamp(due), task.id))
         await tx.execute_many(

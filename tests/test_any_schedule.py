@@ -8,9 +8,11 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wintermute.commands.tasks import chat_line
 from wintermute.errors import ToolFailed
-from wintermute.tasks.due import KINDS, bracket, next_due, read
-from wintermute.tasks.parse import Asked, chat_line, moment, planned, remarks
+from wintermute.tasks.due import next_due
+from wintermute.tasks.parse import moment
+from wintermute.tasks.schedules import KINDS, PlanRequest, planned, read
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
@@ -60,7 +62,7 @@ calls = st.fixed_dictionaries(
 def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
     """T-010, T-018: never another error, and what is planned has a next due moment."""
     try:
-        made = asyncio.run(planned(Asked.of(said), NOW, BERLIN))
+        made = asyncio.run(planned(PlanRequest.of(said), NOW, BERLIN))
     except ToolFailed as refused:
         str(refused).encode()
         return
@@ -70,8 +72,8 @@ def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
         assert due is not None
         assert due > NOW
         assert read(made.schedule.stored()) == made.schedule
-        assert bracket(made.schedule, BERLIN)
-        remarks(made.schedule, due, BERLIN).encode()
+        assert made.schedule.describe(BERLIN)
+        made.schedule.remark(due, BERLIN).encode()
 
 
 @settings(max_examples=400)

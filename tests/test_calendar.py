@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from icalendar import Calendar
 
-from wintermute.tasks.due import Plan, Schedule, in_gap, instant, next_due, upcoming
+from wintermute.tasks.due import in_gap, instant, next_due, upcoming
 from wintermute.tasks.ical import calendar, described
+from wintermute.tasks.schedules import KINDS, Interval, Plan, RecurrenceRule, Schedule
 from wintermute.tasks.tasks import Task
 from wintermute.text import harmless, one_line
 
@@ -66,15 +67,15 @@ def moment(date: datetime, zone: ZoneInfo) -> datetime:
 
 def every(seconds: int, *window: str, start: str = "2026-03-20T12:00:00+00:00") -> Schedule:
     between = (window[0], window[1]) if window else None
-    return Schedule(kind="interval", at=start, seconds=seconds, window=between)
+    return Interval(at=start, seconds=seconds, window=between)
 
 
 def ruled(start: str, rule: str) -> Schedule:
-    return Schedule(kind="rrule", at=start, rrule=rule)
+    return RecurrenceRule(at=start, rrule=rule)
 
 
 def by_clock(kind: Any, at: str, **more: Any) -> Schedule:
-    return Schedule(kind=kind, at=at, **more)
+    return KINDS[kind](at=at, **more)
 
 
 SCHEDULES = {

@@ -19,7 +19,7 @@ from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Task
 
 OWNER = "person:@you:example.org"
@@ -56,7 +56,7 @@ async def past(terminal: Terminal) -> AsyncIterator[tuple[Stores, Transaction]]:
 async def due_in_may(stores: Stores, tx: Transaction, **asked: Any) -> Task:
     """A task that was due on 5 May and is not said."""
     return await stores.tasks.add(
-        tx, Reason("command", OWNER), "Rent", scope=OWNER, asked=Asked(**asked)
+        tx, Reason("command", OWNER), "Rent", scope=OWNER, request=PlanRequest(**asked)
     )
 
 

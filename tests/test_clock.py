@@ -17,7 +17,7 @@ from wintermute.clock import CheckedClock, ClockReading, SystemClock, believable
 from wintermute.conversation.words import BACK
 from wintermute.health.health import ClockMarks
 from wintermute.matrix.http import date_of
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import SIGNS
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -246,9 +246,9 @@ async def test_what_was_due_in_a_true_jump_is_late_and_not_dropped(
     assert await told(house) == []
 
 
-FOUR = Asked(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=4", at="09:00")
-WEEKLY = Asked(schedule_type="weekly", day_of_week="mon,tue", at="09:00")
-ONCE = Asked(schedule_type="once", at="2026-03-02T10:00")
+FOUR = PlanRequest(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=4", at="09:00")
+WEEKLY = PlanRequest(schedule_type="weekly", day_of_week="mon,tue", at="09:00")
+ONCE = PlanRequest(schedule_type="once", at="2026-03-02T10:00")
 
 
 @pytest.mark.parametrize("restarted", [True, False])

@@ -14,17 +14,17 @@ from tests.world.model import ModelServer
 from tests.world.proxy import Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import MatrixUser
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 HOUR, DAY = 3600, 86_400
 NEVER = 400 * DAY
 LIE = {"Date": "Mon, 01 Jan 2001 00:00:00 GMT"}
 
 
-def daily_in(seconds: float) -> Asked:
+def daily_in(seconds: float) -> PlanRequest:
     """A reminder of each day, the next one so soon."""
     due = datetime.fromisoformat(in_(seconds)).astimezone(ZoneInfo("Europe/Berlin"))
-    return Asked(schedule_type="daily", at=f"{due:%H:%M:%S}")
+    return PlanRequest(schedule_type="daily", at=f"{due:%H:%M:%S}")
 
 
 async def heard(person: MatrixUser, room: str, daemon: Bot, n: int) -> list[str]:

@@ -18,7 +18,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.config.schema import SubSessionSettings
 from wintermute.memory.exchange import Import, Imported
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 SCOPE = f"person:{ANN}"
 WORD = "zimtkanarie"
@@ -346,7 +346,7 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
     clock = FakeClock(MORNING)
     async with open_house(tmp_path, None, clock=clock) as house:
         await take(house, [json.dumps({"text": WAYS["plain"]})])
-        by_itself = Asked(
+        by_itself = PlanRequest(
             schedule_type="daily", at="09:00", execution_mode="autonomous_silent", ai_prompt="Look."
         )
         said, run = (

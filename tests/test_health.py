@@ -14,7 +14,7 @@ from tests.world.schema import open_migrated
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.health.health import Health, PartHealth, gather
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ async def test_what_is_due_and_not_said_is_a_warning(tmp_path: Path) -> None:
 async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> None:
     """T-050, T-055."""
     clock = FakeClock(MORNING)
-    by_itself = Asked(
+    by_itself = PlanRequest(
         schedule_type="daily", at="09:00", execution_mode="autonomous_silent", ai_prompt="Look."
     )
     async with open_house(tmp_path, None, clock=clock) as house:

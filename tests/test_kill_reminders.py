@@ -41,7 +41,7 @@ from tests.world.proxy import Action, Cut, Proxy, Request, pass_after, pass_befo
 from tests.world.scene import JS, NIO, NewScene
 from wintermute.clock import Clock
 from wintermute.schedule.firing import REMINDER
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import SIGNS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -161,7 +161,7 @@ class World:
         """So many new names."""
         return [f"{kind} {next(self._numbers)}" for _ in range(n)]
 
-    async def put_in(self, room: str, asked: dict[str, Asked], clock: Clock = SYSTEM) -> None:
+    async def put_in(self, room: str, asked: dict[str, PlanRequest], clock: Clock = SYSTEM) -> None:
         """Promise something in one of her chats."""
         await promise(self.bot, self.ann.user_id, self._rooms[room], asked, clock)
 
@@ -321,7 +321,9 @@ async def test_a_series_goes_on_after_kills_and_no_moment_is_said_twice(world: W
     """T-037, T-043: three moments missed are one event; the next one has its own."""
     [name] = world.names("series", 1)
     begun = Back(timedelta(seconds=4 * 60 - 6))
-    await world.put_in(PLAIN, {name: Asked(schedule_type="interval", interval_seconds=60)}, begun)
+    await world.put_in(
+        PLAIN, {name: PlanRequest(schedule_type="interval", interval_seconds=60)}, begun
+    )
     [first] = world.bot.rows("SELECT rule_due FROM tasks WHERE content = ?", name)
     await world.die(
         Point("claim of what was missed", DUE, None, ((BEFORE, CLAIM), (AFTER, "COMMIT")))

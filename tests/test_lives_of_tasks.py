@@ -17,16 +17,16 @@ from tests.world.promised import MORNING, do, promise, talk
 from wintermute.changes.change_sets import Reason
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Task
 
 SCHEDULES = (
-    Asked(schedule_type="once", at="in 1 hours"),
-    Asked(schedule_type="once", at="09:00"),
-    Asked(schedule_type="daily", at="09:00"),
-    Asked(schedule_type="interval", interval_seconds=1800),
-    Asked(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=2", at="10:00"),
-    Asked(schedule_type="none"),
+    PlanRequest(schedule_type="once", at="in 1 hours"),
+    PlanRequest(schedule_type="once", at="09:00"),
+    PlanRequest(schedule_type="daily", at="09:00"),
+    PlanRequest(schedule_type="interval", interval_seconds=1800),
+    PlanRequest(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=2", at="10:00"),
+    PlanRequest(schedule_type="none"),
 )
 ACTIONS = ("pause", "resume", "delete", "restore", "acknowledge", "complete", "snooze")
 steps = st.lists(
@@ -116,7 +116,7 @@ class Life:
         elif name == "update":
             async with self.house.database.transaction() as tx:
                 await self.house.stores.tasks.change(
-                    tx, Reason("command", task.scope), task.id, None, asked=SCHEDULES[n]
+                    tx, Reason("command", task.scope), task.id, None, request=SCHEDULES[n]
                 )
         else:
             more: dict[str, Any] = {

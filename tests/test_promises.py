@@ -17,7 +17,7 @@ from wintermute.clock import Clock, SystemClock
 from wintermute.ids import new_id
 from wintermute.schedule.promises import Alarm
 from wintermute.stores import Stores
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 
 class JumpingClock(QuickClock):
@@ -48,8 +48,8 @@ async def spoken(house: House, n: int) -> list[str]:
         return await house.said(n)
 
 
-def at(when: datetime) -> Asked:
-    return Asked(schedule_type="once", at=when.isoformat(timespec="seconds"))
+def at(when: datetime) -> PlanRequest:
+    return PlanRequest(schedule_type="once", at=when.isoformat(timespec="seconds"))
 
 
 @pytest.mark.alone
@@ -75,7 +75,7 @@ async def test_a_change_by_another_program_is_noticed(tmp_path: Path) -> None:
             async with database.transaction() as tx:
                 soon = at(clock.now() + timedelta(seconds=1))
                 why = Reason("command", stores.owner_scope)
-                await stores.tasks.add(tx, why, "tea", scope=stores.owner_scope, asked=soon)
+                await stores.tasks.add(tx, why, "tea", scope=stores.owner_scope, request=soon)
         assert await spoken(house, 1) == ["⏰ tea"]
         row = await house.one("SELECT due_at, claimed_at FROM occurrences")
         late = datetime.fromisoformat(row["claimed_at"]) - datetime.fromisoformat(row["due_at"])

@@ -10,7 +10,7 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
 from wintermute.ids import new_id
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, SIGNS, Tasks
 
 BEN = "@ben:test"
@@ -128,10 +128,10 @@ async def test_several_that_were_missed_come_in_due_order_in_their_own_rooms(
 ) -> None:
     """T-044."""
     kitchen = "!kitchen:test"
-    await promise(house, "third", Asked(schedule_type="once", at="2026-03-02T11:00"))
-    await promise(house, "first", Asked(schedule_type="once", at="2026-03-02T09:00"))
+    await promise(house, "third", PlanRequest(schedule_type="once", at="2026-03-02T11:00"))
+    await promise(house, "first", PlanRequest(schedule_type="once", at="2026-03-02T09:00"))
     await promise(
-        house, "soup", Asked(schedule_type="daily", at="10:00"), f"room:{kitchen}", kitchen
+        house, "soup", PlanRequest(schedule_type="daily", at="10:00"), f"room:{kitchen}", kitchen
     )
     after(clock, "2026-03-03T20:00")
     await house.fire()
@@ -264,7 +264,7 @@ async def test_a_snooze_does_not_touch_the_rhythm(house: House, clock: FakeClock
 
 async def test_a_count_that_is_used_up_completes_the_task(house: House, clock: FakeClock) -> None:
     """T-025."""
-    four = Asked(schedule_type="rrule", rrule="FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4", at="09:00")
+    four = PlanRequest(schedule_type="rrule", rrule="FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4", at="09:00")
     task = await promise(house, asked=four)
     said = []
     for _ in range(30):

@@ -21,7 +21,7 @@ from wintermute.matrix.copies import PASSED, Tags, answered, quoted, said_in
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks
 from wintermute.schedule.firing import REMINDER
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 
 @dataclass
@@ -114,7 +114,7 @@ async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
     chat = await room(ann, daemon)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
-    daily = {"drink water": Asked(schedule_type="daily", at="09:00")}
+    daily = {"drink water": PlanRequest(schedule_type="daily", at="09:00")}
     await promise(daemon, ann.user_id, chat, daily, Back(timedelta(days=3)))
     make_due(daemon)
     proxy.before = refuse_messages

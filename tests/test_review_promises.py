@@ -15,7 +15,7 @@ from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, pr
 from wintermute.changes.change_sets import Reason
 from wintermute.ids import new_id
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
 GROUP = f"room:{ROOM}"
@@ -181,7 +181,7 @@ async def test_a_series_that_is_over_and_was_snoozed_is_completed_when_it_is_don
     house: House, clock: FakeClock
 ) -> None:
     """T-063, T-025: it stood in every prompt for ever."""
-    one = Asked(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=1", at="09:00")
+    one = PlanRequest(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=1", at="09:00")
     task = await promise(house, asked=one)
     after(clock, "2026-03-02T09:00")
     await house.fire()
@@ -256,10 +256,10 @@ async def test_the_moment_that_was_claimed_counts_once_however_often_it_comes(
 async def test_a_clock_that_was_set_back_makes_nothing_late(house: House, clock: FakeClock) -> None:
     """T-034, T-038: the program began at a time that the clock shows again later."""
     after(clock, "2026-03-02T08:30")
-    await promise(house, asked=Asked(schedule_type="once", at="07:30"))
+    await promise(house, asked=PlanRequest(schedule_type="once", at="07:30"))
     clock.advance(-2 * 3600)
     await house.fire()
-    await promise(house, "tea", asked=Asked(schedule_type="once", at="2026-03-02T07:00"))
+    await promise(house, "tea", asked=PlanRequest(schedule_type="once", at="2026-03-02T07:00"))
     after(clock, "2026-03-02T07:00")
     await house.fire()
     assert await house.deliver() == ["⏰ tea"]
@@ -277,7 +277,7 @@ async def _moved(house: House, clock: FakeClock, zone: str, task: Task) -> datet
 
 async def test_an_interval_is_elapsed_time_in_any_zone(house: House, clock: FakeClock) -> None:
     """T-031, T-033: it was silent for as many hours as lie between the zones."""
-    every = Asked(schedule_type="interval", interval_seconds=600)
+    every = PlanRequest(schedule_type="interval", interval_seconds=600)
     task = await promise(house, asked=every)
     after(clock, "2026-03-02T08:10")
     await house.fire()
@@ -308,7 +308,7 @@ async def test_a_moment_in_elapsed_time_stays_in_any_zone(house: House, clock: F
             Reason("command", task.scope),
             task.id,
             None,
-            asked=Asked(schedule_type="once", at="in 2 hours"),
+            request=PlanRequest(schedule_type="once", at="in 2 hours"),
         )
     due = clock.now() + timedelta(hours=2)
     assert await _moved(house, clock, "America/New_York", task) == due
@@ -422,7 +422,7 @@ async def test_a_room_in_which_nobody_has_spoken_yet_will_do(
 
 async def test_the_next_run_knows_the_last_result_there_was(house: House, clock: FakeClock) -> None:
     """T-049: that there was nothing to tell in between is none."""
-    run = Asked(
+    run = PlanRequest(
         schedule_type="daily", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
     )
     await promise(house, asked=run)
@@ -440,7 +440,7 @@ async def test_the_next_run_knows_the_last_result_there_was(house: House, clock:
 async def test_a_run_that_was_to_be_once_and_was_stopped_waits_to_be_resumed(
     house: House, clock: FakeClock
 ) -> None:
-    once = Asked(
+    once = PlanRequest(
         schedule_type="once", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
     )
     task = await promise(house, asked=once)

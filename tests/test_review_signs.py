@@ -21,7 +21,7 @@ from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from wintermute.mailbox.outbox import TERMINAL, Late, Outbox, Outgoing
 from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import events_of
-from wintermute.tasks.parse import NOTHING
+from wintermute.tasks.schedules import NOTHING
 
 MINE, OURS = f"person:{ANN}", "room:!room"
 BUSY = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from wintermute.errors import ToolFailed
-from wintermute.tasks.due import Schedule, checked_rule, next_due, upcoming
+from wintermute.tasks.due import checked_rule, next_due, upcoming
+from wintermute.tasks.schedules import RecurrenceRule
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -222,7 +223,7 @@ def test_an_example_of_the_rfc_gives_the_dates_of_the_rfc(
     start: str, rule: str, expected: str
 ) -> None:
     """T-025."""
-    schedule = Schedule(kind="rrule", at=f"{start}T09:00:00", rrule=checked_rule(rule))
+    schedule = RecurrenceRule(at=f"{start}T09:00:00", rrule=checked_rule(rule))
     dates = [nine_o_clock(day) for day in days(expected)]
     ends = "COUNT" in rule or "UNTIL" in rule
     before = nine_o_clock(date.fromisoformat(start)) - timedelta(seconds=1)

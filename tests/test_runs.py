@@ -13,15 +13,15 @@ from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
 from tests.world.promised import MORNING, after, do, now, occurrences, promise, talk
 from wintermute.config.schema import BudgetSettings, SubSessionSettings
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 LIMITS = SubSessionSettings()
 
 
-def check(mode: str = "autonomous_notify", **more: str) -> Asked:
+def check(mode: str = "autonomous_notify", **more: str) -> PlanRequest:
     """A daily check of prices."""
     at = {"schedule_type": "daily", "at": "09:00"} | more
-    return Asked(**at, execution_mode=mode, ai_prompt="Compare the prices.")  # type: ignore[arg-type]  # all text
+    return PlanRequest(**at, execution_mode=mode, ai_prompt="Compare the prices.")  # type: ignore[arg-type]  # all text
 
 
 @pytest.fixture

@@ -6,9 +6,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from wintermute.commands.tasks import chat_line
 from wintermute.errors import ToolFailed
-from wintermute.tasks.due import UNPLANNED, Plan, Schedule, bracket, next_due, read, upcoming
-from wintermute.tasks.parse import NOTHING, Asked, chat_line, planned, remarks
+from wintermute.tasks.due import next_due, upcoming
+from wintermute.tasks.schedules import (
+    KINDS,
+    NOTHING,
+    UNPLANNED,
+    Plan,
+    PlanRequest,
+    Schedule,
+    planned,
+    read,
+)
+from wintermute.tools.definition import definition
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
@@ -16,7 +27,7 @@ NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
 
 
 async def plan(before: Plan = UNPLANNED, now: datetime = NOW, **said: Any) -> Plan:
-    return await planned(Asked.of(said), now, BERLIN, before)
+    return await planned(PlanRequest.of(said), now, BERLIN, before)
 
 
 async def schedule(before: Plan = UNPLANNED, **said: Any) -> Schedule:
@@ -127,7 +138,7 @@ async def test_a_time_that_nobody_will_see_is_refused(at: str) -> None:
     """T-018."""
     for zone in (BERLIN, ZoneInfo("America/New_York")):
         with pytest.raises(ToolFailed, match="more than a hundred years ahead"):
-            await planned(Asked(schedule_type="once", at=at), NOW, zone)
+            await planned(PlanRequest(schedule_type="once", at=at), NOW, zone)
 
 
 async def test_the_present_moment_has_passed() -> None:
@@ -193,9 +204,16 @@ async def test_each_kind_is_read_said_and_stored(
 ) -> None:
     """T-020, T-021, T-023, T-024, T-025, T-027."""
     found = await schedule(**said)
-    assert bracket(found, BERLIN) == words
+    assert found.describe(BERLIN) == words
     assert local(next_due(found, NOW, BERLIN)) == first
     assert read(found.stored()) == found
+
+
+def test_a_model_may_ask_for_each_kind_with_all_that_goes_with_it() -> None:
+    """T-016, T-026."""
+    _, parameters = definition("task")
+    assert parameters["properties"]["schedule_type"]["enum"] == [*KINDS, "none"]
+    assert {name for kind in KINDS.values() for name in kind.takes} <= {*parameters["properties"]}
 
 
 async def test_a_window_over_midnight_is_due_as_often_as_it_should() -> None:
@@ -302,17 +320,17 @@ async def test_what_contradicts_itself_or_is_half_said_is_refused(
 async def test_without_a_schedule_nothing_is_planned() -> None:
     """T-016."""
     assert NOTHING.is_empty
-    assert Asked.of({"content": "milk", "at": "", "day_of_month": None}) == NOTHING
+    assert PlanRequest.of({"content": "milk", "at": "", "day_of_month": None}) == NOTHING
     assert await planned(NOTHING, NOW, BERLIN) == UNPLANNED
     assert (await plan(schedule_type="none")).schedule is None
 
 
 async def test_what_is_asked_about_times_is_told_from_the_mode() -> None:
     """T-004: only another schedule replaces the next occurrence."""
-    assert Asked(at="09:00").times
-    assert Asked(schedule_type="none").times
-    assert not Asked(execution_mode="reminder", ai_prompt="").times
-    assert not Asked(ai_prompt="").is_empty
+    assert PlanRequest(at="09:00").times
+    assert PlanRequest(schedule_type="none").times
+    assert not PlanRequest(execution_mode="reminder", ai_prompt="").times
+    assert not PlanRequest(ai_prompt="").is_empty
 
 
 @pytest.mark.parametrize(
@@ -333,23 +351,25 @@ async def test_what_is_not_said_stays_as_it_was(
     said = chat_line(f"{first} milk", NOW, BERLIN)
     assert said is not None
     before = await planned(said[0], NOW, BERLIN)
-    assert bracket(await schedule(before, **change), BERLIN) == words
+    assert (await schedule(before, **change)).describe(BERLIN) == words
 
 
 async def test_parts_of_an_interval_and_of_a_month_change_alone() -> None:
     """T-004."""
     window: dict[str, Any] = {"window_start": "22:00", "window_end": "06:00"}
     before = await plan(**INTERVAL, **window)
-    assert bracket(await schedule(before, interval_seconds=5400), BERLIN) == (
+    assert (await schedule(before, interval_seconds=5400)).describe(BERLIN) == (
         "every 90 min 22:00-06:00"
     )
-    assert bracket(await schedule(before, window_end="07:00"), BERLIN) == "every 60 min 22:00-07:00"
+    assert (await schedule(before, window_end="07:00")).describe(
+        BERLIN
+    ) == "every 60 min 22:00-07:00"
     whole = await schedule(before, window_start="none", window_end="none")
-    assert bracket(whole, BERLIN) == "every 60 min"
+    assert whole.describe(BERLIN) == "every 60 min"
     same = await plan(before, NOW + timedelta(hours=1), schedule_type="interval")
     assert same == before
     month = await plan(schedule_type="monthly", at="09:00", day_of_month=15)
-    assert bracket(await schedule(month, day_of_month=1), BERLIN) == "monthly on day 1 at 09:00"
+    assert (await schedule(month, day_of_month=1)).describe(BERLIN) == "monthly on day 1 at 09:00"
 
 
 async def test_another_rule_keeps_its_time_and_counts_from_now() -> None:
@@ -420,7 +440,7 @@ async def test_a_mode_changes_alone_and_takes_its_prompt_with_it() -> None:
 async def test_what_is_not_as_it_was_said_is_pointed_out(said: dict[str, Any], words: str) -> None:
     """T-022, T-032."""
     found = await schedule(**said)
-    assert remarks(found, next_due(found, NOW, BERLIN), BERLIN) == words
+    assert found.remark(next_due(found, NOW, BERLIN), BERLIN) == words
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from tests.test_remind import BEN, GROUP, IN_GROUP, ask
 from tests.world.house import ANN, HeldClock, House, open_house
 from tests.world.promised import do, now, promise
 from wintermute.commands.tasks import HELD, VERBS
-from wintermute.tasks.parse import NOTHING, Asked
+from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task
 
 MINE = f"person:{ANN}"
 ROOM_SCOPE = f"room:{GROUP}"
 OTHER: dict[str, Any] = {"room": "!other:test", "scope": "room:!other:test", "direct": False}
-DAILY = Asked(schedule_type="daily", at="08:00")
-BY_ITSELF = Asked(
+DAILY = PlanRequest(schedule_type="daily", at="08:00")
+BY_ITSELF = PlanRequest(
     schedule_type="daily", at="08:00", execution_mode="autonomous_notify", ai_prompt="Look."
 )
 ALL_VERBS = ("done", "snooze", "tomorrow", "cancel", "pause", "resume")
@@ -37,8 +37,8 @@ async def house(tmp_path: Path, clock: HeldClock) -> AsyncIterator[House]:
         yield house
 
 
-def once(when: str) -> Asked:
-    return Asked(schedule_type="once", at=when)
+def once(when: str) -> PlanRequest:
+    return PlanRequest(schedule_type="once", at=when)
 
 
 def reach(clock: HeldClock, when: str) -> None:
@@ -80,7 +80,9 @@ async def test_tasks_stand_below_headings_by_when_they_are_due(house: House) -> 
     await do(
         house,
         "pause",
-        await promise(house, "rent", Asked(schedule_type="monthly", at="09:00", day_of_month=31)),
+        await promise(
+            house, "rent", PlanRequest(schedule_type="monthly", at="09:00", day_of_month=31)
+        ),
     )
     await do(house, "delete", await promise(house, "gone", NOTHING))
     await do(house, "complete", await promise(house, "ended", NOTHING), "done")
@@ -248,7 +250,7 @@ async def test_what_comes_again_is_done_until_then(house: House, clock: HeldCloc
     ],
 )
 async def test_tomorrow_is_at_the_time_of_day_that_it_has(
-    house: House, asked: Asked, said: str
+    house: House, asked: PlanRequest, said: str
 ) -> None:
     """T-063: also before it was ever said."""
     task = await promise(house, "tea", asked)
@@ -273,7 +275,7 @@ async def test_tomorrow_is_at_the_time_of_day_that_it_has(
     ],
 )
 async def test_what_was_paused_goes_on_from_now(
-    house: House, clock: HeldClock, asked: Asked, line: str, resumed: str
+    house: House, clock: HeldClock, asked: PlanRequest, line: str, resumed: str
 ) -> None:
     """T-006: nothing of the pause is said."""
     task = await promise(house, "tea", asked)

@@ -18,7 +18,7 @@ from wintermute.changes.undo import Undo, Undone
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
 ANN, BEN, ROOM = "person:@ann:test", "person:@ben:test", "room:!kitchen:test"
@@ -400,10 +400,10 @@ async def test_a_moment_that_comes_while_it_is_written_down_is_due(tmp_path: Pat
         tasks = Tasks(database, changes, clock, new_id, "@ann:test", "UTC")
         async with database.transaction() as tx:
             at = clock.now() + timedelta(seconds=2)
-            asked = Asked(schedule_type="once", at=at.isoformat())
-            made = await tasks.add(tx, why(ANN), "tea", scope=ANN, asked=asked)
+            asked = PlanRequest(schedule_type="once", at=at.isoformat())
+            made = await tasks.add(tx, why(ANN), "tea", scope=ANN, request=asked)
             assert made.next_due == at
             at = clock.now() + timedelta(seconds=2)
-            asked = Asked(schedule_type="once", at=at.isoformat())
-            changed = await tasks.change(tx, why(ANN), made.id, ANN, asked=asked)
+            asked = PlanRequest(schedule_type="once", at=at.isoformat())
+            changed = await tasks.change(tx, why(ANN), made.id, ANN, request=asked)
             assert changed.next_due == at

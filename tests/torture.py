@@ -43,7 +43,7 @@ from wintermute.ids import new_id
 from wintermute.matrix.outbox import ELSEWHERE
 from wintermute.schedule.firing import REMINDER
 from wintermute.stores import Stores
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import SIGNS
 
 SURVIVAL_SECONDS = 6.0
@@ -211,7 +211,7 @@ class Torture:
             self._owed.wanted[f"result of {name}"] = ""
         await self._keep(place.room, scope, asked)
 
-    async def _keep(self, room: str, scope: str, asked: dict[str, Asked]) -> None:
+    async def _keep(self, room: str, scope: str, asked: dict[str, PlanRequest]) -> None:
         data = self._bot.data
         async with open_database(data / "wintermute.db") as database:
             owner = scope.removeprefix("person:")
@@ -222,7 +222,7 @@ class Torture:
                 why = Reason("command", scope)
                 for name, each in asked.items():
                     await stores.tasks.add(
-                        tx, why, name, scope=scope, asked=each, conversation_id=home
+                        tx, why, name, scope=scope, request=each, conversation_id=home
                     )
 
     def _next(self, kind: str, word: str) -> str:

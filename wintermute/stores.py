@@ -93,7 +93,7 @@ class Stores:
             edited=edited,
             model_calls=ModelCalls(database, clock, new_id),
             inbox=Inbox(database, clock, redact),
-            outbox=Outbox(database, clock, new_id, redact, occurrences.said),
+            outbox=Outbox(database, clock, new_id, redact, occurrences.delivered),
             known=KnownRooms(database, clock),
             conversations=Conversations(database, clock, new_id),
             casts=Casts(database, clock, new_id, redact),

@@ -14,7 +14,7 @@ from wintermute.clock import Clock, SystemClock
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.stores import Stores
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 
 SYSTEM = SystemClock()
 LATE = re.compile(r" \(was due [^()]*\)$")
@@ -49,18 +49,20 @@ def in_(seconds: float) -> str:
     return (SYSTEM.now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
-def once(at: str) -> Asked:
+def once(at: str) -> PlanRequest:
     """A reminder."""
-    return Asked(schedule_type="once", at=at)
+    return PlanRequest(schedule_type="once", at=at)
 
 
-def run(at: str, prompt: str) -> Asked:
+def run(at: str, prompt: str) -> PlanRequest:
     """Work of its own, whose result is posted."""
-    return Asked(schedule_type="once", at=at, execution_mode="autonomous_notify", ai_prompt=prompt)
+    return PlanRequest(
+        schedule_type="once", at=at, execution_mode="autonomous_notify", ai_prompt=prompt
+    )
 
 
 async def promise(
-    bot: Bot, person: str, room: str, asked: Mapping[str, Asked], clock: Clock = SYSTEM
+    bot: Bot, person: str, room: str, asked: Mapping[str, PlanRequest], clock: Clock = SYSTEM
 ) -> None:
     """Tasks of a person, as made in that direct chat."""
     data, scope = bot.config.parent / "data", f"person:{person}"
@@ -74,7 +76,7 @@ async def promise(
                     Reason("command", scope),
                     content,
                     scope=scope,
-                    asked=each,
+                    request=each,
                     conversation_id=conversation,
                 )
 

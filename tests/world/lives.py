@@ -279,7 +279,7 @@ class Life:
                 return ""
             whose = moves_of(await stores.known.links()).named(scope)
             why, home = Reason("command", whose), held.id
-            await stores.tasks.add(tx, why, word, scope=whose, asked=asked, conversation_id=home)
+            await stores.tasks.add(tx, why, word, scope=whose, request=asked, conversation_id=home)
         return f"{scope} {word}"
 
     async def _invite(self, chat: Chat) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, House
 from wintermute.changes.change_sets import Reason
-from wintermute.tasks.parse import Asked
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task
 
 MORNING = datetime(2026, 3, 2, 7, 0, tzinfo=UTC)
 """A Monday, 08:00 in Berlin."""
-AT_NINE = Asked(schedule_type="once", at="2026-03-02T09:00")
-DAILY = Asked(schedule_type="daily", at="09:00")
+AT_NINE = PlanRequest(schedule_type="once", at="2026-03-02T09:00")
+DAILY = PlanRequest(schedule_type="daily", at="09:00")
 
 
 async def talk(house: House, room: str = ROOM, scope: str = f"person:{ANN}") -> str:
@@ -24,7 +24,7 @@ async def talk(house: House, room: str = ROOM, scope: str = f"person:{ANN}") -> 
 async def promise(
     house: House,
     content: str = "Call Anna",
-    asked: Asked = AT_NINE,
+    asked: PlanRequest = AT_NINE,
     scope: str = f"person:{ANN}",
     room: str | None = ROOM,
 ) -> Task:
@@ -37,7 +37,7 @@ async def promise(
             Reason("command", scope),
             content,
             scope=scope,
-            asked=asked,
+            request=asked,
             conversation_id=made_in,
         )
 

@@ -6,11 +6,11 @@ due take the same options.
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 import click
@@ -25,9 +25,9 @@ from wintermute.config.schema import Config
 from wintermute.db import Transaction
 from wintermute.messages import Json
 from wintermute.stores import Stores
-from wintermute.tasks.due import KINDS, MODES, upcoming
+from wintermute.tasks.due import upcoming
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import Asked, remarks
+from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.text import counted, harmless
 
@@ -57,14 +57,14 @@ class TaskView:
             found = (task.next_due, *found)[:count]
         return found
 
-    def said(self, due: datetime) -> str:
+    def due_text(self, due: datetime) -> str:
         """A due time as a person reads it."""
         return in_words(due, self.zone) + (" (overdue)" if self.now - due > LATE else "")
 
     def remark(self) -> str:
         """What is to be known about its due times."""
-        coming = self.coming(1)
-        return remarks(self.task.plan.schedule, coming[0], self.zone) if coming else ""
+        schedule, coming = self.task.plan.schedule, self.coming(1)
+        return schedule.remark(coming[0], self.zone) if schedule and coming else ""
 
     def row(self) -> str:
         """One line of a list: also when it is due next, and what did not happen in time."""
@@ -76,7 +76,7 @@ class TaskView:
         """What a change is answered with: the task, and when it is due from now on."""
         yield task_line(self.task)
         coming = self.coming(TOLD)
-        yield from (f"  due {self.said(due)}" for due in coming)
+        yield from (f"  due {self.due_text(due)}" for due in coming)
         if remark := self.remark():
             yield f"  {remark}"
         if self.task.status == "active" and self.task.plan.schedule and not coming:
@@ -102,7 +102,7 @@ class TaskView:
             "schedule_fields": None,
             "next_due": None,
             "next_due_local": None,
-            "due": self.said(due) if due else None,
+            "due": self.due_text(due) if due else None,
             "ai_prompt": harmless(self.task.plan.ai_prompt).replace("\n", "\n  "),
             "created_at": in_words(self.task.created_at, self.zone),
             "missed": ", ".join(self._misses()),
@@ -175,39 +175,23 @@ def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
     }
 
 
-OPTIONS: dict[str, tuple[Any, str]] = {
-    "schedule_type": (
-        click.Choice([*KINDS, "none"], case_sensitive=False),
-        "How it recurs; none: it is never due.",
-    ),
-    "at": (
-        str,
-        "When: 09:00; for once also 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`.",
-    ),
-    "day_of_week": (str, "With weekly: mon,thu."),
-    "day_of_month": (int, "With monthly: 1 to 31; shorter months: their last day."),
-    "interval_seconds": (int, "With interval: 60 or more."),
-    "window_start": (str, "With interval: not before this time of day, as in 22:00."),
-    "window_end": (str, "With interval: and not after this one, as in 06:00."),
-    "rrule": (str, "With rrule: a rule of RFC 5545, as in FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4."),
-    "execution_mode": (
-        click.Choice(MODES, case_sensitive=False),
-        "When it is due, say it, or work on --ai-prompt and post the result or not.",
-    ),
-    "ai_prompt": (str, "What is to be worked on when it is due."),
-}
+CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
 
 
 def schedule_options(command: Command) -> Callable[..., Any]:
-    """Give the command these options as one value, `asked`."""
+    """Give the command an option for each part of a `request`."""
+    parts = fields(PlanRequest)
 
     @wraps(command)
     def packed(*args: Any, **given: Any) -> Any:
-        asked = Asked.of({name: given.pop(name) for name in OPTIONS})
-        return command(*args, asked=asked, **given)
+        request = PlanRequest.of({part.name: given.pop(part.name) for part in parts})
+        return command(*args, request=request, **given)
 
-    for name, (kind, text) in reversed(OPTIONS.items()):
-        packed = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(packed)
+    for part in reversed(parts):
+        kind, choices = get_args(part.type)[0], CHOICES.get(part.name)
+        kind = click.Choice(choices, case_sensitive=False) if choices else kind
+        option = f"--{part.name.replace('_', '-')}"
+        packed = click.option(option, type=kind, help=part.metadata["help"])(packed)
     return packed
 
 
@@ -306,7 +290,7 @@ def next_(ctx: click.Context, task_id: str, count: int, as_json: bool) -> None:
         return seen
 
     seen = with_stores(ctx, work)
-    lines = [seen.said(due) for due in seen.coming(count)] or [seen.nothing()]
+    lines = [seen.due_text(due) for due in seen.coming(count)] or [seen.nothing()]
     tell(ctx, seen.coming_json(count), *lines, as_json=as_json)
 
 
@@ -323,7 +307,7 @@ def add(
     content: str,
     priority: int,
     scope: str | None,
-    asked: Asked,
+    request: PlanRequest,
     as_json: bool,
 ) -> None:
     """Add a task, and say when it is due next.
@@ -338,7 +322,7 @@ def add(
             content,
             scope=await scope_of(stores, scope or stores.owner_scope),
             priority=priority,
-            asked=asked,
+            request=request,
         )
 
     _change(ctx, step, as_json)
@@ -357,7 +341,7 @@ def update(
     task_id: str,
     content: str | None,
     priority: int | None,
-    asked: Asked,
+    request: PlanRequest,
     as_json: bool,
 ) -> None:
     """Change wording, priority, schedule or mode; what is not given stays as it is.
@@ -367,7 +351,7 @@ def update(
 
     async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
         return await stores.tasks.change(
-            tx, why, task_id, None, content=content, priority=priority, asked=asked
+            tx, why, task_id, None, content=content, priority=priority, request=request
         )
 
     _change(ctx, step, as_json)

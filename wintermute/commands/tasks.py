@@ -23,7 +23,8 @@ from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.tasks.due import clock, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import chat_line, remarks
+from wintermute.tasks.parse import clock_time, readable, weekdays
+from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
 MOST = 160  # characters of one side of a change
@@ -171,9 +172,8 @@ def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
 def _line(
     task: Task, due: datetime | None, last: Occurrence | None, now: datetime, zone: ZoneInfo
 ) -> str:
-    schedule = task.plan.schedule
     details = [f"`{task.id}`", f"P{task.priority}"]
-    if schedule and (schedule.kind != "once" or due is None):
+    if task.schedule and (task.plan.recurs or due is None):
         details.append(task.schedule)
     if task.plan.mode != "reminder":
         details.append("runs by itself")
@@ -286,8 +286,7 @@ class TaskVerbs:
     async def _done(self, wish: Wish) -> str:
         tx, why, task_id, scope, by_owner = wish
         before = await self._tasks.get(task_id, scope)
-        again = before.plan.schedule is not None and before.plan.schedule.kind != "once"
-        if before.status == "paused" and not again:
+        if before.status == "paused" and not before.plan.recurs:
             await self._tasks.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
             return f"Done: {_named(before)}"
         task = await self._tasks.acknowledge(tx, why, task_id, scope, by_owner=by_owner)
@@ -354,6 +353,34 @@ FORMS = (
     "mon,thu 08:00 Call Anna",
 )
 
+MOST_WORDS = 8
+"""Of a chat line about when: all seven days and a time."""
+
+
+def chat_line(text: str, now: datetime, zone: ZoneInfo) -> tuple[PlanRequest, str] | None:
+    """What follows `/remind` (T-062): when, and what; None if it is none of the forms."""
+    for length in range(1, MOST_WORDS + 1):
+        words = text.split(maxsplit=length)
+        request = _requested(" ".join(words[:length]), now, zone)
+        if request is not None and len(words) > length:
+            return request, words[length].strip()
+    return None
+
+
+def _requested(when: str, now: datetime, zone: ZoneInfo) -> PlanRequest | None:
+    if readable(when, now, zone) is not None:
+        return PlanRequest(schedule_type="once", at=when)
+    days, _, at = when.rpartition(" ")
+    if clock_time(at) is None:
+        return None
+    if days.lower() == "daily":
+        return PlanRequest(schedule_type="daily", at=at)
+    try:
+        weekdays(days)
+    except ToolFailed:
+        return None
+    return PlanRequest(schedule_type="weekly", day_of_week=days, at=at)
+
 
 class Reminding:
     """Reads when and what, and makes a task of it."""
@@ -364,19 +391,19 @@ class Reminding:
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """The reminder, when it is due next, and what must be pointed out about that."""
-        said = "".join(row.body.split(maxsplit=1)[1:])
+        line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
-        read = chat_line(said, now, self._tasks.zone)
+        read = chat_line(line, now, self._tasks.zone)
         if read is None:
             return self._forms()
-        asked, content = read
+        request, content = read
         try:
             task = await self._tasks.add(
                 tx,
                 Reason("command", scope, evidence=(row.event_id,)),
                 content,
                 scope=scope,
-                asked=asked,
+                request=request,
                 conversation_id=row.conversation_id,
                 origins=(row.event_id,),
                 written=written(row, now),
@@ -389,10 +416,10 @@ class Reminding:
         schedule, due, zone = task.plan.schedule, task.next_due, self._tasks.zone
         whom = "this room" if task.scope.startswith("room:") else "you"
         when = in_words(due, zone) if due else task.schedule
-        again = f", {task.schedule}" if schedule and schedule.kind != "once" else ""
+        again = f", {task.schedule}" if task.plan.recurs else ""
         if due and due <= now:
             return f"That was due on {when}, before I read it, so I remind {whom} now (`{task.id}`)"
-        remark = remarks(schedule, due, zone)
+        remark = schedule.remark(due, zone) if schedule else ""
         return (
             f"I will remind {whom} on {when}: {plain(task.content)} (`{task.id}`{again})"
             f"{f'; {remark}' if remark else ''}"

@@ -1,102 +1,22 @@
-"""When something is due: schedules as values and in words, and pure functions of moment and zone.
+"""When something is due: pure functions of moment and zone (T-028).
 
-T-028; recurrence rules are those of RFC 5545 that are allowed (T-025).
+Recurrence rules are those of RFC 5545 that are allowed (T-025).
 """
 
-import json
 import re
 from bisect import bisect_right
-from calendar import monthrange
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from itertools import chain, count, dropwhile, islice, takewhile
-from typing import Literal, get_args
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice, takewhile
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrulestr
 
 from wintermute.errors import ToolFailed
 from wintermute.text import one_line
-
-ScheduleKind = Literal["once", "daily", "weekly", "monthly", "interval", "rrule"]
-KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
-FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
-MODES: tuple[FiringMode, ...] = get_args(FiringMode)
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """When a task is due.
-
-    `at` is, by kind: once, `2026-03-01T09:00:00` on the wall clock, or with an offset an instant;
-    daily, weekly and monthly, `09:00:00`; rrule, the first wall clock time that may be meant
-    (DTSTART of RFC 5545); interval, the instant from which it counts.
-    """
-
-    kind: ScheduleKind
-    at: str
-    days: tuple[int, ...] = ()
-    """Weekly: 0 is Monday; sorted."""
-    day: int = 0
-    """Monthly: 1 to 31, in shorter months the last day."""
-    seconds: int = 0
-    """Interval: of elapsed time."""
-    window: tuple[str, str] | None = None
-    """Interval: local times between which it is due, both included; the end may be on the next day."""
-    rrule: str = ""
-
-    def stored(self) -> str:
-        """As JSON, without what it does not need."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """When something is to happen, and what: the text is said, or `ai_prompt` is worked on."""
-
-    schedule: Schedule | None = None
-    mode: FiringMode = "reminder"
-    ai_prompt: str = ""
-
-
-UNPLANNED = Plan()
-
-
-def read(stored: str) -> Schedule:
-    """The schedule that `stored` gave."""
-    fields = json.loads(stored)
-    if "window" in fields:
-        start, end = fields["window"]
-        fields["window"] = (start, end)
-    return Schedule(**{**fields, "days": tuple(fields.get("days", ()))})
-
-
-def bracket(schedule: Schedule, zone: ZoneInfo) -> str:
-    """The schedule in a few words (T-027), as in `weekly on mon, thu at 09:00`."""
-    if schedule.kind == "once":
-        when = datetime.fromisoformat(schedule.at)
-        local = when.astimezone(zone) if when.tzinfo else when
-        return f"once at {local:%Y-%m-%d} {clock(local.time().isoformat())}"
-    if schedule.kind == "rrule":
-        return f"rrule {schedule.rrule}"
-    if schedule.kind == "interval":
-        minutes, rest = divmod(schedule.seconds, 60)
-        every = f"every {schedule.seconds} s" if rest else f"every {minutes} min"
-        return f"{every} {'-'.join(map(clock, schedule.window))}" if schedule.window else every
-    on = {
-        "weekly": f" on {', '.join(DAYS[day] for day in schedule.days)}",
-        "monthly": f" on day {schedule.day}",
-    }.get(schedule.kind, "")
-    return f"{schedule.kind}{on} at {clock(schedule.at)}"
-
-
-def clock(time: str) -> str:
-    """A time of day without the seconds it does not have."""
-    return time[:8].removesuffix(":00") if len(time) > 5 else time
-
 
 MOST_CHARACTERS = 500
 SHOWN = 60
@@ -268,8 +188,13 @@ def _last(until: str, zone: ZoneInfo) -> datetime:
 MOST_MISSED = 1000
 """More due moments than this are not counted when we were away."""
 
-LAST_YEAR = 9998
-"""Arithmetic stops here, a year before the calendar of Python does."""
+
+class DueTimes(Protocol):
+    """What comes due: any schedule."""
+
+    def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        """In order, from somewhat before `after`; a moment may come twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,19 +205,19 @@ class Missed:
     count: int
 
 
-def next_due(schedule: Schedule, after: datetime, zone: ZoneInfo) -> datetime | None:
+def next_due(schedule: DueTimes, after: datetime, zone: ZoneInfo) -> datetime | None:
     """The first due moment strictly after `after`; None when there is none any more."""
     return next(moments(schedule, after, zone), None)
 
 
 def upcoming(
-    schedule: Schedule, after: datetime, zone: ZoneInfo, count: int
+    schedule: DueTimes, after: datetime, zone: ZoneInfo, count: int
 ) -> tuple[datetime, ...]:
     """The next due moments, at most so many."""
     return tuple(islice(moments(schedule, after, zone), count))
 
 
-def missed(schedule: Schedule, first: datetime, now: datetime, zone: ZoneInfo) -> Missed:
+def missed(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -> Missed:
     """What was due from `first`, which was a due moment, until now (T-043)."""
     due = chain([first], moments(schedule, first, zone))
     seen = list(islice(takewhile(lambda moment: moment <= now, due), MOST_MISSED))
@@ -301,16 +226,21 @@ def missed(schedule: Schedule, first: datetime, now: datetime, zone: ZoneInfo) -
     return Missed(_latest(schedule, first, now, zone), MOST_MISSED)
 
 
+def clock(time: str) -> str:
+    """A time of day without the seconds it does not have."""
+    return time[:8].removesuffix(":00") if len(time) > 5 else time
+
+
 def tomorrow(due: datetime, now: datetime, zone: ZoneInfo) -> datetime:
     """The local time of day of `due`, on the day after now (T-063)."""
     day = now.astimezone(zone).date() + timedelta(days=1)
     return instant(datetime.combine(day, due.astimezone(zone).time()), zone)
 
 
-def moments(schedule: Schedule, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+def moments(schedule: DueTimes, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
     """All due moments after `after`, in order. Two times that are one instant are one (T-030)."""
     latest = after
-    for due in _candidates(schedule, after, zone):
+    for due in schedule.due_times(after, zone):
         if due > latest:
             latest = due
             yield due
@@ -352,68 +282,7 @@ def _offset_at(second: int, zone: ZoneInfo) -> timedelta:
     return datetime.fromtimestamp(second, zone).utcoffset() or timedelta()
 
 
-def _candidates(schedule: Schedule, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """In order, from somewhat before `after`; a moment may come twice."""
-    local = after.astimezone(zone).replace(tzinfo=None, fold=0)
-    if schedule.kind == "interval":
-        return _paced(schedule, after, local.date(), zone)
-    if schedule.kind == "once":
-        at = datetime.fromisoformat(schedule.at)
-        return iter([at.astimezone(UTC) if at.tzinfo else instant(at, zone)])
-    return (instant(moment, zone) for moment in _wall_clock(schedule, local, zone))
-
-
-def _wall_clock(schedule: Schedule, local: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    if schedule.kind == "rrule":
-        found = dates(schedule.rrule, datetime.fromisoformat(schedule.at), zone)
-        return dropwhile(lambda moment: moment <= local, found)
-    at = time.fromisoformat(schedule.at)
-    if schedule.kind == "monthly":
-        days = _monthly(schedule.day, local.date())
-    else:
-        days = _days(local.date())
-    if schedule.kind == "weekly":
-        days = (day for day in days if day.weekday() in schedule.days)
-    return (datetime.combine(day, at) for day in days)
-
-
-def _days(first: date) -> Iterator[date]:
-    last = date(LAST_YEAR, 12, 31)
-    return map(date.fromordinal, range(first.toordinal(), last.toordinal()))
-
-
-def _monthly(day: int, first: date) -> Iterator[date]:
-    """That day of each month, or its last (T-022)."""
-    for months in count(first.year * 12 + first.month - 1):
-        year, month = months // 12, months % 12 + 1
-        if year > LAST_YEAR:
-            return
-        yield date(year, month, min(day, monthrange(year, month)[1]))
-
-
-def _paced(schedule: Schedule, after: datetime, today: date, zone: ZoneInfo) -> Iterator[datetime]:
-    """In elapsed time (T-031): from the beginning, or from each opening of the window (T-024)."""
-    pace = timedelta(seconds=schedule.seconds)
-    if schedule.window is None:
-        first = datetime.fromisoformat(schedule.at).astimezone(UTC) + pace
-        yield from _beats(first, datetime(LAST_YEAR, 1, 1, tzinfo=UTC), pace, after)
-        return
-    opens, closes = map(time.fromisoformat, schedule.window)
-    overnight = timedelta(days=closes <= opens)
-    for day in _days(today - timedelta(days=2)):
-        first = instant(datetime.combine(day, opens), zone)
-        last = instant(datetime.combine(day, closes) + overnight, zone)
-        yield from _beats(first, last, pace, after)
-
-
-def _beats(first: datetime, last: datetime, pace: timedelta, after: datetime) -> Iterator[datetime]:
-    beat = first + max(0, (after - first) // pace + 1) * pace
-    while beat <= last:
-        yield beat
-        beat += pace
-
-
-def _latest(schedule: Schedule, first: datetime, now: datetime, zone: ZoneInfo) -> datetime:
+def _latest(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -> datetime:
     """The latest due moment until now: looked for not far back first, then ever further."""
     horizon = timedelta(minutes=1)
     while now - horizon > first:

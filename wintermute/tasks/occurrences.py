@@ -15,7 +15,8 @@ from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader
 from wintermute.messages import ROOM
-from wintermute.tasks.due import FiringMode, clock, missed, next_due
+from wintermute.tasks.due import clock, missed, next_due
+from wintermute.tasks.schedules import FiringMode
 from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
 
 LATE = timedelta(minutes=5)
@@ -47,9 +48,7 @@ class Claim:
     def is_unreal(self, now: datetime) -> bool:
         """Whether a series was due before its task was made: the clock had been set back (F-015)."""
         task = self.due.task
-        schedule = task.plan.schedule
-        is_series = schedule is not None and schedule.kind != "once"
-        return is_series and self.due_at < task.created_at <= now
+        return task.plan.recurs and self.due_at < task.created_at <= now
 
 
 def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
@@ -228,7 +227,7 @@ class Occurrences:
         )
         return [occurrence(row) for row in rows]
 
-    async def said(self, tx: Transaction, outbox_id: str) -> Sequence[str]:
+    async def delivered(self, tx: Transaction, outbox_id: str) -> Sequence[str]:
         """A message is in its room: the signs to put on it, if it is a reminder.
 
         Only now is a task that is due no more completed (T-041, T-042).

@@ -19,8 +19,8 @@ from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
-from wintermute.tasks.due import UNPLANNED, Plan, bracket, next_due, read
-from wintermute.tasks.parse import NOTHING, Asked, planned
+from wintermute.tasks.due import next_due
+from wintermute.tasks.schedules import NOTHING, UNPLANNED, Once, Plan, PlanRequest, planned, read
 from wintermute.text import one_line
 
 Status = Literal["active", "paused", "completed", "deleted"]
@@ -109,7 +109,7 @@ def task_of(row: Row, zone: ZoneInfo) -> Task:
     schedule = read(row["schedule"]) if row["schedule"] else None
     return _task(
         row,
-        schedule=bracket(schedule, zone) if schedule else "",
+        schedule=schedule.describe(zone) if schedule else "",
         plan=Plan(schedule=schedule, mode=row["mode"], ai_prompt=row["ai_prompt"]),
     )
 
@@ -148,8 +148,6 @@ def fields_of(state: Json) -> dict[str, Any]:
 VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
 """The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
 
-BY_DAY = ("daily", "weekly", "monthly", "rrule")
-"""Schedules that are due by the wall clock, on a day once at most."""
 ORDER = "ORDER BY priority, seq"
 ID_LENGTH = len("task_") + 8
 """Short enough to be typed; a name that was given before is not given again."""
@@ -189,7 +187,7 @@ class Tasks:
         *,
         scope: str,
         priority: int = 5,
-        asked: Asked = NOTHING,
+        request: PlanRequest = NOTHING,
         conversation_id: str | None = None,
         origins: Sequence[str] = (),
         written: datetime | None = None,
@@ -200,7 +198,7 @@ class Tasks:
         single time counts from there (F-029); by now that may have passed.
         """
         now = self._clock.now()
-        since = _since(asked, UNPLANNED, written) or now
+        since = _since(request, UNPLANNED, written) or now
         task = Task(
             id=await self._fresh_id(tx),
             scope=scope,
@@ -208,7 +206,7 @@ class Tasks:
             priority=checked_priority(priority),
             status="active",
             created_at=now,
-            plan=await planned(asked, since, self.zone),
+            plan=await planned(request, since, self.zone),
         )
         values = {
             "id": task.id,
@@ -235,7 +233,7 @@ class Tasks:
         *,
         content: str | None = None,
         priority: int | None = None,
-        asked: Asked = NOTHING,
+        request: PlanRequest = NOTHING,
         written: datetime | None = None,
         by_owner: bool = False,
     ) -> Task:
@@ -243,22 +241,24 @@ class Tasks:
 
         Another schedule counts from now, or `written`: its next moment replaces the one there was.
         """
-        if content is None and priority is None and asked.is_empty:
+        if content is None and priority is None and request.is_empty:
             raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
         task = await self._changeable(tx, task_id, scope, by_owner)
         if task.status not in ("active", "paused"):
             first = "; resume it first" if task.status == "completed" else ""
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
         now = self._clock.now()
-        since = _since(asked, task.plan, written) or now
+        since = _since(request, task.plan, written) or now
         changed = replace(
             task,
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
-            snoozed=None if asked.times else task.snoozed,
-            plan=task.plan if asked.is_empty else await planned(asked, since, self.zone, task.plan),
+            snoozed=None if request.times else task.snoozed,
+            plan=task.plan
+            if request.is_empty
+            else await planned(request, since, self.zone, task.plan),
         )
-        return await self._become(tx, why, task, changed, now, since, starts=asked.times)
+        return await self._become(tx, why, task, changed, now, since, starts=request.times)
 
     async def complete(
         self,
@@ -358,10 +358,9 @@ class Tasks:
     ) -> Task:
         """What was reminded of is done (T-063): once for all, or until it is due again."""
         task = await self._changeable(tx, task_id, scope, by_owner)
-        schedule = task.plan.schedule
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
-        if task.status == "active" and (schedule is None or schedule.kind == "once"):
+        if task.status == "active" and not task.plan.recurs:
             return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
         left = await self._become(tx, why, task, replace(task, snoozed=None), self._clock.now())
         if left.status == "active" and left.next_due is None:
@@ -406,7 +405,7 @@ class Tasks:
         for row in rows:
             task, after = self._task(row), self._clock.now()
             schedule = task.plan.schedule
-            if row["last"] and row["zone"] and schedule and schedule.kind in BY_DAY:
+            if row["last"] and row["zone"] and schedule and schedule.once_a_day:
                 local = moment(row["last"]).astimezone(ZoneInfo(row["zone"]))
                 after = max(after, local.replace(tzinfo=self.zone))
             await self._rule(tx, task, after, moment(row["rule_due"]))
@@ -430,7 +429,7 @@ class Tasks:
             task = self._task(row)
             schedule = task.plan.schedule
             due = next_due(schedule, now, self.zone) if schedule else None
-            if schedule is None or schedule.kind == "once" or due is None:
+            if not task.plan.recurs or due is None:
                 continue
             if row["rule_due"] is None or stamp(due) < row["rule_due"]:
                 await tx.execute(
@@ -617,10 +616,10 @@ class Tasks:
         return task_of(row, self.zone)
 
 
-def _since(asked: Asked, before: Plan, written: datetime | None) -> datetime | None:
+def _since(request: PlanRequest, before: Plan, written: datetime | None) -> datetime | None:
     """From when the times count; None: from now, as those of a series do."""
-    kind = asked.schedule_type or (before.schedule.kind if before.schedule else "")
-    return written if kind.strip().lower() == "once" else None
+    kind = request.schedule_type or (before.schedule.kind if before.schedule else "")
+    return written if kind.strip().lower() == Once.kind else None
 
 
 def _starts(before: Task, after: Task) -> bool:

@@ -9,11 +9,11 @@ from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
 from wintermute.tasks.due import upcoming
-from wintermute.tasks.parse import NOTHING, Asked, remarks
+from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 from wintermute.tools.definition import definition, for_owner, reason
 
-TIMES = {field.name for field in fields(Asked)}
+TIMES = {field.name for field in fields(PlanRequest)}
 TAKES = {
     "add": {"content", "priority", "scope"} | TIMES,
     "list": {"status"},
@@ -65,20 +65,20 @@ class TaskTool:
         return self._row(await self._act(tx, caller, action, args), ahead=DUE_TIMES)
 
     async def _add(self, tx: Transaction, caller: Caller, args: Json) -> Task:
-        asked = Asked.of(args)
-        if caller.origin == "timer" and not asked.is_empty:
+        request = PlanRequest.of(args)
+        if caller.origin == "timer" and not request.is_empty:
             raise ToolFailed(BY_ITSELF)  # else a reminder read as a request goes on for ever
         everywhere = args.get("scope", "here") == EVERYWHERE
         if everywhere and not for_owner(caller, self._tasks.owner_scope):
             raise ToolFailed("only the owner may have a task shown in every room")
-        self._check_vouched(caller, asked.execution_mode)
+        self._check_vouched(caller, request.execution_mode)
         return await self._tasks.add(
             tx,
             reason(caller),
             args.get("content", ""),
             scope=EVERYWHERE if everywhere else caller.scope,
             priority=args.get("priority", 5),
-            asked=asked,
+            request=request,
             conversation_id=caller.conversation_id,
             origins=(caller.event_id,) if caller.event_id else (),
             written=caller.written,
@@ -89,12 +89,12 @@ class TaskTool:
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
         why, task_id, scope = reason(caller), args["id"], caller.scope
         by_owner = for_owner(caller, self._tasks.owner_scope)
-        asked = Asked.of(args) if action == "update" else NOTHING
+        request = PlanRequest.of(args) if action == "update" else NOTHING
         if caller.origin == "timer":
-            await self._check_unscheduled(tx, task_id, scope, asked)
+            await self._check_unscheduled(tx, task_id, scope, request)
         if action == "update":
             before = await self._tasks.find(tx, task_id, scope)
-            self._check_vouched(caller, asked.execution_mode, before.plan.mode)
+            self._check_vouched(caller, request.execution_mode, before.plan.mode)
         if action == "complete":
             words = args.get("reason", "")
             return await self._tasks.complete(tx, why, task_id, scope, words, by_owner=by_owner)
@@ -107,7 +107,7 @@ class TaskTool:
                 scope,
                 content=content,
                 priority=priority,
-                asked=asked,
+                request=request,
                 written=caller.written,
                 by_owner=by_owner,
             )
@@ -128,11 +128,11 @@ class TaskTool:
             raise ToolFailed(UNVOUCHED)
 
     async def _check_unscheduled(
-        self, tx: Transaction, task_id: str, scope: str, asked: Asked
+        self, tx: Transaction, task_id: str, scope: str, request: PlanRequest
     ) -> None:
         """Raises: ToolFailed when a timer's cast would change what is scheduled (T-053)."""
         task = await self._tasks.find(tx, task_id, scope)
-        if task.plan.schedule is not None or not asked.is_empty:
+        if task.plan.schedule is not None or not request.is_empty:
             raise ToolFailed(BY_ITSELF)
 
     def _row(self, task: Task, ahead: int = 1) -> Json:
@@ -165,5 +165,5 @@ class TaskTool:
         if task.status == "paused":
             return HELD_BACK
         if task.status == "completed":
-            return OVER if schedule.kind != "once" else ""
-        return remarks(schedule, task.next_due, self._tasks.zone) if task.next_due else NO_MORE
+            return OVER if schedule.recurs else ""
+        return schedule.remark(task.next_due, self._tasks.zone) if task.next_due else NO_MORE

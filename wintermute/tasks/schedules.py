@@ -1,0 +1,591 @@
+"""The kinds of schedules, a class each, and the plan that a request makes of one (T-016..T-027).
+
+A new kind is a class here with its place in `KINDS`, its arguments in `PlanRequest`, and its words
+in the tool's definition.
+"""
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from calendar import monthrange
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import count, dropwhile, product
+from typing import Any, ClassVar, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from wintermute.errors import ToolFailed
+from wintermute.tasks.due import (
+    checked_rule,
+    clock,
+    comes_twice,
+    dates,
+    in_gap,
+    instant,
+    moments,
+    next_due,
+    upcoming,
+)
+from wintermute.tasks.parse import DAYS, first_time, moment, shown, time_of_day, weekdays
+from wintermute.text import clean
+
+FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
+MODES: tuple[FiringMode, ...] = get_args(FiringMode)
+
+
+def _part(text: str) -> Any:
+    """A part of a request that may be missing, with its help on the command line."""
+    return field(default=None, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """When and how something is to happen, as a person or a model asks for it; None: nothing."""
+
+    schedule_type: str | None = _part("How it recurs; none: it is never due.")
+    at: str | None = _part(
+        "When: 09:00; for once also 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`."
+    )
+    day_of_week: str | None = _part("With weekly: mon,thu.")
+    day_of_month: int | None = _part("With monthly: 1 to 31; shorter months: their last day.")
+    interval_seconds: int | None = _part("With interval: 60 or more.")
+    window_start: str | None = _part("With interval: not before this time of day, as in 22:00.")
+    window_end: str | None = _part("With interval: and not after this one, as in 06:00.")
+    rrule: str | None = _part(
+        "With rrule: a rule of RFC 5545, as in FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4."
+    )
+    execution_mode: str | None = _part(
+        "When it is due, say it, or work on --ai-prompt and post the result or not."
+    )
+    ai_prompt: str | None = _part("What is to be worked on when it is due.")
+
+    @classmethod
+    def of(cls, args: Mapping[str, object]) -> "PlanRequest":
+        """What is among these arguments. A blank text says nothing; of ai_prompt it says: none."""
+        given: dict[str, Any] = {}
+        for part in fields(cls):
+            value, kind = args.get(part.name), get_args(part.type)[0]
+            blank = isinstance(value, str) and not value.strip() and part.name != "ai_prompt"
+            if value is None or blank:
+                continue
+            if not isinstance(value, kind) or isinstance(value, bool):
+                known = "a whole number" if kind is int else "a text"
+                raise ToolFailed(f"{part.name} must be {known}")
+            given[part.name] = value
+        return cls(**given)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither a schedule nor a mode is asked for."""
+        return self == NOTHING
+
+    @property
+    def times(self) -> bool:
+        """Whether anything about the schedule is asked."""
+        return self.schedule_type is not None or bool(self.parts())
+
+    def parts(self) -> dict[str, Any]:
+        """What is asked about the schedule, without its type."""
+        other = {"schedule_type", "execution_mode", "ai_prompt"}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None and name not in other
+        }
+
+
+NOTHING = PlanRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """As a calendar has it: `start` is in the zone, or in UTC what does not follow the wall clock.
+
+    `rule`: of RFC 5545; `more`: other moments.
+    """
+
+    start: datetime
+    rule: str = ""
+    more: tuple[datetime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(ABC):
+    """When a task is due."""
+
+    kind: ClassVar[str]
+    takes: ClassVar[tuple[str, ...]] = ("at",)
+    """Which parts of a request go with it (T-026)."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    recurs: ClassVar[bool] = True
+    once_a_day: ClassVar[bool] = True
+    """It is due by the wall clock, on a day once at most."""
+
+    at: str
+    """By kind: a moment, a time of day, or from when it counts."""
+
+    @classmethod
+    @abstractmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Schedule":
+        """What is asked for. Raises: ToolFailed for what can be misread (T-018)."""
+
+    @abstractmethod
+    def describe(self, zone: ZoneInfo) -> str:
+        """In a few words (T-027), as in `weekly on mon, thu at 09:00`."""
+
+    @abstractmethod
+    def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        """In order, from somewhat before `after`; a moment may come twice."""
+
+    @abstractmethod
+    def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
+        """From the first moment after `since` on. `due`: when its task is due next."""
+
+    def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+        """As it could be asked for now."""
+        return {"at": self.at}
+
+    def remark(self, due: datetime | None, zone: ZoneInfo) -> str:
+        """What must be pointed out about it (T-022, T-032); empty: nothing."""
+        return ""
+
+    def stored(self) -> str:
+        """As JSON, without what it does not need."""
+        known = {"kind": self.kind, **asdict(self)}
+        return json.dumps({name: value for name, value in known.items() if value})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once(Schedule):
+    """`at`: `2026-03-01T09:00:00` on the wall clock, or with an offset an instant."""
+
+    kind = "once"
+    recurs = False
+    once_a_day = False
+
+    @classmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Once":
+        return cls(at=moment(request.at or "", now, zone))
+
+    def describe(self, zone: ZoneInfo) -> str:
+        when = datetime.fromisoformat(self.at)
+        local = when.astimezone(zone) if when.tzinfo else when
+        return f"once at {local:%Y-%m-%d} {clock(local.time().isoformat())}"
+
+    def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        at = datetime.fromisoformat(self.at)
+        yield at.astimezone(UTC) if at.tzinfo else instant(at, zone)
+
+    def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
+        local = (due or next(self.due_times(since, zone))).astimezone(zone)
+        # A local time cannot name the second of two equal ones: that is told in UTC.
+        return Recurrence(local.astimezone(UTC) if local.fold else local)
+
+    def remark(self, due: datetime | None, zone: ZoneInfo) -> str:
+        at = datetime.fromisoformat(self.at)
+        if due is None or at.tzinfo is not None:
+            return ""
+        if in_gap(at, zone):
+            there = due.astimezone(zone)
+            return f"{at:%Y-%m-%d %H:%M} does not exist there; it is due at {there:%Y-%m-%d %H:%M}"
+        twice = f"{at:%Y-%m-%d %H:%M} comes twice there; the first is meant"
+        return twice if comes_twice(at, zone) else ""
+
+
+LAST_YEAR = 9998
+"""Arithmetic stops here, a year before the calendar of Python does."""
+
+
+def every_day(first: date) -> Iterator[date]:
+    """From this one on."""
+    last = date(LAST_YEAR, 12, 31)
+    return map(date.fromordinal, range(first.toordinal(), last.toordinal()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daily(Schedule):
+    """`at`: the time of day, as in `09:00:00`. What is due on some days only is one of these too."""
+
+    kind = "daily"
+
+    @classmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Daily":
+        return cls(at=time_of_day("at", request.at or ""))
+
+    def days_from(self, first: date) -> Iterator[date]:
+        """The days on which it is due."""
+        return every_day(first)
+
+    def on(self) -> tuple[str, str]:
+        """On which days, in words and in a recurrence rule."""
+        return "", ""
+
+    def describe(self, zone: ZoneInfo) -> str:
+        return f"{self.kind}{self.on()[0]} at {clock(self.at)}"
+
+    def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        at, today = time.fromisoformat(self.at), after.astimezone(zone).date()
+        return (instant(datetime.combine(day, at), zone) for day in self.days_from(today))
+
+    def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
+        first = (next_due(self, since, zone) or since).astimezone(zone)
+        # On a day on which this time does not exist it is due later; the days after, it is not.
+        wall = datetime.combine(first.date(), time.fromisoformat(self.at), zone)
+        return Recurrence(wall, f"FREQ={self.kind.upper()}{self.on()[1]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weekly(Daily):
+    """On these days of the week."""
+
+    kind = "weekly"
+    takes = ("at", "day_of_week")
+    days: tuple[int, ...]
+    """0 is Monday; sorted."""
+
+    @classmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Weekly":
+        at, days = time_of_day("at", request.at or ""), weekdays(request.day_of_week or "")
+        return cls(at=at, days=days)
+
+    def days_from(self, first: date) -> Iterator[date]:
+        return (day for day in every_day(first) if day.weekday() in self.days)
+
+    def on(self) -> tuple[str, str]:
+        names = [DAYS[day] for day in self.days]
+        return f" on {', '.join(names)}", f";BYDAY={','.join(name[:2].upper() for name in names)}"
+
+    def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+        return {"at": self.at, "day_of_week": ",".join(DAYS[day] for day in self.days)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monthly(Daily):
+    """On this day of each month, 1 to 31, in shorter months on the last one (T-022)."""
+
+    kind = "monthly"
+    takes = ("at", "day_of_month")
+    day: int
+
+    @classmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Monthly":
+        at, day = time_of_day("at", request.at or ""), request.day_of_month or 0
+        if not 1 <= day <= 31:
+            raise ToolFailed("day_of_month must be from 1 to 31; 31 is the last day of every month")
+        return cls(at=at, day=day)
+
+    def days_from(self, first: date) -> Iterator[date]:
+        for months in count(first.year * 12 + first.month - 1):
+            year, month = months // 12, months % 12 + 1
+            if year > LAST_YEAR:
+                return
+            yield date(year, month, min(self.day, monthrange(year, month)[1]))
+
+    def on(self) -> tuple[str, str]:
+        # The last of these days that a month has is the day itself, or the end of the month (T-022).
+        days = ",".join(map(str, range(min(self.day, 28), self.day + 1)))
+        last = ";BYSETPOS=-1" if self.day > 28 else ""
+        return f" on day {self.day}", f";BYMONTHDAY={days}{last}"
+
+    def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+        return {"at": self.at, "day_of_month": self.day}
+
+    def remark(self, due: datetime | None, zone: ZoneInfo) -> str:
+        last = f"in a month without a day {self.day} it is due on the last day"
+        return last if self.day > 28 else ""
+
+
+LEAST_SECONDS = 60
+MOST_SECONDS = 366 * 24 * 60 * 60
+MOST_POSITIONS = 366
+"""The highest BYSETPOS that RFC 5545 knows."""
+MOST_DATES = 100
+"""How many due moments stand for a schedule that no rule can say."""
+UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
+NEUTRAL = date(2001, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval(Schedule):
+    """In elapsed time (T-031): from `at`, an instant, or from each opening of the window (T-024)."""
+
+    kind = "interval"
+    takes = ("interval_seconds", "window_start", "window_end")
+    optional = ("window_start", "window_end")
+    once_a_day = False
+    seconds: int
+    window: tuple[str, str] | None = None
+    """Local times between which it is due, both included; the end may be on the next day."""
+
+    @classmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Interval":
+        seconds = request.interval_seconds or 0
+        if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+            raise ToolFailed(
+                f"interval_seconds must be from {LEAST_SECONDS} to {MOST_SECONDS} (366 days)"
+            )
+        window = parsed_window(request.window_start, request.window_end, seconds)
+        since = now.astimezone(UTC).replace(microsecond=0)
+        return cls(at=since.isoformat(), seconds=seconds, window=window)
+
+    def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+        window = zip(("window_start", "window_end"), self.window or (), strict=False)
+        return {"interval_seconds": self.seconds, **dict(window)}
+
+    def describe(self, zone: ZoneInfo) -> str:
+        minutes, rest = divmod(self.seconds, 60)
+        every = f"every {self.seconds} s" if rest else f"every {minutes} min"
+        return f"{every} {'-'.join(map(clock, self.window))}" if self.window else every
+
+    def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        if self.window is None:
+            first = datetime.fromisoformat(self.at).astimezone(UTC) + self._pace
+            yield from self._beats(first, datetime(LAST_YEAR, 1, 1, tzinfo=UTC), after)
+            return
+        for day in every_day(after.astimezone(zone).date() - timedelta(days=2)):
+            first, last = (instant(local, zone) for local in self._opening(day))
+            yield from self._beats(first, last, after)
+
+    def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
+        """In UTC, where the clock is never changed; within a window as a rule of all its times of
+        day, or as single moments.
+
+        In a night in which the clock is changed such a rule keeps to the wall clock, and we do not.
+        """
+        if self.window is None:
+            unit, seconds = next(unit for unit in UNITS if self.seconds % unit[1] == 0)
+            rule = f"FREQ={unit};INTERVAL={self.seconds // seconds}"
+            return Recurrence(next_due(self, since, zone) or since, rule)
+        beats = self._times_of_day()
+        rule = rule_of_each_day(beats)
+        if not rule:
+            first, *more = upcoming(self, since, zone, MOST_DATES)
+            return Recurrence(first, more=tuple(more))
+        local = (moment.astimezone(zone) for moment in moments(self, since, zone))
+        return Recurrence(next(at for at in local if at.time() in beats and not at.fold), rule)
+
+    @property
+    def _pace(self) -> timedelta:
+        return timedelta(seconds=self.seconds)
+
+    def _opening(self, day: date) -> tuple[datetime, datetime]:
+        """From when to when the window is open that begins on this day."""
+        opens, closes = map(time.fromisoformat, self.window or ())
+        overnight = timedelta(days=closes <= opens)
+        return datetime.combine(day, opens), datetime.combine(day, closes) + overnight
+
+    def _beats(self, first: datetime, last: datetime, after: datetime) -> Iterator[datetime]:
+        beat = first + max(0, (after - first) // self._pace + 1) * self._pace
+        while beat <= last:
+            yield beat
+            beat += self._pace
+
+    def _times_of_day(self) -> set[time]:
+        first, last = self._opening(NEUTRAL)
+        return {beat.time() for beat in self._beats(first, last, first - self._pace)}
+
+
+def parsed_window(start: str | None, end: str | None, seconds: int) -> tuple[str, str] | None:
+    """The times of day between which an interval is due (T-024); `none` twice takes them away."""
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise ToolFailed("window_start and window_end are given together, as in 22:00 and 06:00")
+    if start.strip().lower() == end.strip().lower() == "none":
+        return None
+    opens, closes = time_of_day("window_start", start), time_of_day("window_end", end)
+    if opens == closes:
+        raise ToolFailed("window_start and window_end are equal; leave out both for the whole day")
+    first, last = (datetime.fromisoformat(f"2000-01-01T{at}") for at in (opens, closes))
+    if (last - first) % timedelta(days=1) < timedelta(seconds=seconds):
+        raise ToolFailed(
+            f"the window from window_start to window_end is shorter than interval_seconds {seconds};"
+            " for once a day use schedule_type daily"
+        )
+    return opens, closes
+
+
+def rule_of_each_day(beats: set[time]) -> str:
+    """The rule for these times of every day: some of all that their hours, minutes, seconds make.
+
+    Empty if no rule can say it.
+    """
+    hours, minutes, seconds = (
+        sorted({getattr(beat, unit) for beat in beats}) for unit in ("hour", "minute", "second")
+    )
+    made = [time(*parts) for parts in product(hours, minutes, seconds)]
+    positions = [number for number, at in enumerate(made, 1) if at in beats]
+    by = {"BYHOUR": hours, "BYMINUTE": minutes, "BYSECOND": seconds}
+    if len(positions) < len(made):
+        if positions[-1] > MOST_POSITIONS:
+            return ""
+        by["BYSETPOS"] = positions
+    return ";".join(["FREQ=DAILY", *(f"{name}={','.join(map(str, by[name]))}" for name in by)])
+
+
+RULE_DEADLINE = 2.0
+"""Seconds that the search for the first date of a rule may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceRule(Schedule):
+    """`at`: the first wall clock time that may be meant (DTSTART of RFC 5545)."""
+
+    kind = "rrule"
+    takes = ("at", "rrule")
+    rrule: str
+
+    @classmethod
+    async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "RecurrenceRule":
+        """The rule must come true once at least, and soon be found to (T-025)."""
+        rule = checked_rule(request.rrule or "")
+        schedule = cls(at=first_time(request.at or "", now, zone), rrule=rule)
+        try:
+            async with asyncio.timeout(RULE_DEADLINE):
+                due = await asyncio.to_thread(next_due, schedule, now, zone)
+        except TimeoutError:
+            raise ToolFailed(f"rrule {rule} takes too long; write a simpler one") from None
+        if due is None:
+            raise ToolFailed(f"rrule {rule} never comes; check its parts and its UNTIL")
+        return schedule
+
+    def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
+        has_begun = instant(datetime.fromisoformat(self.at), zone) <= now
+        at = self.at[len("2026-03-01T") :] if has_begun else self.at
+        return {"at": at, "rrule": self.rrule}
+
+    def describe(self, zone: ZoneInfo) -> str:
+        return f"rrule {self.rrule}"
+
+    def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        local = after.astimezone(zone).replace(tzinfo=None, fold=0)
+        found = dates(self.rrule, datetime.fromisoformat(self.at), zone)
+        return (instant(at, zone) for at in dropwhile(lambda at: at <= local, found))
+
+    def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
+        """The rule as it is, from its own first date, so that its COUNT stays right."""
+        at = datetime.fromisoformat(self.at)
+        first = next(dates(self.rrule, at, zone), at)
+        return Recurrence(first.replace(tzinfo=zone), self.rrule)
+
+
+KINDS: dict[str, type[Schedule]] = {
+    each.kind: each for each in (Once, Daily, Weekly, Monthly, Interval, RecurrenceRule)
+}
+
+
+def read(stored: str) -> Schedule:
+    """The schedule that `stored` gave."""
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in json.loads(stored).items()
+    }
+    return KINDS[known.pop("kind")](**known)
+
+
+MOST_PROMPT_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When something is to happen, and what: the text is said, or `ai_prompt` is worked on."""
+
+    schedule: Schedule | None = None
+    mode: FiringMode = "reminder"
+    ai_prompt: str = ""
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it may happen more than once."""
+        return self.schedule is not None and self.schedule.recurs
+
+
+UNPLANNED = Plan()
+
+
+async def planned(
+    request: PlanRequest, now: datetime, zone: ZoneInfo, before: Plan = UNPLANNED
+) -> Plan:
+    """What is to happen, after what was asked for; what was not stays as it was."""
+    schedule = before.schedule
+    if request.times:
+        schedule = await _scheduled(request, now, zone, before.schedule)
+    mode, ai_prompt = _execution(request, before)
+    if mode != "reminder" and schedule is None:
+        raise ToolFailed(
+            f"execution_mode {mode} needs a schedule_type; without one it must be reminder"
+        )
+    return Plan(schedule=schedule, mode=mode, ai_prompt=ai_prompt)
+
+
+async def _scheduled(
+    request: PlanRequest, now: datetime, zone: ZoneInfo, before: Schedule | None
+) -> Schedule | None:
+    given = request.parts()
+    kind = _kind(request.schedule_type, before, given)
+    takes = kind.takes if kind else ()
+    if other := [name for name in given if name not in takes]:
+        raise ToolFailed(
+            f"schedule_type {kind.kind if kind else 'none'} does not go with {' and '.join(other)}; "
+            f"it takes {', '.join(takes) or 'nothing else'}"
+        )
+    if kind is None:
+        return None
+    if before is not None and before.kind == kind.kind:
+        if not given:
+            return before
+        given = {**before.parts(now, zone), **given}
+    lacking = [name for name in takes if name not in given and name not in kind.optional]
+    if lacking:
+        raise ToolFailed(f"schedule_type {kind.kind} needs {' and '.join(lacking)}")
+    return await kind.parse(PlanRequest.of(given), now, zone)
+
+
+def _kind(
+    text: str | None, before: Schedule | None, given: Mapping[str, object]
+) -> type[Schedule] | None:
+    """What sort of schedule it is to be; None: none."""
+    if text is None and before is not None:
+        return type(before)
+    first, *others, last = KINDS
+    if text is None:
+        raise ToolFailed(
+            f"{' and '.join(given)} needs a schedule_type: {first} for a single time, or "
+            f"{', '.join(others)} or {last}"
+        )
+    name = text.strip().lower()
+    if name not in KINDS and name != "none":
+        raise ToolFailed(
+            f"schedule_type '{shown(text)}' is unknown; it must be {', '.join(KINDS)} or none"
+        )
+    return KINDS.get(name)
+
+
+def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
+    """The mode, and the objective of an autonomous run (T-047)."""
+    mode = before.mode if request.execution_mode is None else _mode(request.execution_mode)
+    said = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
+    if mode == "reminder":
+        if said and request.ai_prompt is not None:
+            raise ToolFailed(
+                "ai_prompt needs the execution_mode autonomous_notify or autonomous_silent; "
+                "execution_mode reminder only says the content"
+            )
+        return mode, ""
+    if not said:
+        raise ToolFailed(f"execution_mode {mode} needs an ai_prompt that says what is to be done")
+    if len(said) > MOST_PROMPT_CHARACTERS:
+        raise ToolFailed(
+            f"ai_prompt has {len(said)} characters; at most {MOST_PROMPT_CHARACTERS} are allowed"
+        )
+    return mode, said
+
+
+def _mode(text: str) -> FiringMode:
+    mode = next((mode for mode in MODES if mode == text.strip().lower()), None)
+    if mode is None:
+        raise ToolFailed(
+            f"execution_mode '{shown(text)}' is unknown; it must be {', '.join(MODES)}"
+        )
+    return mode
