@@ -21,7 +21,6 @@ from wintermute.conversation.trouble import Trouble
 from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
 from wintermute.llm.models import Models
 from wintermute.loom.records import Wards
-from wintermute.prompt.edited import EditedLook
 from wintermute.prompt.gather import Gather, Oversize, Texts
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.homes import EditedNotices
@@ -88,13 +87,14 @@ def answering(
     tools: Iterable[AnyTool] | None = None,
     prompt: Prompt | None = None,
 ) -> Answering:
-    """Build it. Other `tools` than all there are, and another `prompt` in the rooms, are for tests."""
+    """Build it on what is open. `tools` instead of all, and a `prompt` for rooms, are for tests."""
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     gather = Gather(stores, texts.instructions, clock)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
     asking = Asking(models, folding, hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
+
     words = WorkerTexts(gather, texts.instructions, texts.worker)
     delegation = Delegation(
         stores.database,
@@ -108,21 +108,22 @@ def answering(
         Bounds(limits, max_tokens, tuple(config.llm.backends), own_models),
         clock,
     )
-    mine = tools_of(config, stores) if tools is None else tools
-    toolbox = Toolbox([*mine, *delegating(delegation, limits, config.timezone)])
-    run = RunSettings.of(limits, max_tokens, own_models=own_models)
-    runs = Runs(stores, loop, words, texts.task_run, toolbox, run, speaker, clock)
+    own = tools_of(config, stores) if tools is None else tools
+    toolbox = Toolbox([*own, *delegating(delegation, limits, config.timezone)])
+    of_run = RunSettings.of(limits, max_tokens, own_models=own_models)
+    runs = Runs(stores, loop, words, texts.task_run, toolbox, of_run, speaker, clock)
     promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
+
     trouble = Trouble(stores, models, speaker, clock)
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
-    cast = CastSettings(
+    settings = CastSettings(
         toolbox, prompt or gather, depth=limits.max_depth, wards=Wards.of(config.loop)
     )
-    casting = Casting(stores, loop, cast, branching, oversize, speaker, trouble, clock)
-    zone, ceilings = config.timezone, config.llm.budget
-    commands = ChatCommands(stores, branching, folding, clock, zone, ceilings, verifier)
+    casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
+    commands = ChatCommands(stores, branching, folding, clock, config.llm.budget, verifier)
     at_work = AtWork(delegation, promises)
     rooms = Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
-    edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
+
+    edited = EditedNotices(stores, speaker, clock)
     return Answering(rooms, delegation, runs, promises, edited, toolbox, speaker)

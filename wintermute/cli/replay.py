@@ -15,7 +15,6 @@ from wintermute.conversation.replay import Replay, Replayed, Today
 from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
-from wintermute.llm.calls import ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import Json
@@ -60,10 +59,8 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
 
 
 def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
-    clock = SystemClock()
-    calls = ModelCalls(stores.database, clock, new_id)
     # Asked for windows only: as long as no question is put to it, it opens no connection.
-    models = Models(config.llm, stores.database, clock, new_id, config.timezone)
+    models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
     today = Today(
         _definitions(config, stores),
         config.data_dir / "prompts",
@@ -72,7 +69,7 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
         models.window,
         redact,
     )
-    return Replay(stores.database, stores.casts, calls, today)
+    return Replay(stores, today)
 
 
 def _definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
