@@ -36,7 +36,7 @@ async def keeping(folder: Path, clock: Clock) -> AsyncIterator[House]:
     async with open_house(folder, None, clock=clock) as house:
         await talk(house)
         async with asyncio.TaskGroup() as group:
-            runs = house.runner.run(house.toolbox, house.rooms.wake, unasked=True)
+            runs = house.runner.run(house.rooms.wake, unasked=True)
             work = [group.create_task(part) for part in (house.promises.run(), runs)]
             yield house
             for part in work:

@@ -101,9 +101,8 @@ async def replayed(
     **now: Any,
 ) -> Replayed:
     """The newest branch, run again."""
-    today = Today(house.toolbox.definitions(), prompts, context, (), _window, redact)
-    calls = ModelCalls(house.database, house.clock, lambda prefix: prefix)
-    replay = Replay(house.database, house.casts, calls, replace(today, **now))
+    today = Today(house.runner.toolbox.definitions(), prompts, context, (), _window, redact)
+    replay = Replay(house.stores, replace(today, **now))
     rows = await house.rows("SELECT id FROM branches ORDER BY seq DESC")
     return await replay.branch(branch or rows[0]["id"], below=below)
 
@@ -183,7 +182,7 @@ async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, promp
     """L-088: in its description, or by not being there."""
     async with recording(tmp_path, model, prompts) as house:
         await tell(house, ["a"])
-        tools = house.toolbox.definitions()
+        tools = house.runner.toolbox.definitions()
         other = json.loads(json.dumps(tools).replace("Says it again.", "Says it once more."))
         for now in (tuple(other), tools[1:]):
             found = (await replayed(house, prompts, tools=now)).divergence

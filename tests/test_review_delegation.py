@@ -239,7 +239,7 @@ async def test_a_turn_that_another_program_left_is_not_looked_at_again_and_again
         clock.slept.clear()
         house.speaker.elsewhere.add(ROOM)
         async with asyncio.TaskGroup() as group:
-            run = group.create_task(house.runner.run(house.toolbox, lambda _: None))
+            run = group.create_task(house.runner.run(lambda _: None))
             for _ in range(50):
                 await house.rows("SELECT 1")
                 await clock.move(1)

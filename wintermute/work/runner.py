@@ -123,29 +123,34 @@ class Runner:
     """Runs all kinds. Implements `HandedOutWork` of `conversation.casting` for all of them."""
 
     def __init__(
-        self, stores: Stores, speaker: Speaker, clock: Clock, kinds: Sequence[Kind[Any]]
+        self,
+        stores: Stores,
+        toolbox: Toolbox,
+        speaker: Speaker,
+        clock: Clock,
+        kinds: Sequence[Kind[Any]],
     ) -> None:
+        """`toolbox`: that of rooms."""
+        self.kinds = kinds
         self._database = stores.database
         self._conversations = stores.conversations
         self._health = stores.health
         self._speaker = speaker
         self._clock = clock
-        self._kinds = kinds
+        self.toolbox = toolbox
 
     def ring(self, name: str) -> None:
         """Something of this kind may be ready."""
-        next(kind for kind in self._kinds if kind.name == name).bell.set()
+        next(kind for kind in self.kinds if kind.name == name).bell.set()
 
-    async def run(
-        self, toolbox: Toolbox, wake: Callable[[str], None], *, unasked: bool = False
-    ) -> None:
+    async def run(self, wake: Callable[[str], None], *, unasked: bool = False) -> None:
         """Work until cancelled, at what is asked for or at what is not."""
         async with asyncio.TaskGroup() as group:
-            for kind in self._kinds:
+            for kind in self.kinds:
                 if kind.unasked == unasked:
-                    group.create_task(self._serve(kind, toolbox, wake))
+                    group.create_task(self._serve(kind, wake))
 
-    async def _serve(self, kind: Kind[P], toolbox: Toolbox, wake: Callable[[str], None]) -> None:
+    async def _serve(self, kind: Kind[P], wake: Callable[[str], None]) -> None:
         at_work: dict[str, P] = {}
 
         async def ready(tx: Transaction) -> Look[P]:
@@ -153,7 +158,7 @@ class Runner:
 
         def start(look: Look[P]) -> None:
             for piece in look.pieces:
-                group.create_task(self._work(kind, piece, at_work, toolbox, wake))
+                group.create_task(self._work(kind, piece, at_work, wake))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -189,11 +194,10 @@ class Runner:
         kind: Kind[P],
         piece: P,
         at_work: dict[str, P],
-        toolbox: Toolbox,
         wake: Callable[[str], None],
     ) -> None:
         try:
-            result = await guarded(kind.do(piece, kind.underway[piece.id], toolbox), piece.id)
+            result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
             news = await guarded(kind.over(piece, result), piece.id) if result else None
             if news is None:
                 await self._health.note("casts", "fail", "internal error, see the log")
@@ -222,7 +226,7 @@ class Runner:
         """End what a conversation has under way."""
         return [
             ended
-            for kind in self._kinds
+            for kind in self.kinds
             for ended in await kind.end(tx, conversation_id, only=only, after=after)
         ]
 
@@ -230,5 +234,5 @@ class Runner:
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
         """End what was handed out for these events."""
-        for kind in self._kinds:
+        for kind in self.kinds:
             await kind.take_back(tx, conversation_id, events)

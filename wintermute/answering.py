@@ -1,0 +1,119 @@
+"""What answers, wired once: for the daemon, the terminal, and the house that the tests live in."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from wintermute.clock import CheckedClock
+from wintermute.commands.chat import ChatCommands, Verifier
+from wintermute.config.schema import Config
+from wintermute.config.secrets import Redaction
+from wintermute.conversation.asking import Asking
+from wintermute.conversation.cast import Loop
+from wintermute.conversation.casting import Branching, Casting
+from wintermute.conversation.folding import Folding
+from wintermute.conversation.gates import Gates
+from wintermute.conversation.rooms import Rooms
+from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import CastSettings, Prompt
+from wintermute.conversation.toolbox import AnyTool, Toolbox
+from wintermute.conversation.trouble import Trouble
+from wintermute.llm.models import Models
+from wintermute.loom.records import Wards
+from wintermute.prompt.gather import Gather, Oversize, Texts
+from wintermute.schedule.edited_notices import EditedNotices
+from wintermute.schedule.firing import Firing
+from wintermute.schedule.promises import Promises
+from wintermute.stores import Stores
+from wintermute.tools.definition import Done
+from wintermute.tools.delegate import delegating
+from wintermute.tools.files import ReadFile, Roots, WriteFile
+from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
+from wintermute.tools.task import TaskTool
+from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
+from wintermute.work.runner import Kind, Runner
+from wintermute.work.runs import Runs, RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What answers, the same behind every door: the rooms, and the work that they hand out."""
+
+    rooms: Rooms
+    runner: Runner
+    promises: Promises
+    edited: EditedNotices
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.rooms.run())
+            group.create_task(self.runner.run(self.rooms.wake))
+
+    async def keep(self) -> None:
+        """Do what nobody asks for at this moment, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.promises.run())
+            group.create_task(self.runner.run(self.rooms.wake, unasked=True))
+            group.create_task(self.edited.run())
+
+
+def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
+    """All tools there are, but those that hand out work."""
+    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner_scope)
+    view = MemoriesView(stores.memories, stores.places)
+    return (
+        Done(),
+        ReadFile(roots, view),
+        WriteFile(roots, view),
+        AppendMemory(stores.facts),
+        TaskTool(stores.tasks),
+        AddSkill(stores.skills, stores.owner_scope),
+    )
+
+
+def answering(
+    config: Config,
+    stores: Stores,
+    models: Models,
+    texts: Texts,
+    speaker: Speaker,
+    clock: CheckedClock,
+    redact: Redaction,
+    verifier: Verifier | None = None,
+    *,
+    kinds: Iterable[Kind[Any]] = (),
+    tools: Iterable[AnyTool] | None = None,
+    prompt: Prompt | None = None,
+) -> Answering:
+    """Build it on what is open, with more `kinds` of work. `tools` instead of all, and a `prompt` for rooms, are for tests."""
+    limits, hidden = config.sub_sessions, config.tools.ephemeral
+    max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
+    gather = Gather(stores, texts.instructions, clock)
+    folding = Folding(stores, models, texts.compaction, config.context, hidden)
+    asking = Asking(models, folding, hidden)
+    loop = Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
+
+    words = WorkerTexts(gather, texts.instructions, texts.worker)
+    bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
+    delegation = Delegation(stores, loop, words, bounds, speaker, clock)
+    own = tools_of(config, stores) if tools is None else tools
+    toolbox = Toolbox([*own, *delegating(delegation, limits, config.timezone)])
+    of_run = RunSettings.of(limits, max_tokens, own_models=own_models)
+    runs = Runs(stores, loop, words, texts.task_run, of_run, speaker, clock)
+    runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, *kinds])
+    promises = Promises(stores, Firing(stores, speaker, clock), runs.bell, speaker, clock)
+
+    trouble = Trouble(stores, models, speaker, clock)
+    branching = Branching(stores, texts.seed, delegation)
+    oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
+    settings = CastSettings(
+        toolbox, prompt or gather, depth=limits.max_depth, wards=Wards.of(config.loop)
+    )
+    casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
+    commands = ChatCommands(stores, branching, folding, clock, config.llm.budget, verifier)
+    rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
+
+    edited = EditedNotices(stores, speaker, clock)
+    return Answering(rooms, runner, promises, edited)
