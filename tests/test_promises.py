@@ -15,6 +15,7 @@ from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.schedule.promises import Alarm
 from wintermute.stores import Stores
 from wintermute.tasks.parse import Asked
@@ -69,11 +70,11 @@ async def test_a_change_by_another_program_is_noticed(tmp_path: Path) -> None:
     async with keeping(tmp_path, clock) as house:
         await house.fire()
         async with open_migrated(tmp_path / "wintermute.db") as database:
-            stores = Stores(database, tmp_path, ANN, clock, new_id, timezone=ZONE)
+            stores = Stores(database, tmp_path, Owner(ANN), clock, new_id, timezone=ZONE)
             async with database.transaction() as tx:
                 soon = at(clock.now() + timedelta(seconds=1))
-                why = Reason("command", stores.owner_scope)
-                await stores.tasks.add(tx, why, "tea", scope=stores.owner_scope, asked=soon)
+                why = Reason("command", stores.owner.scope)
+                await stores.tasks.add(tx, why, "tea", scope=stores.owner.scope, asked=soon)
         assert await spoken(house, 1) == ["⏰ tea"]
         row = await house.one("SELECT due_at, claimed_at FROM occurrences")
         late = datetime.fromisoformat(row["claimed_at"]) - datetime.fromisoformat(row["due_at"])

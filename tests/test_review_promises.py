@@ -15,6 +15,7 @@ from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, pr
 from wintermute.changes.change_sets import Reason
 from wintermute.ids import new_id
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
+from wintermute.owner import Owner
 from wintermute.tasks.parse import Asked
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
@@ -266,7 +267,7 @@ async def test_a_clock_that_was_set_back_makes_nothing_late(house: House, clock:
 
 
 def _abroad(house: House, clock: FakeClock, zone: str) -> Tasks:
-    return Tasks(house.database, house.stores.changes, clock, new_id, ANN, zone)
+    return Tasks(house.database, house.stores.changes, clock, new_id, Owner(ANN), zone)
 
 
 async def _moved(house: House, clock: FakeClock, zone: str, task: Task) -> datetime | None:

@@ -357,7 +357,7 @@ async def open_chat(
             models = _models(config, database, redact, outside)
             speaker = TerminalSpeaker(screen, page)
             answering = _answering(config, clock, stores, models, speaker, texts, redact)
-            chat = Chat(stores, answering.rooms, speaker, config.matrix.owner, clock, ids)
+            chat = Chat(stores, answering.rooms, speaker, clock, ids)
             try:
                 async with asyncio.TaskGroup() as group:
                     parts = [chat.run(), answering.run(), speaker.count(clock)]
@@ -374,7 +374,7 @@ def _stores(config: Config, database: Database, outside: Externals, redact: Reda
     return Stores(
         database,
         config.data_dir,
-        config.matrix.owner,
+        config.owner,
         outside.clock,
         outside.new_id,
         redact,
@@ -523,7 +523,7 @@ def _gather(config: Config, clock: Clock, stores: Stores, texts: Texts) -> Gathe
 
 def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbox:
     """All tools there are; `others` are those that hand out work."""
-    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner_scope)
+    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
     view = MemoriesView(stores.memories, stores.places)
     return Toolbox(
         [
@@ -532,7 +532,7 @@ def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbo
             WriteFile(roots, view),
             AppendMemory(stores.facts),
             TaskTool(stores.tasks),
-            AddSkill(stores.skills, stores.owner_scope),
+            AddSkill(stores.skills, stores.owner),
             *others,
         ]
     )
@@ -548,8 +548,8 @@ def _oversize(
 def _policy(config: Config) -> Policy:
     matrix = config.matrix
     return Policy(
-        owner=matrix.owner,
-        allowed=frozenset({matrix.owner, *matrix.allowed_users}),
+        owner=config.owner,
+        allowed=matrix.people,
         rooms=frozenset(matrix.allowed_rooms),
         mention_in_groups=matrix.mention_in_groups,
         commands=frozenset(NAMES),

@@ -20,19 +20,20 @@ from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
+from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 
 
 class Stores:
-    """What is stored in one data folder. `owner` is a Matrix id."""
+    """What is stored in one data folder."""
 
     def __init__(
         self,
         database: Database,
         data_dir: Path,
-        owner: str,
+        owner: Owner,
         clock: Clock,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
@@ -41,7 +42,7 @@ class Stores:
     ) -> None:
         self.database = database
         self.data_dir = data_dir
-        self.owner_scope = f"person:{owner}"
+        self.owner = owner
         self.health = Health(database, clock)
         self.clock_marks = ClockMarks(database)
         self.inbox = Inbox(database, clock, redact)
@@ -65,7 +66,7 @@ class Stores:
         self.occurrences = Occurrences(database, clock, self.tasks.zone)
         self.outbox = Outbox(database, clock, new_id, redact, self.occurrences.said)
         self.runs = TaskRuns(database, clock)
-        self.skills = Skills(data_dir / "skills", database, self.changes, self.owner_scope)
+        self.skills = Skills(data_dir / "skills", database, self.changes, owner.scope)
         self.undo = Undo(
             database,
             self.changes,

@@ -50,6 +50,7 @@ from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox
 from wintermute.messages import InboxKind, Incoming, Json, Origin
+from wintermute.owner import Owner
 from wintermute.prompt.gather import Gather, Instructions, Oversize, seed_template
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import AtWork, Promises
@@ -272,7 +273,7 @@ async def open_house(
     checked, files = CheckedClock(clock), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores(database, folder, owner, checked, new_id, redact, timezone=ZONE)
+        stores = Stores(database, folder, Owner(owner), checked, new_id, redact, timezone=ZONE)
         stores.inbox = inbox_type(database, checked, redact)
         gather = _gather(stores, files, checked)
         async with _models(models_type, llm, database, checked, redact) as models:
@@ -460,12 +461,12 @@ def _gather(stores: Stores, prompts: Path, clock: Clock) -> Gather:
 
 
 def _tools(stores: Stores, folder: Path, allowed: Sequence[Path]) -> list[AnyTool]:
-    roots = Roots(folder, allowed, stores.owner_scope)
+    roots = Roots(folder, allowed, stores.owner)
     view = MemoriesView(stores.memories, stores.places)
     return [
         ReadFile(roots, view),
         WriteFile(roots, view),
         AppendMemory(stores.facts),
         TaskTool(stores.tasks),
-        AddSkill(stores.skills, stores.owner_scope),
+        AddSkill(stores.skills, stores.owner),
     ]

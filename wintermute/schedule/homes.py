@@ -35,7 +35,7 @@ class Deliveries:
         What was made in one of the `encrypted` ones is said in such a one only.
         """
         self._conversations = stores.conversations
-        self._owner_scope = stores.owner_scope
+        self._owner = stores.owner
         self._gone = gone
         self._barred = barred
         self._encrypted = encrypted
@@ -60,7 +60,7 @@ class Deliveries:
         if scope == EVERYWHERE and made_in is not None:
             found = [await self._conversations.get(made_in)]
         else:
-            scope = self._owner_scope if scope == EVERYWHERE else scope
+            scope = self._owner.scope if scope == EVERYWHERE else scope
             found = await self._conversations.homes(tx, scope, made_in)
         secret = await self._is_secret(made_in)
         home = next((each for each in found if self._may(each, made_in, secret)), None)
@@ -122,7 +122,7 @@ class EditedNotices:
 
     async def _told(self, told: set[str]) -> set[str]:
         """Say what is new; of which files the owner knows then that they cannot be used."""
-        stores, owner = self._stores, self._stores.owner_scope
+        stores, owner = self._stores, self._stores.owner.scope
         problems, lasting = await self._problems()
         news = [name for name in problems if name in lasting and name not in told]
         known = told & problems.keys()

@@ -292,14 +292,12 @@ class Chat:
         stores: Stores,
         rooms: Rooms,
         speaker: TerminalSpeaker,
-        owner: str,
         clock: Clock,
         new_id: NewId,
     ) -> None:
         self._stores = stores
         self._rooms = rooms
         self._speaker = speaker
-        self._owner = owner
         self._clock = clock
         self._new_id = new_id
         self._shown = asyncio.Event()
@@ -320,12 +318,13 @@ class Chat:
 
     async def say(self, text: str) -> None:
         """Take a message or a command of the owner."""
+        owner = self._stores.owner
         incoming = Incoming(
             event_id=self._new_id("typed"),
             room_id=TERMINAL,
-            sender=self._owner,
+            sender=owner.user_id,
             sender_name="",
-            origin="owner",
+            origin=owner.origin_of(owner.user_id),
             kind="command" if text.lstrip().startswith("/") else "message",
             body=clean(text).strip(),
             sent_at=self._clock.now(),
@@ -403,7 +402,7 @@ class Chat:
     async def _conversation(self) -> str:
         async with self._stores.database.transaction() as tx:
             return await self._stores.conversations.in_room(
-                tx, TERMINAL, self._stores.owner_scope, "terminal"
+                tx, TERMINAL, self._stores.owner.scope, "terminal"
             )
 
 
