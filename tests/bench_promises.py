@@ -137,7 +137,7 @@ def _all_done(bot: Bot) -> bool:
 async def _promised(data: Path, owner: str, rooms: list[str]) -> datetime:
     due = (datetime.now(UTC) + timedelta(seconds=20)).replace(microsecond=0)  # noqa: TID251  a real one
     async with open_database(data / "wintermute.db") as database:
-        stores = Stores(
+        stores = Stores.of(
             database, data, Owner(owner), SystemClock(), new_id, timezone="Europe/Berlin"
         )
         async with database.transaction() as tx:

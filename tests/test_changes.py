@@ -371,8 +371,7 @@ async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path)
 
 
 def _expiry(stores: Stores, clock: CheckedClock) -> Expiry:
-    kept = (stores.inbox, stores.conversations, stores.facts, stores.changes)
-    return Expiry(stores.database, *kept, clock)
+    return Expiry(stores, clock)
 
 
 def copies_in(folder: Path) -> set[str]:
@@ -402,6 +401,6 @@ async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) ->
 @asynccontextmanager
 async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
     async with open_migrated(folder / "wintermute.db") as database:
-        yield Stores(
+        yield Stores.of(
             database, folder, Owner("@ann:test"), clock or FakeClock(), new_id, timezone="UTC"
         )

@@ -175,7 +175,7 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
     """M-030: exit 1 and what to do; the memory can be named again."""
     fact_id = terminal.json("memory", "add", "The zimtkanarie sings")["id"]
     async with open_database(terminal.data / "wintermute.db") as database:
-        stores = Stores(
+        stores = Stores.of(
             database,
             terminal.data,
             Owner(OWNER.removeprefix("person:")),

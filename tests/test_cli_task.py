@@ -49,7 +49,9 @@ async def past(terminal: Terminal) -> AsyncIterator[tuple[Stores, Transaction]]:
     clock, folder = FakeClock(), terminal.data
     async with open_database(folder / "wintermute.db") as database, database.transaction() as tx:
         yield (
-            Stores(database, folder, Owner("@you:example.org"), clock, new_id, timezone=BERLIN.key),
+            Stores.of(
+                database, folder, Owner("@you:example.org"), clock, new_id, timezone=BERLIN.key
+            ),
             tx,
         )
 

@@ -149,17 +149,10 @@ def edit_of(event_id: str, kind: InboxKind = "message", **changes: Any) -> Incom
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_migrated(tmp_path / "test.db") as database:
-        stores = Stores(database, tmp_path, Owner(ANN), clock, new_id, timezone="UTC")
+        stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="UTC")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        followups = Relations(
-            stores.inbox,
-            stores.outbox,
-            stores.rewards,
-            stores.edits,
-            stores.occurrences,
-            Redactions(stores, Idle()),
-        )
+        followups = Relations(stores, Redactions(stores, Idle()))
         yield Desk(stores, clock, followups, conversation)
 
 

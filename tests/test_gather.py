@@ -30,6 +30,9 @@ class Fixed:
         self._fails = fails
         self.asked: list[tuple[str, str]] = []
 
+    async def working_set(self, scope: str) -> str:
+        return f"The working set of {scope}\n"
+
     async def search(self, scope: str, query: str) -> Sequence[str]:
         self.asked.append((scope, query))
         if self._fails:
@@ -44,23 +47,8 @@ async def opened(folder: Path, model: str | None = None) -> AsyncIterator[House]
         yield house
 
 
-def ranked(house: House, ranking: Ranking | None) -> Gather:
-    stores = house.stores
-
-    async def working_set(scope: str) -> str:
-        return f"The working set of {scope}\n"
-
-    return Gather(
-        Instructions(PROMPTS),
-        stores.core,
-        working_set,
-        ranking,
-        stores.tasks,
-        stores.skills,
-        stores.health,
-        house.clock,
-        "Europe/Berlin",
-    )
+def ranked(house: House, ranking: Ranking) -> Gather:
+    return Gather(house.stores, Instructions(PROMPTS), house.clock, ranking)
 
 
 async def test_files_and_rows_make_one_prompt(tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ async def line(house: House, text: str, room: str = ROOM) -> str:
 
 async def purge(house: House) -> None:
     """What is done once a day."""
-    stores = house.stores
-    kept = (stores.inbox, stores.conversations, stores.facts, stores.changes)
-    await Expiry(stores.database, *kept, house.checked).purge()
+    await Expiry(house.stores, house.checked).purge()
 
 
 async def lines(house: House) -> list[str]:

@@ -31,6 +31,7 @@ VAGUE_WORDS = {"manager", "handler", "engine", "service", "helper", "helpers", "
 }
 MOST_LINES = 700
 MOST_FUNCTION_LINES = 60
+MOST_PARTS = 8
 
 # Written so that these lines do not find themselves.
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X|HAC[K]|NotImplemented[E]rror)\b")
@@ -180,6 +181,28 @@ def test_a_class_name_means_one_thing_and_a_file_name_two_at_most() -> None:
     assert {name: count for name, count in classes.items() if count > 1} == {}
     stems = Counter(Path(name).stem for name in files if not name.endswith("__init__.py"))
     assert {stem: count for stem, count in stems.items() if count > 2} == {}
+
+
+def parts(node: ast.ClassDef) -> int:
+    """What one is made of. A dataclass that waits for nothing is a plain value: it may hold more."""
+    methods = [each for each in node.body if isinstance(each, Function)]
+    for each in methods:
+        if each.name == "__init__":
+            return len([*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]) - 1
+    if any(isinstance(each, ast.AsyncFunctionDef) for each in methods):
+        return sum(isinstance(each, ast.AnnAssign) for each in node.body)
+    return 0
+
+
+def test_nothing_is_made_of_more_than_eight_parts() -> None:
+    """Options count as well: what needs more does two things, or is given stores one by one."""
+    found = {
+        f"{name}:{node.lineno} {node.name}: {count} parts"
+        for name in python_files("wintermute/")
+        for node in ast.walk(parsed(name))
+        if isinstance(node, ast.ClassDef) and (count := parts(node)) > MOST_PARTS
+    }
+    assert {each for each in found if " Delegation: " not in each} == set()
 
 
 def test_every_module_begins_with_a_sentence() -> None:

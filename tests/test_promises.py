@@ -70,7 +70,7 @@ async def test_a_change_by_another_program_is_noticed(tmp_path: Path) -> None:
     async with keeping(tmp_path, clock) as house:
         await house.fire()
         async with open_migrated(tmp_path / "wintermute.db") as database:
-            stores = Stores(database, tmp_path, Owner(ANN), clock, new_id, timezone=ZONE)
+            stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone=ZONE)
             async with database.transaction() as tx:
                 soon = at(clock.now() + timedelta(seconds=1))
                 why = Reason("command", stores.owner.scope)

@@ -136,17 +136,10 @@ class Desk:
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_migrated(tmp_path / "test.db") as database:
-        stores = Stores(database, tmp_path, Owner(ANN), clock, new_id, timezone="Europe/Berlin")
+        stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="Europe/Berlin")
         yield Desk(
             stores,
-            Relations(
-                stores.inbox,
-                stores.outbox,
-                stores.rewards,
-                stores.edits,
-                stores.occurrences,
-                Redactions(stores, Idle()),
-            ),
+            Relations(stores, Redactions(stores, Idle())),
         )
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,8 +140,8 @@ class Sending:
             open_client(matrix, session, self.folder, new_id, clock, People()) as client,
             asyncio.TaskGroup() as group,
         ):
-            stores = Stores(database, self.folder, Owner(ANN), clock, new_id, timezone="UTC")
-            stores.outbox = kind(database, clock, new_id)
+            stores = Stores.of(database, self.folder, Owner(ANN), clock, new_id, timezone="UTC")
+            stores = replace(stores, outbox=kind(database, clock, new_id))
             async with database.transaction() as tx:
                 await stores.known.seen(tx, room, encrypted)
             await client.join(room)

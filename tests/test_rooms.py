@@ -1,7 +1,6 @@
 """Who works when: order inside a room, all rooms at once, and nobody who takes them all."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -210,4 +209,5 @@ async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
     assert casts[0]["branch_id"] != casts[1]["branch_id"]
     assert [cast["reason"] for cast in casts] == ["joined", "text"]
     assert [m["content"] for m in model.requests[1].messages[1:]] == ["Ann (@ann:test): new"]
-    assert json.loads(gate["result"]) == "person:@ann:test"
+    # The gate may be cut off, for its cast is over; it never sees who came in.
+    assert gate["result"] in (None, '"person:@ann:test"')

@@ -347,8 +347,32 @@ async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: Mod
     ):
         await house.incoming("go")
         await house.said(1)
-        assert await states(house) == {"outer": "ended", "in": "done"}
+        assert (await states(house))["outer"] == "ended"
         assert (await reasons(house))["outer"] == "parent_terminated"
+
+
+async def test_what_a_lost_child_had_gathered_is_told_to_the_room(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-062: what was over before the cast that waited for the child between them is not lost."""
+
+    def child(asked: str, seen: Seen) -> Step | None:
+        if asked == "outer":
+            return Hang() if results(seen) else Calls((spawn("inner", name="in"),))
+        return done("deep")
+
+    behave(model, [call("outer", tools=["spawn_sub_session"])], child)
+    wards = replace(WARDS, max_seconds=2)
+    async with (
+        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        texts = await house.said(2)
+        assert "told: " in texts[1]
+        assert "## in: done\nObjective: inner\ndeep" in texts[1]
+        assert await states(house) == {"outer": "ended", "in": "done"}
+        assert len(await reports(house)) == 1
 
 
 async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: ModelServer) -> None:

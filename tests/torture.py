@@ -216,7 +216,9 @@ class Torture:
         data = self._bot.data
         async with open_database(data / "wintermute.db") as database:
             owner = scope.removeprefix("person:")
-            stores = Stores(database, data, Owner(owner), SYSTEM, new_id, timezone="Europe/Berlin")
+            stores = Stores.of(
+                database, data, Owner(owner), SYSTEM, new_id, timezone="Europe/Berlin"
+            )
             async with database.transaction() as tx:
                 held = await stores.conversations.of_room(tx, room)
                 home = held.id if held else await stores.conversations.in_room(tx, room, scope)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +15,7 @@ from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Casting, DueEvents, Forking, Seeding
+from wintermute.conversation.casting import Branching, Casting
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
@@ -324,10 +324,7 @@ async def _built(
         pulse,
         (clock, WatchedClock(clock, pulse)),
     )
-    expiry = Expiry(
-        stores.database, stores.inbox, stores.conversations, stores.facts, stores.changes, clock
-    )
-    return Wintermute(door, answering, expiry, session, config)
+    return Wintermute(door, answering, Expiry(stores, clock), session, config)
 
 
 @asynccontextmanager
@@ -371,7 +368,7 @@ async def open_chat(
 
 
 def _stores(config: Config, database: Database, outside: Externals, redact: Redaction) -> Stores:
-    return Stores(
+    return Stores.of(
         database,
         config.data_dir,
         config.owner,
@@ -399,92 +396,34 @@ def _answering(
     redact: Redaction,
     verifier: Verifier | None = None,
 ) -> Answering:
-    gather = _gather(config, clock, stores, texts)
-    folding = _folding(config, stores, models, texts)
-    loop = _loop(config, clock, stores, models, folding, redact)
+    gather = Gather(stores, texts.instructions, clock)
+    hidden = config.tools.ephemeral
+    folding = Folding(stores, models, texts.compaction, config.context, hidden)
+    gates = Gates(stores, redact.tree)
+    loop = Loop(stores, Asking(models, folding, hidden), gates, folding, clock)
     words = WorkerTexts(gather, texts.instructions, texts.worker)
     delegation = _delegation(config, clock, stores, loop, words)
     tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
     runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
     promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
-    trouble = _trouble(stores, models, speaker, clock)
-    seeding = Seeding(texts.seed, stores.inbox, stores.casts)
-    casting = Casting(
-        stores.database,
-        stores.inbox,
-        stores.outbox,
-        stores.conversations,
-        stores.casts,
-        loop,
-        CastSettings(tools, gather, depth=config.sub_sessions.max_depth),
-        Wards.of(config.loop),
-        speaker,
-        trouble,
-        clock,
-        seeding,
-        Forking(stores.inbox, stores.conversations, stores.casts, delegation),
-        _oversize(config, clock, stores, gather, texts.kept),
-        DueEvents(stores.occurrences, stores.tasks.zone),
+    trouble = Trouble(stores, models, speaker, clock)
+    branching = Branching(stores, texts.seed, delegation)
+    oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
+    settings = CastSettings(
+        tools, gather, depth=config.sub_sessions.max_depth, wards=Wards.of(config.loop)
     )
+    casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     zone, ceilings = config.timezone, config.llm.budget
-    commands = ChatCommands(stores, seeding, folding, delegation, clock, zone, ceilings, verifier)
-    rooms = Rooms(
-        stores.database,
-        stores.inbox,
-        stores.casts,
-        casting,
-        commands,
-        AtWork(delegation, promises),
-        speaker,
-        trouble,
-        stores.health,
-        clock,
-    )
+    commands = ChatCommands(stores, branching, folding, clock, zone, ceilings, verifier)
+    at_work = AtWork(delegation, promises)
+    rooms = Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
     edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
     return Answering(rooms, delegation, promises, edited, tools, speaker)
-
-
-def _trouble(stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> Trouble:
-    return Trouble(
-        stores.database,
-        stores.inbox,
-        stores.outbox,
-        stores.conversations,
-        stores.health,
-        models,
-        speaker,
-        clock,
-    )
 
 
 def _means(config: Config) -> RunSettings:
     own_models = bool(config.llm.roles.sub_sessions)
     return RunSettings.of(config.sub_sessions, config.loop.max_tokens, own_models=own_models)
-
-
-def _folding(config: Config, stores: Stores, models: Models, texts: Texts) -> Folding:
-    return Folding(
-        stores.database,
-        stores.casts,
-        stores.folds,
-        models,
-        texts.compaction,
-        config.context,
-        config.tools.ephemeral,
-    )
-
-
-def _loop(
-    config: Config,
-    clock: Clock,
-    stores: Stores,
-    models: Models,
-    folding: Folding,
-    redact: Redaction,
-) -> Loop:
-    asking = Asking(models, folding, config.tools.ephemeral)
-    gates = Gates(stores.database, stores.casts, redact.tree)
-    return Loop(stores.database, stores.casts, asking, gates, folding, clock)
 
 
 def _delegation(
@@ -507,20 +446,6 @@ def _delegation(
     )
 
 
-def _gather(config: Config, clock: Clock, stores: Stores, texts: Texts) -> Gather:
-    return Gather(
-        texts.instructions,
-        stores.core,
-        stores.memories.text,
-        None,
-        stores.tasks,
-        stores.skills,
-        stores.health,
-        clock,
-        config.timezone,
-    )
-
-
 def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbox:
     """All tools there are; `others` are those that hand out work."""
     roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
@@ -536,13 +461,6 @@ def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbo
             *others,
         ]
     )
-
-
-def _oversize(
-    config: Config, clock: Clock, stores: Stores, gather: Gather, kept: Mapping[str, str]
-) -> Oversize:
-    limits = config.context.component_size_limits
-    return Oversize(gather, limits, stores.prompts, stores.places, clock, kept)
 
 
 def _policy(config: Config) -> Policy:

@@ -1,5 +1,6 @@
-"""All stores over one database, for the daemon, the commands and the command line."""
+"""All stores over one database in one value, which is handed down instead of lists of them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from wintermute.changes.change_sets import ChangeSets
@@ -26,11 +27,42 @@ from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 
 
+@dataclass(frozen=True, slots=True)
 class Stores:
     """What is stored in one data folder."""
 
-    def __init__(
-        self,
+    database: Database
+    data_dir: Path
+    owner: Owner
+    prompts: Path
+    places: Places
+    health: Health
+    clock_marks: ClockMarks
+    edited: EditedFiles
+    model_calls: ModelCalls
+    inbox: Inbox
+    outbox: Outbox
+    known: KnownRooms
+    conversations: Conversations
+    casts: Casts
+    folds: Folds
+    rewards: Rewards
+    edits: Edits
+    sub_sessions: SubSessions
+    changes: ChangeSets
+    core: Core
+    facts: Facts
+    versions: Versions
+    memories: FlatFile
+    tasks: Tasks
+    occurrences: Occurrences
+    runs: TaskRuns
+    skills: Skills
+    undo: Undo
+
+    @classmethod
+    def of(
+        cls,
         database: Database,
         data_dir: Path,
         owner: Owner,
@@ -39,37 +71,41 @@ class Stores:
         redact: Redaction = UNHIDDEN,
         *,
         timezone: str,
-    ) -> None:
-        self.database = database
-        self.data_dir = data_dir
-        self.owner = owner
-        self.health = Health(database, clock)
-        self.clock_marks = ClockMarks(database)
-        self.inbox = Inbox(database, clock, redact)
-        self.model_calls = ModelCalls(database, clock, new_id)
-        self.known = KnownRooms(database, clock)
-        self.conversations = Conversations(database, clock, new_id)
-        self.casts = Casts(database, clock, new_id, redact)
-        self.sub_sessions = SubSessions(database, clock, new_id)
-        self.folds = Folds(database, clock, new_id)
-        self.rewards = Rewards(database, clock, new_id)
-        self.edits = Edits(database, clock, redact)
-        self.prompts = data_dir / "prompts"
-        self.changes = ChangeSets(database, clock, new_id)
-        self.places = Places(data_dir, owner)
-        self.edited = EditedFiles(database)
-        self.core = Core(self.places, self.edited)
-        self.facts = Facts(database, self.changes, clock, new_id)
-        self.versions = Versions(database)
-        self.memories = FlatFile(database, self.facts, self.places, self.changes)
-        self.tasks = Tasks(database, self.changes, clock, new_id, owner, timezone)
-        self.occurrences = Occurrences(database, clock, self.tasks.zone)
-        self.outbox = Outbox(database, clock, new_id, redact, self.occurrences.said)
-        self.runs = TaskRuns(database, clock)
-        self.skills = Skills(data_dir / "skills", database, self.changes, owner.scope)
-        self.undo = Undo(
-            database,
-            self.changes,
-            {"fact": self.facts, "task": self.tasks},
-            {"skill": self.skills},
+    ) -> "Stores":
+        """Those of a data folder. The days of its owner are counted in `timezone`."""
+        places, edited = Places(data_dir, owner), EditedFiles(database)
+        changes = ChangeSets(database, clock, new_id)
+        facts = Facts(database, changes, clock, new_id)
+        tasks = Tasks(database, changes, clock, new_id, owner, timezone)
+        occurrences = Occurrences(database, clock, tasks.zone)
+        skills = Skills(data_dir / "skills", database, changes, owner.scope)
+        return cls(
+            database=database,
+            data_dir=data_dir,
+            owner=owner,
+            prompts=data_dir / "prompts",
+            places=places,
+            health=Health(database, clock),
+            clock_marks=ClockMarks(database),
+            edited=edited,
+            model_calls=ModelCalls(database, clock, new_id),
+            inbox=Inbox(database, clock, redact),
+            outbox=Outbox(database, clock, new_id, redact, occurrences.said),
+            known=KnownRooms(database, clock),
+            conversations=Conversations(database, clock, new_id),
+            casts=Casts(database, clock, new_id, redact),
+            folds=Folds(database, clock, new_id),
+            rewards=Rewards(database, clock, new_id),
+            edits=Edits(database, clock, redact),
+            sub_sessions=SubSessions(database, clock, new_id),
+            changes=changes,
+            core=Core(places, edited),
+            facts=facts,
+            versions=Versions(database),
+            memories=FlatFile(database, facts, places, changes),
+            tasks=tasks,
+            occurrences=occurrences,
+            runs=TaskRuns(database, clock),
+            skills=skills,
+            undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
         )

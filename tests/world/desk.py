@@ -147,7 +147,7 @@ async def at_desk(folder: Path, proxy: Proxy, clock: HeldClock) -> AsyncIterator
         open_client(matrix, session, folder, new_id, clock, People(POLICY.allowed)) as client,
         asyncio.TaskGroup() as group,
     ):
-        stores = Stores(database, folder, Owner(ANN), clock, new_id, timezone="UTC")
+        stores = Stores.of(database, folder, Owner(ANN), clock, new_id, timezone="UTC")
         desk = Desk(proxy, client, stores, clock)
         work = group.create_task(desk.work.run())
         yield desk

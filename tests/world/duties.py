@@ -66,7 +66,7 @@ async def promise(
     """Tasks of a person, as made in that direct chat."""
     data, scope = bot.config.parent / "data", f"person:{person}"
     async with open_database(data / "wintermute.db") as database:
-        stores = Stores(database, data, Owner(person), clock, new_id, timezone="Europe/Berlin")
+        stores = Stores.of(database, data, Owner(person), clock, new_id, timezone="Europe/Berlin")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, room, scope)
             for content, each in asked.items():

@@ -13,7 +13,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.asking import Asking
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Casting, DueEvents, Forking, Seeding
+from wintermute.conversation.casting import Branching, Casting
 from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
@@ -273,9 +273,10 @@ async def open_house(
     checked, files = CheckedClock(clock), prompts or PROMPTS
     llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores(database, folder, Owner(owner), checked, new_id, redact, timezone=ZONE)
-        stores.inbox = inbox_type(database, checked, redact)
-        gather = _gather(stores, files, checked)
+        stores = Stores.of(database, folder, Owner(owner), checked, new_id, redact, timezone=ZONE)
+        stores = replace(stores, inbox=inbox_type(database, checked, redact))
+        stores = replace(stores, prompts=files)
+        gather = Gather(stores, Instructions(files), checked)
         async with _models(models_type, llm, database, checked, redact) as models:
             folding = _folding(stores, models, files, context, ephemeral)
             asking, bounds = Asking(models, folding, ephemeral), _bounds(sub_sessions, llm)
@@ -283,10 +284,10 @@ async def open_house(
             others = _delegation(stores, loop, gather, files, bounds, checked)
             tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
             tools += _tools(stores, folder, roots) if prompts else []
-            terms = _terms(tools, gather if prompts else _spoken(prompt), bounds)
-            oversize = Oversize(gather, limits, files, stores.places, checked)
-            seeding = Seeding(_seed(prompts, language), stores.inbox, stores.casts)
-            parts = (folding, loop, others, terms, wards, seeding, oversize, checked)
+            terms = _terms(tools, gather if prompts else _spoken(prompt), bounds, wards)
+            oversize = Oversize(stores, gather, limits, checked)
+            branching = Branching(stores, _seed(prompts, language), others)
+            parts = (folding, loop, terms, branching, oversize, checked)
             speaker = SilentSpeaker()
             work = (gather, files, terms.toolbox, bounds)
             runs, promises = _promises(stores, loop, speaker, *work, checked)
@@ -299,8 +300,8 @@ def _bounds(limits: Limits | None, llm: Llm) -> Bounds:
     return Bounds(limits or Limits(), 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
 
 
-def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds) -> CastSettings:
-    return CastSettings(Toolbox(tools), prompt, depth=bounds.limits.max_depth)
+def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds, wards: Wards) -> CastSettings:
+    return CastSettings(Toolbox(tools), prompt, depth=bounds.limits.max_depth, wards=wards)
 
 
 def _spoken(prompt: Callable[[], str] | Prompt) -> Prompt:
@@ -310,8 +311,7 @@ def _spoken(prompt: Callable[[], str] | Prompt) -> Prompt:
 def _loop(
     stores: Stores, folding: Folding, asking: Asking, redact: Redaction, clock: Clock
 ) -> Loop:
-    gates = Gates(stores.database, stores.casts, redact.tree)
-    return Loop(stores.database, stores.casts, asking, gates, folding, clock)
+    return Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
 
 
 def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:
@@ -336,7 +336,7 @@ def _folding(
     stores: Stores, models: Models, files: Path, context: Context, hidden: Sequence[str]
 ) -> Folding:
     template = Template(files, "COMPACTION_PROMPT.txt")
-    return Folding(stores.database, stores.casts, stores.folds, models, template, context, hidden)
+    return Folding(stores, models, template, context, hidden)
 
 
 def _rooms(
@@ -346,53 +346,16 @@ def _rooms(
     at_work: AtWork,
     folding: Folding,
     loop: Loop,
-    sub_sessions: Delegation,
     terms: CastSettings,
-    wards: Wards,
-    seeding: Seeding,
+    branching: Branching,
     oversize: Oversize,
     clock: Clock,
 ) -> Rooms:
     """The rooms and all that they need."""
-    trouble = Trouble(
-        stores.database,
-        stores.inbox,
-        stores.outbox,
-        stores.conversations,
-        stores.health,
-        models,
-        speaker,
-        clock,
-    )
-    casting = Casting(
-        stores.database,
-        stores.inbox,
-        stores.outbox,
-        stores.conversations,
-        stores.casts,
-        loop,
-        terms,
-        wards,
-        speaker,
-        trouble,
-        clock,
-        seeding,
-        Forking(stores.inbox, stores.conversations, stores.casts, sub_sessions),
-        oversize,
-        DueEvents(stores.occurrences, stores.tasks.zone),
-    )
-    return Rooms(
-        stores.database,
-        stores.inbox,
-        stores.casts,
-        casting,
-        ChatCommands(stores, seeding, folding, sub_sessions, clock, "UTC"),
-        at_work,
-        speaker,
-        trouble,
-        stores.health,
-        clock,
-    )
+    trouble = Trouble(stores, models, speaker, clock)
+    casting = Casting(stores, loop, terms, branching, oversize, speaker, trouble, clock)
+    commands = ChatCommands(stores, branching, folding, clock, "UTC")
+    return Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
 
 
 def _delegation(
@@ -444,20 +407,6 @@ def _delegating(delegation: Delegation, limits: Limits | None) -> list[AnyTool]:
 
 def _seed(prompts: Path | None, language: str | None) -> Template | None:
     return seed_template(prompts or PROMPTS, language) if language else None
-
-
-def _gather(stores: Stores, prompts: Path, clock: Clock) -> Gather:
-    return Gather(
-        Instructions(prompts),
-        stores.core,
-        stores.memories.text,
-        None,
-        stores.tasks,
-        stores.skills,
-        stores.health,
-        clock,
-        "Europe/Berlin",
-    )
 
 
 def _tools(stores: Stores, folder: Path, allowed: Sequence[Path]) -> list[AnyTool]:

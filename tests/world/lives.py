@@ -421,7 +421,7 @@ class Life:
         """What the daemon has, beside it."""
         data, owner = self._daemon.data, self._ann.user_id
         async with open_database(data / "wintermute.db") as database:
-            yield Stores(database, data, Owner(owner), SYSTEM, new_id, timezone="Europe/Berlin")
+            yield Stores.of(database, data, Owner(owner), SYSTEM, new_id, timezone="Europe/Berlin")
 
 
 async def _is_ready(who: MatrixUser, chat: Chat) -> bool:

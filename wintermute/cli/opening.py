@@ -155,6 +155,6 @@ async def _stores(config: Config) -> AsyncIterator[Stores]:
         )
     async with open_database(config.data_dir / "wintermute.db") as database:
         clock = SystemClock()
-        yield Stores(
+        yield Stores.of(
             database, config.data_dir, config.owner, clock, new_id, timezone=config.timezone
         )

@@ -12,7 +12,7 @@ from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
 from wintermute.config.schema import BudgetSettings
-from wintermute.conversation.casting import HandedOutWork, Seeding
+from wintermute.conversation.casting import Branching
 from wintermute.conversation.folding import Folding
 from wintermute.db import Transaction
 from wintermute.health.health import UNLIMITED, gather
@@ -89,18 +89,16 @@ class ChatCommands:
     def __init__(
         self,
         stores: Stores,
-        seeding: Seeding,
+        branching: Branching,
         folding: Folding,
-        sub_sessions: HandedOutWork,
         clock: Clock,
         timezone: str,
         ceilings: BudgetSettings = UNLIMITED,
         verifier: Verifier | None = None,
     ) -> None:
         self._stores = stores
-        self._seeding = seeding
+        self._branching = branching
         self._folding = folding
-        self._sub_sessions = sub_sessions
         self._clock = clock
         self._timezone = timezone
         self._ceilings = ceilings
@@ -145,11 +143,7 @@ class ChatCommands:
         return await known(tx, row)
 
     async def _new(self, tx: Transaction, row: Waiting) -> str:
-        branch = await self._stores.conversations.branch(
-            tx, row.conversation_id, "new", row.received_at
-        )
-        await self._sub_sessions.end(tx, row.conversation_id)
-        await self._seeding.sow(tx, row, branch)
+        await self._branching.begin_anew(tx, row)
         return "A fresh start: I no longer look at what was said before."
 
     async def _memory(self, tx: Transaction, row: Waiting) -> str:

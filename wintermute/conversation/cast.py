@@ -8,8 +8,8 @@ Everything the loop knows is in the loom, and each step is stored before the nex
 that a crash interrupted goes on by being run again: `_finish` looks at the last stored turn and
 does only what has no stored result yet.
 
-`asking.py` builds what the model is asked, `gates.py` runs one call, `running.py` is what is known
-of a cast while it runs, `terms.py` what casts of rooms, sub-sessions and nights differ in.
+`asking.py` builds what the model is asked, `gates.py` runs one call, `state.py` is what is known
+of a cast while it runs, and what casts of rooms, sub-sessions and nights differ in.
 """
 
 import logging
@@ -24,7 +24,6 @@ from wintermute.conversation.gates import Gates
 from wintermute.conversation.state import CastSettings, CastState, Stop, Watch
 from wintermute.conversation.toolbox import DONE, Caller
 from wintermute.conversation.view import as_text
-from wintermute.db import Database
 from wintermute.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -35,10 +34,10 @@ from wintermute.errors import (
     ModelUnavailable,
     PromptTooLarge,
 )
-from wintermute.loom.casts import Casts
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import BROKEN_OFF, Reply, Usage
 from wintermute.prompt.assemble import pieces
+from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +72,10 @@ class Loop:
     """Runs casts. One for all: rooms, due tasks, sub-sessions and nights (DESIGN A-1)."""
 
     def __init__(
-        self,
-        database: Database,
-        casts: Casts,
-        asking: Asking,
-        gates: Gates,
-        folding: Folding,
-        clock: Clock,
+        self, stores: Stores, asking: Asking, gates: Gates, folding: Folding, clock: Clock
     ) -> None:
-        self._database = database
-        self._casts = casts
+        self._database = stores.database
+        self._casts = stores.casts
         self._asking = asking
         self._gates = gates
         self._folding = folding

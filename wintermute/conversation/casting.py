@@ -24,15 +24,14 @@ from wintermute.conversation.speaker import Shown, Speaker
 from wintermute.conversation.state import CastSettings, Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
-from wintermute.db import Database, Transaction
-from wintermute.loom.casts import Casts
-from wintermute.loom.conversations import Conversations
-from wintermute.loom.records import Cast, Wards
-from wintermute.mailbox.inbox import OVERSIZE, SEED, Inbox, Waiting
-from wintermute.mailbox.outbox import ANYBODY, EVER, Outbox
+from wintermute.db import Transaction
+from wintermute.loom.records import Cast
+from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
+from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.messages import PERSON, Quote
 from wintermute.prompt.gather import Component, Oversize, event, text_of
-from wintermute.tasks.occurrences import Occurrence, Occurrences
+from wintermute.stores import Stores
+from wintermute.tasks.occurrences import Occurrence
 from wintermute.templates import Template
 from wintermute.text import shortened, span, untagged
 
@@ -65,48 +64,20 @@ REMINDED = {
 }
 
 
-class DueEvents:
-    """Reads what tasks have told a room."""
-
-    def __init__(self, occurrences: Occurrences, zone: ZoneInfo) -> None:
-        self._occurrences = occurrences
-        self.zone = zone
-
-    async def since(self, tx: Transaction, conversation_id: str, since: datetime) -> str:
-        """The newest of it as events, each followed by a blank line (T-052); "": nothing."""
-        found = await self._occurrences.delivered_in(tx, conversation_id, since, MOST)
-        return "".join(f"{self._event(each)}\n\n" for each in found)
-
-    def _event(self, each: Occurrence) -> str:
-        failed = each.state == "failed"
-        result = REMINDED[each.state] if each.mode == "reminder" else each.result
-        result = shortened(result, RESULT_CHARACTERS)
-        text = (
-            f"Task #{each.task_id}: {each.content}\nDue: {in_words(each.due_at, self.zone)}\n"
-            f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
-        )
-        return event("task_error" if failed else "scheduled_task", each.task_id, text)
+def due_events(found: Iterable[Occurrence], zone: ZoneInfo) -> str:
+    """What tasks have told a room, each followed by a blank line (T-052); "": nothing."""
+    return "".join(f"{_due_event(each, zone)}\n\n" for each in found)
 
 
-class Seeding:
-    """Puts the seed of a branch into the inbox; its id is the branch's, so there is only one."""
-
-    def __init__(self, seed: Template | None, inbox: Inbox, casts: Casts) -> None:
-        """`seed` None: nothing is sown."""
-        self._seed = seed
-        self._inbox = inbox
-        self._casts = casts
-
-    async def sow(self, tx: Transaction, cause: Waiting, branch_id: str) -> bool:
-        """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
-
-        `cause` is the message or command that opens the branch (P-055, P-056, P-060).
-        """
-        if self._seed is None or await self._casts.addressed(tx, branch_id):
-            return False
-        seed_id = f"{SEED}{branch_id}"
-        body = event("conversation_seed", seed_id, self._seed.text())
-        return await self._inbox.store_event(tx, cause, seed_id, body)
+def _due_event(each: Occurrence, zone: ZoneInfo) -> str:
+    failed = each.state == "failed"
+    result = REMINDED[each.state] if each.mode == "reminder" else each.result
+    result = shortened(result, RESULT_CHARACTERS)
+    text = (
+        f"Task #{each.task_id}: {each.content}\nDue: {in_words(each.due_at, zone)}\n"
+        f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
+    )
+    return event("task_error" if failed else "scheduled_task", each.task_id, text)
 
 
 LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
@@ -114,18 +85,36 @@ LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "d
 MOST_CHARACTERS = 300  # of one call that is named
 
 
-class Forking:
-    """Finds the branch in which a message is answered."""
+class Branching:
+    """Finds the branch in which a message is answered, and opens new ones, each with its seed."""
 
-    def __init__(
-        self, inbox: Inbox, conversations: Conversations, casts: Casts, sub_sessions: HandedOutWork
-    ) -> None:
-        self._inbox = inbox
-        self._conversations = conversations
-        self._casts = casts
+    def __init__(self, stores: Stores, seed: Template | None, sub_sessions: HandedOutWork) -> None:
+        """`seed` None: nothing is sown."""
+        self._inbox = stores.inbox
+        self._conversations = stores.conversations
+        self._casts = stores.casts
+        self._seed = seed
         self._sub_sessions = sub_sessions
 
-    async def at(self, tx: Transaction, row: Waiting, branch: str) -> tuple[str, str]:
+    async def begin_anew(self, tx: Transaction, row: Waiting) -> None:
+        """Leave the branch of a conversation, with all it has handed out, for an empty one."""
+        branch = await self._conversations.branch(tx, row.conversation_id, "new", row.received_at)
+        await self._sub_sessions.end(tx, row.conversation_id)
+        await self.sow(tx, row, branch)
+
+    async def sow(self, tx: Transaction, cause: Waiting, branch_id: str) -> bool:
+        """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
+
+        `cause` is the message or command that opens the branch (P-055, P-056, P-060). The id of a
+        seed is its branch's, so there is only one.
+        """
+        if self._seed is None or await self._casts.addressed(tx, branch_id):
+            return False
+        seed_id = f"{SEED}{branch_id}"
+        body = event("conversation_seed", seed_id, self._seed.text())
+        return await self._inbox.store_event(tx, cause, seed_id, body)
+
+    async def fork(self, tx: Transaction, row: Waiting, branch: str) -> tuple[str, str]:
         """The branch for a row, and what its new text must be told to have been done before.
 
         `branch` is the current one. For an edited message it is left for a new one, which has in
@@ -256,18 +245,11 @@ class Record:
 class Replies:
     """Finds the text that a message replies to: ours, or else the homeserver's."""
 
-    def __init__(
-        self,
-        database: Database,
-        inbox: Inbox,
-        outbox: Outbox,
-        conversations: Conversations,
-        speaker: Speaker,
-    ) -> None:
-        self._database = database
-        self._inbox = inbox
-        self._outbox = outbox
-        self._conversations = conversations
+    def __init__(self, stores: Stores, speaker: Speaker) -> None:
+        self._database = stores.database
+        self._inbox = stores.inbox
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
         self._speaker = speaker
 
     async def fetched(self, row: Waiting) -> Quote | None:
@@ -345,38 +327,30 @@ class Casting:
 
     def __init__(
         self,
-        database: Database,
-        inbox: Inbox,
-        outbox: Outbox,
-        conversations: Conversations,
-        casts: Casts,
+        stores: Stores,
         loop: Loop,
-        terms: CastSettings,
-        wards: Wards,
+        settings: CastSettings,
+        branching: Branching,
+        oversize: Oversize,
         speaker: Speaker,
         trouble: Trouble,
         clock: Clock,
-        seeding: Seeding,
-        forking: Forking,
-        oversize: Oversize,
-        due_events: DueEvents,
     ) -> None:
-        self._database = database
-        self._inbox = inbox
-        self._outbox = outbox
-        self._conversations = conversations
-        self._casts = casts
+        self._database = stores.database
+        self._inbox = stores.inbox
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
+        self._casts = stores.casts
+        self._occurrences = stores.occurrences
+        self._zone = stores.tasks.zone
         self._loop = loop
-        self._terms = terms
-        self._wards = wards
+        self._settings = settings
+        self._branching = branching
+        self._oversize = oversize
         self._speaker = speaker
         self._trouble = trouble
         self._clock = clock
-        self._seeding = seeding
-        self._forking = forking
-        self._oversize = oversize
-        self._due_events = due_events
-        self._replies = Replies(database, inbox, outbox, conversations, speaker)
+        self._replies = Replies(stores, speaker)
         self._turnstiles: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(AT_ONCE)
         )
@@ -407,7 +381,7 @@ class Casting:
                 )
                 shown = Shown(self._speaker, row.room_id)
                 outcome = await self._loop.run(
-                    cast, caller, self._terms, stop, self._trouble.watched(row, stop, shown)
+                    cast, caller, self._settings, stop, self._trouble.watched(row, stop, shown)
                 )
                 outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
@@ -448,7 +422,7 @@ class Casting:
     @property
     def seconds(self) -> float:
         """How long what is no cast may take for its model (F-017)."""
-        return self._wards.max_seconds
+        return self._settings.wards.max_seconds
 
     async def scope(self, row: Waiting) -> str:
         """Whose memory the room of a row has now."""
@@ -472,11 +446,11 @@ class Casting:
                 return None
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             opens = row.kind == "message" and not row.edits
-            if opens and await self._seeding.sow(tx, row, branch):
+            if opens and await self._branching.sow(tx, row, branch):
                 return None
             if not await self._inbox.begin(tx, row.event_id):
                 return None
-            branch, effects = await self._forking.at(tx, row, branch)
+            branch, effects = await self._branching.fork(tx, row, branch)
             lines = await self._said_before(tx, row)
             replied = await self._replies.shown(tx, row, scope, fetched)
             return await self._casts.start(
@@ -485,11 +459,11 @@ class Casting:
                 row.event_id,
                 effects + await self._told_before(tx, row) + self._intent(row, lines, replied),
                 row.origin,
-                self._wards.record(),
+                self._settings.wards.record(),
             )
 
     def _intent(self, row: Waiting, said: Sequence[Waiting], replied: str) -> str:
-        return intent(row, said, age(row, self._clock.now(), self._due_events.zone), replied)
+        return intent(row, said, age(row, self._clock.now(), self._zone), replied)
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
         """Whether an event of ours is about what the room has in view (L-062, L-074)."""
@@ -519,11 +493,11 @@ class Casting:
         began = await self._conversations.began(tx, row.conversation_id)
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
-        told = await self._due_events.since(tx, row.conversation_id, since)
+        told = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
         asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
         if asked is not None and asked > since:  # which brought what was told until then
-            told = await self._due_events.since(tx, row.conversation_id, asked)
-        return told
+            told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
+        return due_events(told, self._zone)
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

@@ -14,13 +14,11 @@ from typing import Literal, Protocol
 
 from wintermute.config.schema import Context
 from wintermute.conversation.view import ERASED, is_shown, messages, turn_messages
-from wintermute.db import Database
 from wintermute.errors import ContextTooLarge, ModelError
 from wintermute.llm.backend import UNHEARD, Listener
-from wintermute.loom.casts import Casts
-from wintermute.loom.folds import Folds
 from wintermute.loom.records import BranchView, Cast, Fold, Turn
 from wintermute.messages import Json, Reply, Request
+from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
 
@@ -152,17 +150,15 @@ class Folding:
 
     def __init__(
         self,
-        database: Database,
-        casts: Casts,
-        folds: Folds,
+        stores: Stores,
         models: ModelClient,
         template: Template,
         settings: Context,
         hidden: Collection[str] = (),
     ) -> None:
-        self._database = database
-        self._casts = casts
-        self._folds = folds
+        self._database = stores.database
+        self._casts = stores.casts
+        self._folds = stores.folds
         self._models = models
         self._template = template
         self._settings = settings

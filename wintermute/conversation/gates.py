@@ -5,10 +5,9 @@ from typing import Any
 
 from wintermute.conversation.toolbox import Accepted, Caller, Rejected, StoreTool, Toolbox
 from wintermute.conversation.view import INTERRUPTED
-from wintermute.db import Database
 from wintermute.errors import ToolFailed
-from wintermute.loom.casts import Casts
 from wintermute.loom.records import Observation, Turn
+from wintermute.stores import Stores
 
 TWICE = "this call id was used before in the same answer; not run"
 
@@ -16,9 +15,9 @@ TWICE = "this call id was used before in the same answer; not run"
 class Gates:
     """Runs calls. `clean` takes the secrets out of what a gate gave (L-089)."""
 
-    def __init__(self, database: Database, casts: Casts, clean: Callable[[Any], Any]) -> None:
-        self._database = database
-        self._casts = casts
+    def __init__(self, stores: Stores, clean: Callable[[Any], Any]) -> None:
+        self._database = stores.database
+        self._casts = stores.casts
         self._clean = clean
 
     async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:

@@ -32,11 +32,12 @@ from wintermute.ids import NewId, new_id
 from wintermute.llm.calls import ModelCalls, attempts
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import begin_again
-from wintermute.loom.folds import Folds
 from wintermute.loom.records import Cast
 from wintermute.messages import Json
+from wintermute.owner import Owner
 from wintermute.prompt.assemble import again, chosen
 from wintermute.prompt.gather import Instructions
+from wintermute.stores import Stores
 from wintermute.templates import Template
 
 
@@ -141,17 +142,14 @@ class Replay:
         return None
 
     def _loop(self, scratch: Database, cast: Cast, script: Script) -> Loop:
-        clock = _Still(cast.started_at)
-        casts = Casts(scratch, clock, _recorded_ids(script))
-        folds = Folds(scratch, clock, new_id)
-        hidden = self._today.ephemeral
-        folding = Folding(
-            scratch, casts, folds, script, self._compaction, self._today.context, hidden
+        clock, hidden = _Still(cast.started_at), self._today.ephemeral
+        ids = _recorded_ids(script)
+        stores = Stores.of(
+            scratch, self._today.prompts.parent, Owner(""), clock, ids, timezone="UTC"
         )
-        asking = Asking(script, folding, hidden)
-        return Loop(
-            scratch, casts, asking, Gates(scratch, casts, lambda value: value), folding, clock
-        )
+        folding = Folding(stores, script, self._compaction, self._today.context, hidden)
+        gates = Gates(stores, lambda value: value)
+        return Loop(stores, Asking(script, folding, hidden), gates, folding, clock)
 
     def _toolbox(self, script: Script, below: bool) -> Toolbox:
         """The tools as they are now; of a sub-session those it was given then."""

@@ -11,11 +11,10 @@ from wintermute.conversation.casting import Casting, HandedOutWork, outdated
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import Stop
 from wintermute.conversation.trouble import Trouble
-from wintermute.db import Database, Transaction
+from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
-from wintermute.health.health import Health
-from wintermute.loom.casts import Casts
-from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.inbox import Waiting
+from wintermute.stores import Stores
 
 KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
 """Commands that change what a message before them is about."""
@@ -90,26 +89,23 @@ class Rooms:
 
     def __init__(
         self,
-        database: Database,
-        inbox: Inbox,
-        casts: Casts,
+        stores: Stores,
         casting: Casting,
         commands: Commands,
         sub_sessions: HandedOutWork,
         speaker: Speaker,
         trouble: Trouble,
-        health: Health,
         clock: Clock,
     ) -> None:
-        self._database = database
-        self._inbox = inbox
-        self._casts = casts
+        self._database = stores.database
+        self._inbox = stores.inbox
+        self._casts = stores.casts
         self._casting = casting
         self._commands = commands
         self._sub_sessions = sub_sessions
         self._speaker = speaker
         self._trouble = trouble
-        self._health = health
+        self._health = stores.health
         self._clock = clock
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wintermute.clock import Clock
+from wintermute.config.schema import LoopSettings
 from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 
@@ -80,13 +81,18 @@ class Prompt(Protocol):
         ...
 
 
+USUAL = Wards.of(LoopSettings())
+"""Those of a chat for which nothing else is configured."""
+
+
 @dataclass(frozen=True, slots=True)
 class CastSettings:
     """What a cast may use, and what it is told.
 
     `backend` names one model that is asked instead of those of the `role`. `depth` is how many
     levels of sub-sessions may be below this cast (L-060). `patient`: the time until a first token
-    is not its own (F-017); whoever waits for a sub-session was promised an end (L-061).
+    is not its own (F-017); whoever waits for a sub-session was promised an end (L-061). `wards` are
+    those it begins with; one that goes on has what its record says.
     """
 
     toolbox: Toolbox
@@ -95,6 +101,7 @@ class CastSettings:
     backend: str | None = None
     depth: int = 0
     patient: bool = True
+    wards: Wards = USUAL
 
 
 class Watch(Protocol):

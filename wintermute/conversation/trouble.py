@@ -24,12 +24,11 @@ from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.speaker import Speaker
 from wintermute.conversation.state import Stop, Watch
-from wintermute.db import Database, Transaction
-from wintermute.health.health import Health
-from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.inbox import Inbox, Waiting
-from wintermute.mailbox.outbox import EVER, Outbox
+from wintermute.db import Transaction
+from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import EVER
 from wintermute.messages import BROKEN_OFF
+from wintermute.stores import Stores
 
 MINUTE = 60.0
 GRACE = 2.0
@@ -117,22 +116,12 @@ def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
 class Trouble:
     """Knows which messages fail, and tells their people."""
 
-    def __init__(
-        self,
-        database: Database,
-        inbox: Inbox,
-        outbox: Outbox,
-        conversations: Conversations,
-        health: Health,
-        models: Prober,
-        speaker: Speaker,
-        clock: Clock,
-    ) -> None:
-        self._database = database
-        self._inbox = inbox
-        self._outbox = outbox
-        self._conversations = conversations
-        self._health = health
+    def __init__(self, stores: Stores, models: Prober, speaker: Speaker, clock: Clock) -> None:
+        self._database = stores.database
+        self._inbox = stores.inbox
+        self._outbox = stores.outbox
+        self._conversations = stores.conversations
+        self._health = stores.health
         self._models = models
         self._speaker = speaker
         self._clock = clock

@@ -222,6 +222,18 @@ class Ending:
             await self._store.release(tx, sub_id)
         else:
             await self._store.fail_dependents(tx, node)
+        return await self._pass_on(tx, node)
+
+    async def gather_lifted(self, tx: Transaction, rooms: Collection[str]) -> set[str]:
+        """Close anew what was taken from one that was lost; rooms with something to be told."""
+        told = set()
+        for node in await self._store.gathered(tx, rooms):
+            await self._store.close(tx, node.id, str(node.reason), node.result)
+            if await self._pass_on(tx, node):
+                told.add(node.room)
+        return told
+
+    async def _pass_on(self, tx: Transaction, node: SubSession) -> bool:
         if node.parent is not None:
             return await self._gather(tx, node.parent)
         return not node.blocking and await self.tell(tx, node.workflow)
@@ -347,9 +359,10 @@ class Delegation:
         self._clock = clock
         self._bell = asyncio.Event()
         self._at_work = 0
-        self._looks_again = False  # soon, for turns that are not over
+        self._looks_again = False  # soon, for turns that are not over, or casts that end now
         self._stops: dict[str, Stop] = {}
         self._awaited: dict[str, asyncio.Event] = {}
+        self._lost: set[str] = set()  # what nobody waits for any more, until its caller is over
 
     async def spawn(self, tx: Transaction, caller: Caller, order: Order) -> SubSession:
         """A sub-session that nobody waits for; it starts when what it needs is there (L-058).
@@ -383,6 +396,10 @@ class Delegation:
             if node.state == "running":
                 await self._settle(node, await self._cast(node, place.toolbox, stop))
             return await self._closed(node, begun + node.means.wards.max_seconds)
+        except asyncio.CancelledError:
+            self._lost.add(node.id)
+            self._bell.set()
+            raise
         finally:
             self._stops.pop(node.id, None)
 
@@ -453,7 +470,9 @@ class Delegation:
                 group.create_task(self._work(node, toolbox, wake))
             while True:
                 self._bell.clear()
-                started, due = await self._next(serves)
+                started, told, due = await self._next(serves)
+                for conversation_id in told:
+                    wake(conversation_id)
                 for node in started:
                     self._at_work += 1
                     group.create_task(self._work(node, toolbox, wake))
@@ -477,18 +496,21 @@ class Delegation:
 
     async def _next(
         self, serves: Callable[[str], bool]
-    ) -> tuple[Sequence[SubSession], datetime | None]:
-        """What starts now, and when to look again if nothing happens before."""
+    ) -> tuple[Sequence[SubSession], Collection[str], datetime | None]:
+        """What starts now, who is told something, and when to look again if nothing happens."""
         async with self._database.transaction() as tx:
             rooms = await self._served(tx, serves)
-            self._looks_again = not await self._store.release_held(tx, rooms)
+            self._lost = await self._store.still_open(tx, self._lost)
+            told = await self._ending.gather_lifted(tx, rooms)
+            held = not await self._store.release_held(tx, rooms)
+            self._looks_again = held or bool(self._lost)
             free = self._bounds.limits.max_parallel - self._at_work
             ready = await self._store.ready(tx, rooms, max(free, 0))
             started = [await self._started(tx, node) for node in ready]
             for node in started:  # before anybody else may write: a stop finds it
                 self._stops[node.id] = Stop()
             due = await self._store.next_due(tx, rooms)
-            return started, self._clock.now() + SOON if self._looks_again else due
+            return started, told, self._clock.now() + SOON if self._looks_again else due
 
     async def _served(self, tx: Transaction, serves: Callable[[str], bool]) -> list[str]:
         rooms = await self._store.open_rooms(tx)

@@ -409,6 +409,25 @@ class SubSessions:
             (reason, result, sub_id),
         )
 
+    async def gathered(self, tx: Transaction, rooms: Collection[str]) -> tuple[SubSession, ...]:
+        """What is over with all below it and is not closed, newest first: it was lifted."""
+        rows = await tx.rows(
+            "SELECT * FROM sub_sessions s WHERE state = 'collecting' AND NOT blocking"
+            f" AND room IN {_LISTED} AND NOT EXISTS (SELECT 1 FROM sub_sessions c"
+            "  WHERE c.parent = s.id AND c.state IN ('waiting', 'running', 'collecting')"
+            "  AND NOT c.blocking) ORDER BY seq DESC",
+            {"ids": json.dumps([*rooms])},
+        )
+        return tuple(map(_sub_session, rows))
+
+    async def still_open(self, tx: Transaction, ids: Collection[str]) -> set[str]:
+        """Those of these that are not over."""
+        rows = await tx.rows(
+            f"SELECT id FROM sub_sessions WHERE {OPEN} AND id IN {_LISTED}",
+            {"ids": json.dumps([*ids])},
+        )
+        return {row["id"] for row in rows}
+
     async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> SubSession:
         """All of it is over."""
         row = await tx.row(
@@ -520,21 +539,27 @@ class SubSessions:
 
 async def sweep(tx: Transaction, now: datetime) -> None:
     """Close what a cast waited for that has ended; whatever that spawned goes up."""
-    if await tx.execute(
+    rows = await tx.rows(
         "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
         f" WHERE blocking = 1 AND {OPEN} AND parent_cast NOT IN"
-        "  (SELECT id FROM casts WHERE state = 'running')",
+        "  (SELECT id FROM casts WHERE state = 'running') RETURNING id",
         {"reason": ABANDONED, "now": stamp(now)},
-    ):
-        await lift(tx)
+    )
+    if rows:
+        await lift(tx, [row["id"] for row in rows])
 
 
-async def lift(tx: Transaction) -> None:
-    """What was spawned by one that was waited for, and is over now, goes to who waited."""
+async def lift(tx: Transaction, lost: Sequence[str] = ()) -> None:
+    """What was spawned by one that was waited for, and is over now, goes to who waited.
+
+    What the `lost` ones had gathered before is gathered anew there.
+    """
     while await tx.execute(
-        "UPDATE sub_sessions SET parent = (SELECT p.parent FROM sub_sessions p"
-        f"  WHERE p.id = sub_sessions.parent) WHERE NOT blocking AND {OPEN} AND parent IN"
-        f"  (SELECT id FROM sub_sessions WHERE blocking AND NOT {OPEN})"
+        f"UPDATE sub_sessions SET state = iif({OPEN}, state, 'collecting'),"
+        " parent = (SELECT p.parent FROM sub_sessions p WHERE p.id = sub_sessions.parent)"
+        f" WHERE NOT blocking AND reason IS NOT :abandoned AND (parent IN {_LISTED}"
+        f"  OR {OPEN} AND parent IN (SELECT id FROM sub_sessions WHERE blocking AND NOT {OPEN}))",
+        {"abandoned": ABANDONED, "ids": json.dumps(list(lost))},
     ):
         pass
 

@@ -103,7 +103,6 @@ class Intake:
         followups: Relations,
         trust: Trust,
         verifications: Verifications,
-        moves: RoomMoves,
         policy: Policy,
         settings: Matrix,
         clock: Clock,
@@ -118,7 +117,7 @@ class Intake:
         self._followups = followups
         self._complaints = Complaints(stores, client, policy, clock)
         self._verifications = verifications
-        self._moves = moves
+        self._moves = RoomMoves(stores, client, policy)
         self._policy = policy
         self._settings = settings
         self.trust = trust

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, Protocol
 from wintermute.commands.forgetting import with_reports
 from wintermute.conversation.casting import without, without_quote
 from wintermute.db import Transaction
-from wintermute.loom.conversations import Edits, Reward, Rewards
-from wintermute.mailbox.inbox import Inbox, Waiting
-from wintermute.mailbox.outbox import Outbox, Spoken
+from wintermute.loom.conversations import Reward
+from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import Spoken
 from wintermute.matrix.inbox import (
     Account,
     Policy,
@@ -31,7 +31,6 @@ from wintermute.matrix.inbox import (
 from wintermute.messages import Incoming, Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.tasks.occurrences import Occurrences
 from wintermute.tasks.tasks import SIGNS, Sign
 
 ReactionMeaning = Literal["good", "bad", "stop"] | Sign
@@ -241,11 +240,7 @@ class Redactions:
 class Relations:
     """Judges what is about earlier events within the transaction that stores what a sync brought."""
 
-    inbox: Inbox
-    outbox: Outbox
-    rewards: Rewards
-    edits: Edits
-    occurrences: Occurrences
+    stores: Stores
     redactions: Redactions
 
     async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
@@ -254,9 +249,9 @@ class Relations:
         Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063).
         """
         command, mark = reaction.command, reaction.mark
-        ours = await self.outbox.sent_event(tx, command.room_id, reaction.target)
+        ours = await self.stores.outbox.sent_event(tx, command.room_id, reaction.target)
         if mark == "stop":
-            waits = await self.inbox.is_open(tx, command.room_id, reaction.target)
+            waits = await self.stores.inbox.is_open(tx, command.room_id, reaction.target)
             return command if ours is not None or waits else None
         if ours is None:
             return None
@@ -264,20 +259,23 @@ class Relations:
             await self._reward(tx, ours, 1 if mark == "good" else -1, command)
             return None
         by_owner = is_owner(command.origin)
-        task_id = await self.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
+        task_id = await self.stores.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
         return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
 
     async def _reward(self, tx: Transaction, ours: Spoken, value: Reward, given: Incoming) -> None:
         if ours.cast_id is not None:
-            await self.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
+            await self.stores.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
 
     async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
         """Whether an event replies to something that we said, or edits a message that does."""
         target, edited = replied_to(event), edited_by(event)
         if edited is not None:
-            found = await self.inbox.find(tx, edited)
+            found = await self.stores.inbox.find(tx, edited)
             target = found.replies_to if found else None
-        return target is not None and await self.outbox.sent_event(tx, room_id, target) is not None
+        return (
+            target is not None
+            and await self.stores.outbox.sent_event(tx, room_id, target) is not None
+        )
 
     async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
         """What an edit changes, when it is for us and its sender's own to change.
@@ -285,7 +283,7 @@ class Relations:
         It may still be locked, and whose it is be known only later. A line of a group is for us
         with the edit that addresses us (F-025).
         """
-        found = await self.inbox.find(tx, edit.edits or "")
+        found = await self.stores.inbox.find(tx, edit.edits or "")
         if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
             return None
         if found.state in ("locked", "untrusted"):
@@ -304,7 +302,7 @@ class Relations:
         `seq` is its place if it has been waiting for its key; a later edit may be there by now.
         """
         conversation = original.conversation_id
-        newest = await self.inbox.newest_message(tx, conversation)
+        newest = await self.stores.inbox.newest_message(tx, conversation)
         is_newest = (
             newest is not None
             and edit.edits in (newest.event_id, newest.edits)
@@ -313,13 +311,13 @@ class Relations:
         return (
             edit.kind == "message"
             and (is_newest or original.kind == "context")
-            and original.received_at >= await self.edits.since(tx, conversation)
-            and not await self.inbox.new_waits(tx, conversation, original.seq)
+            and original.received_at >= await self.stores.edits.since(tx, conversation)
+            and not await self.stores.inbox.new_waits(tx, conversation, original.seq)
         )
 
     async def note(self, tx: Transaction, edit: Incoming, original: Waiting) -> None:
         """Keep an edit that is not answered."""
-        await self.edits.note(
+        await self.stores.edits.note(
             tx,
             edit.event_id,
             original.event_id,

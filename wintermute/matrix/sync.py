@@ -26,7 +26,7 @@ from wintermute.matrix.copies import Copies, Restored
 from wintermute.matrix.inbox import Policy, invited_in, since_invitation
 from wintermute.matrix.intake import Intake
 from wintermute.matrix.login import Session, load, save
-from wintermute.matrix.membership import Invitations, RoomMoves
+from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
 from wintermute.matrix.relations import Redactions, Relations, Work
@@ -268,16 +268,8 @@ def open_door(
     """
     clock, attempts = clocks
     trust = Trust(stores, client, PeopleStore(stores.database, clock), policy)
-    follow = Relations(
-        stores.inbox,
-        stores.outbox,
-        stores.rewards,
-        stores.edits,
-        stores.occurrences,
-        Redactions(stores, work),
-    )
-    moves = RoomMoves(stores, client, policy)
-    intake = Intake(stores, client, follow, trust, verifications, moves, policy, settings, clock)
+    follow = Relations(stores, Redactions(stores, work))
+    intake = Intake(stores, client, follow, trust, verifications, policy, settings, clock)
     invitations = Invitations(client, stores.known, clock)
 
     def stored() -> None:

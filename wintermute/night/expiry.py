@@ -2,12 +2,10 @@
 
 from datetime import timedelta
 
-from wintermute.changes.change_sets import KEPT, ChangeSets
+from wintermute.changes.change_sets import KEPT
 from wintermute.clock import CheckedClock
-from wintermute.db import Database
-from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.inbox import LAST, Inbox
-from wintermute.memory.facts import Facts
+from wintermute.mailbox.inbox import LAST
+from wintermute.stores import Stores
 
 DAY = 86_400.0
 LINES_KEPT = timedelta(days=7)
@@ -17,20 +15,12 @@ LINES_KEPT = timedelta(days=7)
 class Expiry:
     """Looks once at the start and then daily, and never by a time that may not be (F-015)."""
 
-    def __init__(
-        self,
-        database: Database,
-        inbox: Inbox,
-        conversations: Conversations,
-        facts: Facts,
-        changes: ChangeSets,
-        clock: CheckedClock,
-    ) -> None:
-        self._database = database
-        self._inbox = inbox
-        self._conversations = conversations
-        self._facts = facts
-        self._changes = changes
+    def __init__(self, stores: Stores, clock: CheckedClock) -> None:
+        self._database = stores.database
+        self._inbox = stores.inbox
+        self._conversations = stores.conversations
+        self._facts = stores.facts
+        self._changes = stores.changes
         self._clock = clock
 
     async def run(self) -> None:

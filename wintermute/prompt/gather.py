@@ -6,7 +6,7 @@ a person is told in a block of its own (L-070).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,8 +16,6 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.config.schema import ComponentSizeLimits, Config
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
-from wintermute.health.health import Health
-from wintermute.memory.core import Core, Places
 from wintermute.prompt.assemble import (
     Parts,
     Section,
@@ -32,8 +30,7 @@ from wintermute.prompt.assemble import (
     skill_lines,
     task_lines,
 )
-from wintermute.skills.skills import Skills
-from wintermute.tasks.tasks import Tasks
+from wintermute.stores import Stores
 from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
 from wintermute.text import untagged
 
@@ -139,6 +136,10 @@ log = logging.getLogger(__name__)
 class Ranking(Protocol):
     """A memory that can be asked."""
 
+    async def working_set(self, scope: str) -> str:
+        """The list for work without a query (P-013)."""
+        ...
+
     async def search(self, scope: str, query: str) -> Sequence[str]:
         """The facts that fit, best first, no more than are wanted. Raises: MemoryUnavailable."""
         ...
@@ -147,31 +148,24 @@ class Ranking(Protocol):
 class Gather:
     """All that a system prompt is made of. Every part is read anew each time (P-001, P-005).
 
-    `memories` gives the whole list of a scope: the memories file, or with a `ranking` the working
-    set, for work without a query (P-010, P-013).
+    Without a `ranking` all memories of a scope are in it, as in their file (P-010).
     """
 
     def __init__(
         self,
+        stores: Stores,
         instructions: Instructions,
-        core: Core,
-        memories: Callable[[str], Awaitable[str]],
-        ranking: Ranking | None,
-        tasks: Tasks,
-        skills: Skills,
-        health: Health,
         clock: Clock,
-        timezone: str,
+        ranking: Ranking | None = None,
     ) -> None:
+        self._core = stores.core
+        self._memories = stores.memories
+        self._tasks = stores.tasks
+        self._skills = stores.skills
+        self._health = stores.health
         self._instructions = instructions
-        self._core = core
-        self._memories = memories
-        self._ranking = ranking
-        self._tasks = tasks
-        self._skills = skills
-        self._health = health
         self._clock = clock
-        self._timezone = timezone
+        self._ranking = ranking
 
     async def system(
         self, scope: str, tools: Collection[str], query: str | None, summary: str = ""
@@ -190,7 +184,7 @@ class Gather:
             )
         return Parts(
             instructions=instructions,
-            now=current_time(self._clock.now(), self._timezone),
+            now=current_time(self._clock.now(), self._tasks.zone.key),
             core=core_text(await self._core.text(scope)),
             memories=await self._remembered(scope, query),
             ranked=ranked,
@@ -206,7 +200,7 @@ class Gather:
         tasks = await self._tasks.active(scope)
         found: dict[Component, int] = {}
         if self._ranking is None:
-            found["memories"] = len(flat_lines(await self._memories(scope)))
+            found["memories"] = len(flat_lines(await self._memories.text(scope)))
         if self._tasks.owner.owns(scope):
             found["skills"] = len(await self._listed())
         else:
@@ -214,8 +208,10 @@ class Gather:
         return {**found, "tasks": len(task_lines(tasks))}
 
     async def _remembered(self, scope: str, query: str | None) -> str:
-        if self._ranking is None or query is None:
-            return flat_lines(await self._memories(scope))
+        if self._ranking is None:
+            return flat_lines(await self._memories.text(scope))
+        if query is None:
+            return flat_lines(await self._ranking.working_set(scope))
         try:
             return ranked_lines(await self._ranking.search(scope, query))
         except MemoryUnavailable as error:  # nothing rather than something else (P-014)
@@ -242,10 +238,9 @@ class Oversize:
 
     def __init__(
         self,
+        stores: Stores,
         gather: Gather,
         limits: ComponentSizeLimits,
-        prompts: Path,
-        places: Places,
         clock: Clock,
         kept: Mapping[str, str] = NOTHING_KEPT,
     ) -> None:
@@ -255,8 +250,8 @@ class Oversize:
             "tasks": limits.tasks,
             "skills": limits.skills_total,
         }
-        self._texts = {part: Template(prompts, name, kept) for part, name in FILES.items()}
-        self._places = places
+        self._texts = {part: Template(stores.prompts, name, kept) for part, name in FILES.items()}
+        self._places = stores.places
         self._clock = clock
 
     async def sizes(self, scope: str) -> Mapping[Component, int]:
