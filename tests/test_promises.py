@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import WITHIN, QuickClock
-from tests.world.house import ANN, ROOM, ZONE, House, open_house
+from tests.world.house import ANN, ZONE, House, open_house
 from tests.world.promised import occurrences, promise, talk
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
@@ -90,7 +90,7 @@ async def test_a_clock_that_jumps_ahead_is_noticed(tmp_path: Path) -> None:
         clock.ahead = timedelta(hours=2)
         house.checked.heard(clock.now())
         [said] = await spoken(house, 1)
-        row = await house.outbox.next(ROOM)
+        row = await house.next_outgoing()
         assert row is not None
         assert "(was due " in row.text(clock.now())
         assert said == "⏰ Call Anna"

@@ -511,4 +511,4 @@ async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> N
             conversation = await house.conversations.in_room(tx, "terminal", scope, "terminal")
             await house.outbox.enqueue(tx, conversation, "terminal", "late", meant_for="")
             await house.outbox.enqueue(tx, conversation, "!room:test", "here", meant_for="")
-        assert await house.outbox.rooms_waiting() == ["!room:test"]
+        assert await house.outbox.conversations_waiting() == [(conversation, "!room:test")]

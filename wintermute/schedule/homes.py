@@ -76,7 +76,7 @@ class Deliveries:
             return False
         if secret and each.room_id not in self._encrypted:
             return False
-        return self._speaker.fits(each.room_id, each.scope)
+        return self._speaker.fits(each)
 
     async def _opened(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
         """A conversation that begins with this: its person has not spoken there yet."""
@@ -144,7 +144,7 @@ class EditedNotices:
                 await stores.versions.tell(tx, kept)
             await stores.edited.tell(tx, known)
         if home is not None:
-            self._speaker.speak(home.room_id)
+            self._speaker.speak(home.id)
         return known
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:

@@ -158,7 +158,7 @@ class Runs:
                     await self._casts.end(tx, cast.id, "truncated", "restarted", cast.last_words)
                     await self._failed(tx, run, "restarted", "")
         for conversation_id in rooms:
-            self._speaker.speak((await self._conversations.get(conversation_id)).room_id)
+            self._speaker.speak(conversation_id)
         return going
 
     async def _take_over(self, tx: Transaction) -> None:
@@ -267,7 +267,7 @@ class Runs:
                 await self._failed(tx, run, outcome.reason, said)
             if outcome is BROKEN:
                 await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
-        self._speaker.speak((await self._conversations.get(run.occurrence.conversation_id)).room_id)
+        self._speaker.speak(run.occurrence.conversation_id)
 
     async def _done(self, tx: Transaction, run: Run, result: str) -> None:
         occurrence, outbox_id = run.occurrence, None
