@@ -186,8 +186,7 @@ class Watched:
         self.house = house
         self.clock = clock
         self.folder = folder
-        look = EditedLook(house.stores.places, folder / "prompts")
-        self.notices = EditedNotices(house.stores, look, house.speaker, clock)
+        self.notices = EditedNotices(house.stores, house.speaker, clock)
 
     async def look(self, times: int = 1) -> list[str]:
         """Let it look so many times more; all that it said about files by then."""

@@ -92,13 +92,14 @@ async def asking(
         roles=roles or Roles(base=tuple(backends)),
         max_retries=retries,
         budget=ceilings or Ceilings(),
+        record=record,
     )
     clock = clock or FakeClock()
 
     async with open_migrated(folder / "test.db") as database:
         calls = ModelCalls(database, clock, new_id, record)
         budget = Budget(database, clock, new_id, llm.budget, zone)
-        models = Models(llm, calls, budget, clock, new_id, redact, chance=lambda: 0.0)
+        models = Models(llm, database, clock, new_id, zone, redact, chance=lambda: 0.0)
         async with aclosing(models):
             yield Asking(models, clock, calls, budget, database)
 
@@ -472,7 +473,7 @@ def test_the_window_is_that_of_the_first_backend(tmp_path: Path) -> None:
     }
     llm = Llm(backends=backends, roles=Roles(base=("a", "b"), harvest=("b",)))
     unused: Any = None
-    models = Models(llm, unused, unused, FakeClock(), new_id)
+    models = Models(llm, unused, FakeClock(), new_id, "UTC")
     assert [models.window(role) for role in ("base", "dreaming", "harvest")] == [4000, 4000, 2500]
     assert models.window("base", "b") == 2500
     assert models.names == ("a", "b")

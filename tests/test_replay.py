@@ -102,8 +102,7 @@ async def replayed(
 ) -> Replayed:
     """The newest branch, run again."""
     today = Today(house.toolbox.definitions(), prompts, context, (), _window, redact)
-    calls = ModelCalls(house.database, house.clock, lambda prefix: prefix)
-    replay = Replay(house.database, house.casts, calls, replace(today, **now))
+    replay = Replay(house.stores, replace(today, **now))
     rows = await house.rows("SELECT id FROM branches ORDER BY seq DESC")
     return await replay.branch(branch or rows[0]["id"], below=below)
 

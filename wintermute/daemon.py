@@ -1,30 +1,23 @@
-"""The composition root: the only place that knows every class. One TaskGroup, closed in reverse."""
+"""The composition root: what is opened, in what order, and one TaskGroup; closed in reverse.
+
+What answers stands in `answering.py`, which the terminal and the tests share.
+"""
 
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 
+from wintermute.answering import Answering, answering
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
-from wintermute.commands.chat import NAMES, ChatCommands, Verifier
+from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.conversation.asking import Asking
-from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Branching, Casting
-from wintermute.conversation.folding import Folding
-from wintermute.conversation.gates import Gates
-from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import CastSettings
-from wintermute.conversation.toolbox import AnyTool, Toolbox
-from wintermute.conversation.trouble import Trouble
 from wintermute.db import Database, Patience, open_database
-from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
 from wintermute.errors import (
     DeviceSpent,
     HomeserverUnavailable,
@@ -35,11 +28,8 @@ from wintermute.errors import (
 )
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
-from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
-from wintermute.loom.records import Wards
-from wintermute.mailbox.rooms import KnownRooms
-from wintermute.matrix.client import MatrixClient, open_client
+from wintermute.matrix.client import open_client
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import Session, logged_in, successor
@@ -49,20 +39,11 @@ from wintermute.matrix.speaker import MatrixSpeaker, RoomHistory
 from wintermute.matrix.sync import Door, open_door
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
-from wintermute.prompt.edited import FOLDER, EditedLook
-from wintermute.prompt.gather import Gather, Oversize, Texts, read_texts
-from wintermute.schedule.firing import Firing
-from wintermute.schedule.homes import EditedNotices
-from wintermute.schedule.promises import AtWork, Promises
-from wintermute.schedule.runs import Runs, RunSettings
+from wintermute.prompt.edited import FOLDER
+from wintermute.prompt.gather import Texts, read_texts
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
-from wintermute.tools.definition import Done
-from wintermute.tools.delegate import delegating
-from wintermute.tools.files import ReadFile, Roots, WriteFile
-from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
-from wintermute.tools.task import TaskTool
 
 log = logging.getLogger(__name__)
 
@@ -80,31 +61,6 @@ class Externals:
     supervisor: Supervisor = field(default_factory=lambda: Supervisor(environment(), SystemClock()))
     logs: Redaction = field(default_factory=lambda: Redaction(()))
     """What hides secrets from the logs, which are set up before there is a login."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answering:
-    """What answers, the same behind every door: the rooms, and the work that they hand out."""
-
-    rooms: Rooms
-    delegation: Delegation
-    promises: Promises
-    edited: EditedNotices
-    toolbox: Toolbox
-    speaker: Speaker
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        wake, serves = self.rooms.wake, self.speaker.serves
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.rooms.run())
-            group.create_task(self.delegation.run(self.toolbox, wake, serves))
-
-    async def keep(self) -> None:
-        """Do what nobody asks for at this moment, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.promises.run())
-            group.create_task(self.edited.run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +134,7 @@ async def run_daemon(
 
 def _usable(config: Config) -> None:
     with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
-        read_texts(config)
+        read_texts(config.data_dir / "prompts", config.seed)
 
 
 async def _writable(config: Config, orders: Orders, outside: Externals) -> None:
@@ -213,7 +169,7 @@ async def _worked(config: Config, orders: Orders, outside: Externals) -> Excepti
     try:
         patience = Patience(waits, orders.leaving)
         async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
-            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
+            texts = await _texts(config, database)
             health = Health(database, outside.clock)
             session = await _session(config, health, outside, orders.leaving)
             if session is not None:
@@ -263,10 +219,10 @@ async def open_wintermute(
     config: Config, database: Database, session: Session, texts: Texts, outside: Externals
 ) -> AsyncIterator[Wintermute]:
     """Build everything on an open database; close it in reverse."""
-    folder, ids = config.data_dir / "matrix", outside.new_id
-    people = People(_policy(config).allowed)
+    matrix, folder, ids = config.matrix, config.data_dir / "matrix", outside.new_id
+    policy, pulse = _policy(config), outside.supervisor.pulse
+    people = People(policy.allowed)
     clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
-    outside = replace(outside, clock=clock)
     redact = Redaction(secret_values(config))
 
     def hide(*secrets: str) -> None:
@@ -274,57 +230,36 @@ async def open_wintermute(
         outside.logs.add(*secrets)
 
     hide(session.access_token, session.pickle_key)
-    async with open_client(
-        config.matrix, session, folder, ids, clock, people, clock, hide
-    ) as client:
-        client.follow(await KnownRooms(database, clock).moves())
-        store = PeopleStore(database, clock)
-        people.restore(await store.people(), await store.signed())
+    stores = _stores(config, database, clock, ids, redact)
+    async with (
+        open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
+        aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
+    ):
+        client.follow(await stores.known.moves())
+        known = PeopleStore(database, clock)
+        people.restore(await known.people(), await known.signed())
         hide(*client.secrets)
-        models = _models(config, database, redact, outside)
-        try:
-            stores = _stores(config, database, outside, redact)
-            yield await _built(
-                config, session, outside, clock, stores, client, models, texts, redact
-            )
-        finally:
-            await models.aclose()
-
-
-async def _built(
-    config: Config,
-    session: Session,
-    outside: Externals,
-    clock: CheckedClock,
-    stores: Stores,
-    client: MatrixClient,
-    models: Models,
-    texts: Texts,
-    redact: Redaction,
-) -> Wintermute:
-    pulse = outside.supervisor.pulse
-    await stores.health.note("casts", "ok", "no internal error since the start")
-    policy = _policy(config)
-    copies = Copies(client, stores.database, clock, outside.new_id)
-    sender = Sender(client, stores, copies, clock, policy)
-    past = RoomHistory(client, stores, config.matrix, clock)
-    speaker = MatrixSpeaker(client, sender, policy, past)
-    verifications = Verifications(client, stores, policy, clock)
-    answering = _answering(config, clock, stores, models, speaker, texts, redact, verifications)
-    door = open_door(
-        config.matrix,
-        policy,
-        client,
-        stores,
-        speaker,
-        sender,
-        verifications,
-        copies,
-        answering.rooms,
-        pulse,
-        (clock, WatchedClock(clock, pulse)),
-    )
-    return Wintermute(door, answering, Expiry(stores, clock), session, config)
+        await stores.health.note("casts", "ok", "no internal error since the start")
+        copies = Copies(client, database, clock, ids)
+        sender = Sender(client, stores, copies, clock, policy)
+        past = RoomHistory(client, stores, matrix, clock)
+        speaker = MatrixSpeaker(client, sender, policy, past)
+        verifications = Verifications(client, stores, policy, clock)
+        answers = answering(config, stores, models, texts, speaker, clock, redact, verifications)
+        door = open_door(
+            matrix,
+            policy,
+            client,
+            stores,
+            speaker,
+            sender,
+            verifications,
+            copies,
+            answers.rooms,
+            pulse,
+            (clock, WatchedClock(clock, pulse)),
+        )
+        yield Wintermute(door, answers, Expiry(stores, clock), session, config)
 
 
 @asynccontextmanager
@@ -344,123 +279,36 @@ async def open_chat(
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     outside = outside or Externals()
+    ids, redact = outside.new_id, Redaction(secret_values(config))
     with hold(config.data_dir):
         async with open_database(config.data_dir / "wintermute.db") as database:
-            texts = read_texts(config, await EditedFiles(database).texts(FOLDER))
+            texts = await _texts(config, database)
             clock = CheckedClock(outside.clock, await ClockMarks(database).last())
-            outside, ids = replace(outside, clock=clock), outside.new_id
-            redact = Redaction(secret_values(config))
-            stores = _stores(config, database, outside, redact)
-            models = _models(config, database, redact, outside)
+            stores = _stores(config, database, clock, ids, redact)
+            models = Models(config.llm, database, clock, ids, config.timezone, redact)
             speaker = TerminalSpeaker(screen, page)
-            answering = _answering(config, clock, stores, models, speaker, texts, redact)
-            chat = Chat(stores, answering.rooms, speaker, clock, ids)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    parts = [chat.run(), answering.run(), speaker.count(clock)]
-                    parts += [answering.keep()] if attended else []
-                    work = [group.create_task(part) for part in parts]
-                    yield chat
-                    for part in work:
-                        part.cancel()
-            finally:
-                await models.aclose()
+            answers = answering(config, stores, models, texts, speaker, clock, redact)
+            chat = Chat(stores, answers.rooms, speaker, clock, ids)
+            async with aclosing(models), asyncio.TaskGroup() as group:
+                parts = [chat.run(), answers.run(), speaker.count(clock)]
+                parts += [answers.keep()] if attended else []
+                work = [group.create_task(part) for part in parts]
+                yield chat
+                for part in work:
+                    part.cancel()
 
 
-def _stores(config: Config, database: Database, outside: Externals, redact: Redaction) -> Stores:
-    return Stores.of(
-        database,
-        config.data_dir,
-        config.owner,
-        outside.clock,
-        outside.new_id,
-        redact,
-        timezone=config.timezone,
-    )
+async def _texts(config: Config, database: Database) -> Texts:
+    """The prompts, or what they last held where one is no text now (F-031)."""
+    kept = await EditedFiles(database).texts(FOLDER)
+    return read_texts(config.data_dir / "prompts", config.seed, kept)
 
 
-def _models(config: Config, database: Database, redact: Redaction, outside: Externals) -> Models:
-    clock, ids = outside.clock, outside.new_id
-    calls = ModelCalls(database, clock, ids, config.llm.record)
-    budget = Budget(database, clock, ids, config.llm.budget, config.timezone)
-    return Models(config.llm, calls, budget, clock, ids, redact)
-
-
-def _answering(
-    config: Config,
-    clock: CheckedClock,
-    stores: Stores,
-    models: Models,
-    speaker: Speaker,
-    texts: Texts,
-    redact: Redaction,
-    verifier: Verifier | None = None,
-) -> Answering:
-    gather = Gather(stores, texts.instructions, clock)
-    hidden = config.tools.ephemeral
-    folding = Folding(stores, models, texts.compaction, config.context, hidden)
-    gates = Gates(stores, redact.tree)
-    loop = Loop(stores, Asking(models, folding, hidden), gates, folding, clock)
-    words = WorkerTexts(gather, texts.instructions, texts.worker)
-    delegation = _delegation(config, clock, stores, loop, words)
-    tools = toolbox(config, stores, delegating(delegation, config.sub_sessions, config.timezone))
-    runs = Runs(stores, loop, words, texts.task_run, tools, _means(config), speaker, clock)
-    promises = Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
-    trouble = Trouble(stores, models, speaker, clock)
-    branching = Branching(stores, texts.seed, delegation)
-    oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
-    settings = CastSettings(
-        tools, gather, depth=config.sub_sessions.max_depth, wards=Wards.of(config.loop)
-    )
-    casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    zone, ceilings = config.timezone, config.llm.budget
-    commands = ChatCommands(stores, branching, folding, clock, zone, ceilings, verifier)
-    at_work = AtWork(delegation, promises)
-    rooms = Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
-    edited = EditedNotices(stores, EditedLook(stores.places, stores.prompts), speaker, clock)
-    return Answering(rooms, delegation, promises, edited, tools, speaker)
-
-
-def _means(config: Config) -> RunSettings:
-    own_models = bool(config.llm.roles.sub_sessions)
-    return RunSettings.of(config.sub_sessions, config.loop.max_tokens, own_models=own_models)
-
-
-def _delegation(
-    config: Config, clock: Clock, stores: Stores, loop: Loop, words: WorkerTexts
-) -> Delegation:
-    own_models = bool(config.llm.roles.sub_sessions)
-    names = tuple(config.llm.backends)
-    bounds = Bounds(config.sub_sessions, config.loop.max_tokens, names, own_models)
-    return Delegation(
-        stores.database,
-        stores.sub_sessions,
-        Ending(stores.sub_sessions, stores.inbox),
-        stores.conversations,
-        stores.casts,
-        loop,
-        stores.health,
-        words,
-        bounds,
-        clock,
-    )
-
-
-def toolbox(config: Config, stores: Stores, others: Sequence[AnyTool]) -> Toolbox:
-    """All tools there are; `others` are those that hand out work."""
-    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
-    view = MemoriesView(stores.memories, stores.places)
-    return Toolbox(
-        [
-            Done(),
-            ReadFile(roots, view),
-            WriteFile(roots, view),
-            AppendMemory(stores.facts),
-            TaskTool(stores.tasks),
-            AddSkill(stores.skills, stores.owner),
-            *others,
-        ]
-    )
+def _stores(
+    config: Config, database: Database, clock: Clock, ids: NewId, redact: Redaction
+) -> Stores:
+    owner, zone = config.owner, config.timezone
+    return Stores.of(database, config.data_dir, owner, clock, ids, redact, timezone=zone)
 
 
 def _policy(config: Config) -> Policy:

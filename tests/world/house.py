@@ -12,7 +12,7 @@ of prompt files, there are the real prompt and the tools of memory, tasks and sk
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,31 @@ from tests.world.clock import HeldClock as HeldClock
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
 from tests.world.schema import open_migrated
+from wintermute.answering import Answering, answering, tools_of
 from wintermute.clock import CheckedClock, Clock
-from wintermute.commands.chat import ChatCommands
-from wintermute.config.schema import Backend, ComponentSizeLimits, Context, Llm, Roles
+from wintermute.config.schema import (
+    Backend,
+    ComponentSizeLimits,
+    Config,
+    Context,
+    FileToolSettings,
+    Llm,
+    LoopSettings,
+    Matrix,
+    Roles,
+    Seed,
+    Tools,
+)
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.conversation.asking import Asking
-from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Branching, Casting
-from wintermute.conversation.folding import Folding
-from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.state import CastSettings, Prompt
-from wintermute.conversation.toolbox import AnyTool, Toolbox
-from wintermute.conversation.trouble import Trouble
+from wintermute.conversation.state import Prompt
+from wintermute.conversation.toolbox import DONE, AnyTool, Toolbox
 from wintermute.db import Database
-from wintermute.delegation.delegation import Bounds, Delegation, Ending, WorkerTexts
+from wintermute.delegation.delegation import Delegation
 from wintermute.health.health import Health
 from wintermute.ids import new_id
-from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
@@ -50,24 +55,14 @@ from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing
 from wintermute.messages import InboxKind, Incoming, Json, Origin
-from wintermute.owner import Owner
-from wintermute.prompt.gather import Gather, Instructions, Oversize, seed_template
-from wintermute.schedule.firing import Firing
-from wintermute.schedule.promises import AtWork, Promises
-from wintermute.schedule.runs import Runs, RunSettings
+from wintermute.prompt.gather import Gather, read_texts
+from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores
-from wintermute.templates import Template
-from wintermute.tools.definition import Done
-from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
-from wintermute.tools.files import ReadFile, Roots, WriteFile
-from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
-from wintermute.tools.task import TaskTool
 
 ROOM = "!room:test"
 ANN = "@ann:test"
 WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=False)
 SYSTEM = "Be kind."
-LIMITS = ComponentSizeLimits()
 CONTEXT = Context()
 UNLIMITED = Ceilings()
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
@@ -94,17 +89,28 @@ class House:
 
     stores: Stores
     clock: Clock
-    loop: Loop
-    rooms: Rooms
+    checked: CheckedClock
     speaker: SilentSpeaker
     gather: Gather
     models: Models
-    delegation: Delegation
-    toolbox: Toolbox
-    promises: Promises
-    runs: Runs
+    answers: Answering
     wanted: asyncio.Event
-    checked: CheckedClock
+
+    @property
+    def rooms(self) -> Rooms:
+        return self.answers.rooms
+
+    @property
+    def delegation(self) -> Delegation:
+        return self.answers.delegation
+
+    @property
+    def promises(self) -> Promises:
+        return self.answers.promises
+
+    @property
+    def toolbox(self) -> Toolbox:
+        return self.answers.toolbox
 
     @property
     def database(self) -> Database:
@@ -177,13 +183,10 @@ class House:
     async def working(self) -> AsyncIterator[None]:
         """The rooms work inside the block; leaving it is what SIGTERM does to them."""
         async with asyncio.TaskGroup() as group:
-            rooms = group.create_task(self.rooms.run())
-            wake, serves = self.rooms.wake, self.speaker.serves
-            others = group.create_task(self.delegation.run(self.toolbox, wake, serves))
-            runs = group.create_task(self.runs.run(self.wanted))
+            answers = group.create_task(self.answers.run())
+            runs = group.create_task(self.answers.runs.run(self.wanted))
             yield
-            rooms.cancel()
-            others.cancel()
+            answers.cancel()
             runs.cancel()
 
     async def fire(self) -> None:
@@ -279,7 +282,7 @@ async def open_house(
     prompt: Callable[[], str] | Prompt = lambda: SYSTEM,
     prompts: Path | None = None,
     language: str | None = None,
-    limits: ComponentSizeLimits = LIMITS,
+    limits: ComponentSizeLimits | None = None,
     roots: Sequence[Path] = (),
     inbox_type: type[Inbox] = Inbox,
     owner: str = ANN,
@@ -294,48 +297,32 @@ async def open_house(
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
-    checked, files = CheckedClock(clock), prompts or PROMPTS
-    llm = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
+    config = Config(
+        data_dir=folder,
+        timezone=ZONE,
+        matrix=Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner),
+        llm=llm or _llm(model, backend, max_retries=retries, budget=budget, record=record),
+        context=replace(context, component_size_limits=limits) if limits else context,
+        loop=_loop(wards),
+        seed=Seed(enabled=language is not None, language=language or "en"),
+        sub_sessions=sub_sessions or Limits(max_depth=0),
+        tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),
+    )
+    checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores.of(database, folder, Owner(owner), checked, new_id, redact, timezone=ZONE)
-        stores = replace(stores, inbox=inbox_type(database, checked, redact))
-        stores = replace(stores, prompts=files)
-        gather = Gather(stores, Instructions(files), checked)
-        async with _models(models_type, llm, database, checked, redact) as models:
-            folding = _folding(stores, models, files, context, ephemeral)
-            asking, bounds = Asking(models, folding, ephemeral), _bounds(sub_sessions, llm)
-            loop = _loop(stores, folding, asking, redact, checked)
-            others = _delegation(stores, loop, gather, files, bounds, checked)
-            tools = [*gates, *([Done()] if done else []), *_delegating(others, sub_sessions)]
-            tools += _tools(stores, folder, roots) if prompts else []
-            terms = _terms(tools, gather if prompts else _spoken(prompt), bounds, wards)
-            oversize = Oversize(stores, gather, limits, checked)
-            branching = Branching(stores, _seed(prompts, language), others)
-            parts = (folding, loop, terms, branching, oversize, checked)
-            speaker = SilentSpeaker()
-            work = (gather, files, terms.toolbox, bounds)
-            runs, promises = _promises(stores, loop, speaker, *work, checked)
-            rooms = _rooms(stores, models, speaker, AtWork(others, promises), *parts)
-            known = (stores, clock, loop, rooms, speaker, gather, models, others, terms.toolbox)
-            yield House(*known, promises, runs, asyncio.Event(), checked)
-
-
-def _bounds(limits: Limits | None, llm: Llm) -> Bounds:
-    return Bounds(limits or Limits(), 200_000, tuple(llm.backends), bool(llm.roles.sub_sessions))
-
-
-def _terms(tools: Sequence[AnyTool], prompt: Prompt, bounds: Bounds, wards: Wards) -> CastSettings:
-    return CastSettings(Toolbox(tools), prompt, depth=bounds.limits.max_depth, wards=wards)
-
-
-def _spoken(prompt: Callable[[], str] | Prompt) -> Prompt:
-    return Fixed(prompt) if callable(prompt) else prompt
-
-
-def _loop(
-    stores: Stores, folding: Folding, asking: Asking, redact: Redaction, clock: Clock
-) -> Loop:
-    return Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
+        stores = Stores.of(database, folder, config.owner, checked, new_id, redact, timezone=ZONE)
+        stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
+        texts = read_texts(files, config.seed)
+        real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]
+        asked = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
+        async with aclosing(asked) as models:
+            answers = answering(
+                *(config, stores, models, texts, speaker, checked, redact),
+                tools=[*gates, *real],
+                prompt=None if prompts else Fixed(prompt) if callable(prompt) else prompt,
+            )
+            gather = Gather(stores, texts.instructions, checked)
+            yield House(stores, clock, checked, speaker, gather, models, answers, asyncio.Event())
 
 
 def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:
@@ -343,103 +330,10 @@ def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:
     return Llm(backends=known, roles=Roles(base=tuple(known)), **settings)
 
 
-@asynccontextmanager
-async def _models(
-    kind: type[Models], llm: Llm, database: Database, clock: Clock, redact: Redaction
-) -> AsyncIterator[Models]:
-    calls = ModelCalls(database, clock, new_id, llm.record)
-    budget = Budget(database, clock, new_id, llm.budget, "UTC")
-    models = kind(llm, calls, budget, clock, new_id, redact, lambda: 0.0)
-    try:
-        yield models
-    finally:
-        await models.aclose()
-
-
-def _folding(
-    stores: Stores, models: Models, files: Path, context: Context, hidden: Sequence[str]
-) -> Folding:
-    template = Template(files, "COMPACTION_PROMPT.txt")
-    return Folding(stores, models, template, context, hidden)
-
-
-def _rooms(
-    stores: Stores,
-    models: Models,
-    speaker: SilentSpeaker,
-    at_work: AtWork,
-    folding: Folding,
-    loop: Loop,
-    terms: CastSettings,
-    branching: Branching,
-    oversize: Oversize,
-    clock: Clock,
-) -> Rooms:
-    """The rooms and all that they need."""
-    trouble = Trouble(stores, models, speaker, clock)
-    casting = Casting(stores, loop, terms, branching, oversize, speaker, trouble, clock)
-    commands = ChatCommands(stores, branching, folding, clock, "UTC")
-    return Rooms(stores, casting, commands, at_work, speaker, trouble, clock)
-
-
-def _delegation(
-    stores: Stores, loop: Loop, gather: Gather, files: Path, bounds: Bounds, clock: Clock
-) -> Delegation:
-    return Delegation(
-        stores.database,
-        stores.sub_sessions,
-        Ending(stores.sub_sessions, stores.inbox),
-        stores.conversations,
-        stores.casts,
-        loop,
-        stores.health,
-        _words(gather, files),
-        bounds,
-        clock,
+def _loop(wards: Wards) -> LoopSettings:
+    return LoopSettings(
+        max_turns=wards.max_turns,
+        max_seconds=wards.max_seconds,
+        max_tokens=wards.max_tokens,
+        require_done_tool=wards.require_done,
     )
-
-
-def _promises(
-    stores: Stores,
-    loop: Loop,
-    speaker: SilentSpeaker,
-    gather: Gather,
-    files: Path,
-    toolbox: Toolbox,
-    bounds: Bounds,
-    clock: CheckedClock,
-) -> tuple[Runs, Promises]:
-    means = RunSettings.of(bounds.limits, 200_000, own_models=bounds.own_models)
-    words, run = _words(gather, files), Template(files, "TASK_RUN.txt")
-    runs = Runs(stores, loop, words, run, toolbox, means, speaker, clock)
-    return runs, Promises(stores, Firing(stores, speaker, clock), runs, speaker, clock)
-
-
-def _words(gather: Gather, files: Path) -> WorkerTexts:
-    return WorkerTexts(gather, Instructions(files), Template(files, "WORKER_MINIMAL.txt"))
-
-
-def _delegating(delegation: Delegation, limits: Limits | None) -> list[AnyTool]:
-    if limits is None:
-        return []
-    return [
-        SpawnSubSession(delegation, "Europe/Berlin"),
-        CallAgent(delegation),
-        CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
-    ]
-
-
-def _seed(prompts: Path | None, language: str | None) -> Template | None:
-    return seed_template(prompts or PROMPTS, language) if language else None
-
-
-def _tools(stores: Stores, folder: Path, allowed: Sequence[Path]) -> list[AnyTool]:
-    roots = Roots(folder, allowed, stores.owner)
-    view = MemoriesView(stores.memories, stores.places)
-    return [
-        ReadFile(roots, view),
-        WriteFile(roots, view),
-        AppendMemory(stores.facts),
-        TaskTool(stores.tasks),
-        AddSkill(stores.skills, stores.owner),
-    ]

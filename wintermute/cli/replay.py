@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 import click
 
+from wintermute.answering import tools_of
 from wintermute.cli.opening import say, with_stores
 from wintermute.cli.options import REDACT, config_option, json_option
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.replay import Replay, Replayed, Today
-from wintermute.conversation.toolbox import Caller
-from wintermute.daemon import toolbox
+from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
-from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import Json
@@ -60,11 +59,8 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
 
 
 def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
-    clock = SystemClock()
-    calls = ModelCalls(stores.database, clock, new_id)
-    budget = Budget(stores.database, clock, new_id, config.llm.budget, config.timezone)
     # Asked for windows only: as long as no question is put to it, it opens no connection.
-    models = Models(config.llm, calls, budget, clock, new_id)
+    models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
     today = Today(
         _definitions(config, stores),
         config.data_dir / "prompts",
@@ -73,13 +69,13 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
         models.window,
         redact,
     )
-    return Replay(stores.database, stores.casts, calls, today)
+    return Replay(stores, today)
 
 
 def _definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
     handing = sorted(DELEGATING) if config.sub_sessions.max_depth else ()
     others = [Described(name, *definition(name)) for name in handing]
-    return toolbox(config, stores, others).definitions()
+    return Toolbox([*tools_of(config, stores), *others]).definitions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,6 @@ class ChatCommands:
         branching: Branching,
         folding: Folding,
         clock: Clock,
-        timezone: str,
         ceilings: BudgetSettings = UNLIMITED,
         verifier: Verifier | None = None,
     ) -> None:
@@ -100,7 +99,6 @@ class ChatCommands:
         self._branching = branching
         self._folding = folding
         self._clock = clock
-        self._timezone = timezone
         self._ceilings = ceilings
         self._verifier = verifier or AtThisMachine()
         self._task_verbs = TaskVerbs(stores, clock)
@@ -177,7 +175,7 @@ class ChatCommands:
         return bounded(lines) or "There is nothing to undo: all of it is as it was before."
 
     async def _sessions(self, tx: Transaction, row: Waiting) -> str:
-        store, zone = self._stores.sub_sessions, ZoneInfo(self._timezone)
+        store, zone = self._stores.sub_sessions, self._stores.tasks.zone
         scope = await self._scope(row)
         lines = [
             f"- {session_line(node, await store.needs(tx, node.id), zone, plain)}"
@@ -187,8 +185,8 @@ class ChatCommands:
         return bounded(lines) or "No work is handed out here."
 
     async def _status(self, _tx: Transaction, row: Waiting) -> str:
-        facts = await gather(self._stores.database, self._clock, self._timezone, self._ceilings)
-        stores = self._stores
+        stores, zone = self._stores, self._stores.tasks.zone.key
+        facts = await gather(stores.database, self._clock, zone, self._ceilings)
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
         asked = is_owner(row.origin)
         if not (asked and stores.owner.owns(await self._scope(row))):

@@ -29,8 +29,7 @@ from wintermute.conversation.state import CastSettings, Stop
 from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.db import Database, open_database
 from wintermute.ids import NewId, new_id
-from wintermute.llm.calls import ModelCalls, attempts
-from wintermute.loom.casts import Casts
+from wintermute.llm.calls import attempts
 from wintermute.loom.conversations import begin_again
 from wintermute.loom.records import Cast
 from wintermute.messages import Json
@@ -79,11 +78,11 @@ class Replayed:
 class Replay:
     """Runs the casts of one database again."""
 
-    def __init__(self, source: Database, casts: Casts, calls: ModelCalls, today: Today) -> None:
+    def __init__(self, stores: Stores, today: Today) -> None:
         """Raises: ConfigurationError when a prompt file cannot be used."""
-        self._source = source
-        self._casts = casts
-        self._calls = calls
+        self._source = stores.database
+        self._casts = stores.casts
+        self._calls = stores.model_calls
         self._today = today
         self._instructions = Instructions(today.prompts)
         self._minimal = Template(today.prompts, "WORKER_MINIMAL.txt")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from wintermute.clock import Clock
 from wintermute.config.schema import Backend, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
+from wintermute.db import Database
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
@@ -38,14 +39,16 @@ class Models:
     def __init__(
         self,
         llm: Llm,
-        calls: ModelCalls,
-        budget: Budget,
+        database: Database,
         clock: Clock,
         new_id: NewId,
+        timezone: str,
         redact: Redaction = UNHIDDEN,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._llm = llm
+        calls = ModelCalls(database, clock, new_id, llm.record)
+        budget = Budget(database, clock, new_id, llm.budget, timezone)
         self._attempts = Attempts(calls, budget, clock)
         self._clock = clock
         self._redact = redact

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.config.schema import ComponentSizeLimits, Config
+from wintermute.config.schema import ComponentSizeLimits, Seed
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.prompt.assemble import (
@@ -309,18 +309,17 @@ class Texts:
     """Last good texts by name."""
 
 
-def read_texts(config: Config, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:
+def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:
     """`kept`: last good texts by name, which stand for files that are no text (F-031).
 
     Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
     """
-    folder = config.data_dir / "prompts"
     for name in shipped_prompts():
         if not name.startswith("SEED_"):
             Template(folder, name, kept)
-    language = seed_template(folder, config.seed.language, kept)
+    language = seed_template(folder, seed.language, kept)
     compaction = Template(folder, "COMPACTION_PROMPT.txt", kept)
     worker = Template(folder, "WORKER_MINIMAL.txt", kept)
     task_run = Template(folder, "TASK_RUN.txt", kept)
-    seed = language if config.seed.enabled else None
-    return Texts(Instructions(folder, kept), seed, compaction, worker, task_run, kept)
+    opening = language if seed.enabled else None
+    return Texts(Instructions(folder, kept), opening, compaction, worker, task_run, kept)

@@ -88,7 +88,7 @@ LET_GO = timedelta(seconds=30)
 
 
 class Fired(NamedTuple):
-    """What a look at the tables led to: conversations that have something to say, and when to look again."""
+    """What a look at the tables led to: who has something to say now, and when to look again."""
 
     conversations: frozenset[str]
     seconds: float | None

@@ -106,9 +106,9 @@ class EditedNotices:
     once of each memory that stayed although a file was saved without it (F-032).
     """
 
-    def __init__(self, stores: Stores, look: EditedLook, speaker: Speaker, clock: Clock) -> None:
+    def __init__(self, stores: Stores, speaker: Speaker, clock: Clock) -> None:
         self._stores = stores
-        self._look = look
+        self._look = EditedLook(stores.places, stores.prompts)
         self._speaker = speaker
         self._clock = clock
         self._before: Mapping[str, str] = {}
