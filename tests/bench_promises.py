@@ -22,6 +22,7 @@ from tests.world.user import MatrixUser
 from wintermute.clock import SystemClock, stamp
 from wintermute.db import open_database
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
 
@@ -136,7 +137,9 @@ def _all_done(bot: Bot) -> bool:
 async def _promised(data: Path, owner: str, rooms: list[str]) -> datetime:
     due = (datetime.now(UTC) + timedelta(seconds=20)).replace(microsecond=0)  # noqa: TID251  a real one
     async with open_database(data / "wintermute.db") as database:
-        stores = Stores.of(database, data, owner, SystemClock(), new_id, timezone="Europe/Berlin")
+        stores = Stores.of(
+            database, data, Owner(owner), SystemClock(), new_id, timezone="Europe/Berlin"
+        )
         async with database.transaction() as tx:
             homes = {
                 room: await stores.conversations.in_room(tx, room, f"person:{owner}")

@@ -24,6 +24,7 @@ from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 ANN = "person:@ann:test"
@@ -400,4 +401,6 @@ async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) ->
 @asynccontextmanager
 async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
     async with open_migrated(folder / "wintermute.db") as database:
-        yield Stores.of(database, folder, "@ann:test", clock or FakeClock(), new_id, timezone="UTC")
+        yield Stores.of(
+            database, folder, Owner("@ann:test"), clock or FakeClock(), new_id, timezone="UTC"
+        )

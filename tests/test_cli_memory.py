@@ -16,6 +16,7 @@ from wintermute.db import open_database
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 OWNER = "person:@you:example.org"
@@ -177,7 +178,7 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
         stores = Stores.of(
             database,
             terminal.data,
-            OWNER.removeprefix("person:"),
+            Owner(OWNER.removeprefix("person:")),
             SystemClock(),
             new_id,
             timezone="UTC",

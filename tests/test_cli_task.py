@@ -17,6 +17,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.cli.task import TaskView
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due
 from wintermute.tasks.schedules import PlanRequest
@@ -48,7 +49,9 @@ async def past(terminal: Terminal) -> AsyncIterator[tuple[Stores, Transaction]]:
     clock, folder = FakeClock(), terminal.data
     async with open_database(folder / "wintermute.db") as database, database.transaction() as tx:
         yield (
-            Stores.of(database, folder, "@you:example.org", clock, new_id, timezone=BERLIN.key),
+            Stores.of(
+                database, folder, Owner("@you:example.org"), clock, new_id, timezone=BERLIN.key
+            ),
             tx,
         )
 

@@ -34,6 +34,7 @@ from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
 from wintermute.matrix.relations import Redactions, Relations
 from wintermute.messages import InboxKind, Incoming
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 Json = dict[str, Any]
@@ -148,7 +149,7 @@ def edit_of(event_id: str, kind: InboxKind = "message", **changes: Any) -> Incom
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_migrated(tmp_path / "test.db") as database:
-        stores = Stores.of(database, tmp_path, ANN, clock, new_id, timezone="UTC")
+        stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="UTC")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
         followups = Relations(stores, Redactions(stores, Idle()))

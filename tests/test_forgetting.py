@@ -45,7 +45,7 @@ def found(folder: Path, word: str = WORD) -> list[str]:
 
 async def deliver(house: House) -> None:
     """Send all that is to be sent, as the Matrix side does."""
-    while outgoing := await house.outbox.next(ROOM):
+    while outgoing := await house.next_outgoing():
         content = {"body": outgoing.body, "formatted_body": f"<p>{outgoing.body}</p>"}
         (part,) = await house.outbox.store_parts(outgoing.id, [(outgoing.id, content)], "DEVICE")
         await house.outbox.sent(part, f"${outgoing.id}")
@@ -275,13 +275,13 @@ async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
         await take(house, [json.dumps({"text": WAYS["plain"]})])
         await house.incoming(WAYS["plain"])
         await house.said(1)
-        outgoing = await house.outbox.next(ROOM)
+        outgoing = await house.next_outgoing()
         assert outgoing is not None
         await house.outbox.stuck(outgoing.id, "M_FORBIDDEN")
         assert (await forget_live(house)).unfinished == 0
         async with house.database.transaction() as tx:
             await house.outbox.release(tx, ROOM)
-        assert await house.outbox.next(ROOM) is None
+        assert await house.next_outgoing() is None
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -308,11 +308,12 @@ async def test_things_are_said_in_order_for_each_room(mailbox: Mailbox) -> None:
     first = await mailbox.say("one")
     await mailbox.say("two")
     await mailbox.say("three", "!other:test")
-    assert sorted(await mailbox.outbox.rooms_waiting()) == ["!other:test", ROOM]
-    out = await mailbox.outbox.next(ROOM)
+    waiting = [(mailbox.conversation, room) for room in ("!other:test", ROOM)]
+    assert sorted(await mailbox.outbox.conversations_waiting()) == waiting
+    out = await mailbox.outbox.next(mailbox.conversation, ROOM)
     assert out is not None
     assert (out.id, out.body, out.kind) == (first, "one", "reply")
-    assert await mailbox.outbox.next("!nowhere:test") is None
+    assert await mailbox.outbox.next(mailbox.conversation, "!nowhere:test") is None
 
 
 async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
@@ -322,13 +323,13 @@ async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
     later = await mailbox.say("later")
     await mailbox.say("elsewhere", "!other:test")
     for expected in ((later, "later", None), (signs, "+ -", "$1")):
-        out = await mailbox.outbox.next(ROOM)
+        out = await mailbox.outbox.next(mailbox.conversation, ROOM)
         assert out is not None
         assert (out.id, out.body, out.reacts_to) == expected
         [part] = await mailbox.outbox.store_parts(out.id, [(out.id, {})], "DEVICE")
         await mailbox.outbox.sent(part, None if out.reacts_to else "$e")
-    assert await mailbox.outbox.next(ROOM) is None
-    plan = await mailbox.database.rows(f"EXPLAIN QUERY PLAN {NEXT}", (ROOM,))
+    assert await mailbox.outbox.next(mailbox.conversation, ROOM) is None
+    plan = await mailbox.database.rows(f"EXPLAIN QUERY PLAN {NEXT}", (ROOM, mailbox.conversation))
     assert [row["detail"] for row in plan] == ["SEARCH outbox USING INDEX outbox_next (room_id=?)"]
 
 
@@ -337,7 +338,7 @@ async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
     async with mailbox.database.transaction() as tx:
         late = Late(NOON + HOUR, " (late)")
         await mailbox.outbox.enqueue(tx, mailbox.conversation, ROOM, "tea", late=late, meant_for="")
-    out = await mailbox.outbox.next(ROOM)
+    out = await mailbox.outbox.next(mailbox.conversation, ROOM)
     assert out is not None
     assert out.late == late
     assert out.text(NOON + HOUR) == "tea"
@@ -370,9 +371,9 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
         assert await mailbox.outbox.sent_event(tx, ROOM, "$a") == spoken
         assert await mailbox.outbox.sent_event(tx, "!other:test", "$a") is None
         assert await mailbox.outbox.sent_event(tx, ROOM, "$b") is None
-    assert await mailbox.outbox.next(ROOM) is not None
+    assert await mailbox.outbox.next(mailbox.conversation, ROOM) is not None
     await mailbox.outbox.sent(parts[1], "$b")
-    assert await mailbox.outbox.next(ROOM) is None
+    assert await mailbox.outbox.next(mailbox.conversation, ROOM) is None
     assert all(part.sent for part in await mailbox.outbox.parts(outbox_id))
 
 
@@ -380,12 +381,12 @@ async def test_what_is_refused_is_kept_until_we_are_let_in_again(mailbox: Mailbo
     """X-030."""
     outbox_id = await mailbox.say("hello")
     await mailbox.outbox.stuck(outbox_id, "M_FORBIDDEN")
-    assert await mailbox.outbox.rooms_waiting() == []
+    assert await mailbox.outbox.conversations_waiting() == []
     async with mailbox.database.transaction() as tx:
         await mailbox.outbox.release(tx, "!other:test")
-        assert await mailbox.outbox.rooms_waiting() == []
+        assert await mailbox.outbox.conversations_waiting() == []
         await mailbox.outbox.release(tx, ROOM)
-    assert await mailbox.outbox.rooms_waiting() == [ROOM]
+    assert await mailbox.outbox.conversations_waiting() == [(mailbox.conversation, ROOM)]
 
 
 async def test_what_is_kept_back_for_a_scope_is_found_by_its_new_name(mailbox: Mailbox) -> None:
@@ -412,7 +413,7 @@ async def test_what_finds_another_room_twice_says_once_where_it_belongs(mailbox:
         for room in ("!one", "!two", "!three"):
             heading = "Of another chat:\n\n" if room != "!three" else ""
             await mailbox.outbox.move(tx, outbox_id, mailbox.conversation, room, heading)
-    row = await mailbox.outbox.next("!three")
+    row = await mailbox.outbox.next(mailbox.conversation, "!three")
     assert row is not None
     assert row.body == "Of another chat:\n\nhello"
 

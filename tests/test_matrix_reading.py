@@ -26,6 +26,7 @@ from wintermute.matrix.inbox import (
 )
 from wintermute.matrix.relations import Reaction, read_edit, read_reaction
 from wintermute.messages import Incoming
+from wintermute.owner import Owner
 
 Json = dict[str, Any]
 BOT, ANN, BOB, EVE = "@bot:home", "@ann:home", "@bob:home", "@eve:far"
@@ -33,7 +34,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SENT = datetime(2026, 3, 1, 11, 59, 58, tzinfo=UTC)
 ACCOUNT = Account(BOT, "DEVICE", "Wintermute")
 POLICY = Policy(
-    owner=ANN,
+    owner=Owner(ANN),
     allowed=frozenset({ANN, BOB}),
     rooms=frozenset(),
     mention_in_groups=True,
@@ -278,7 +279,7 @@ def test_hostile_text_is_searched_in_no_time(text: str) -> None:
 
 def test_without_the_mention_rule_allowed_people_are_always_heard() -> None:
     """X-002."""
-    policy = Policy(ANN, POLICY.allowed, frozenset(), False, POLICY.commands)
+    policy = Policy(Owner(ANN), POLICY.allowed, frozenset(), False, POLICY.commands)
     assert verdict(said("hello"), GROUP, policy) == ("message", "hello")
     assert verdict(said("/shrug"), GROUP, policy) == ("command", "/shrug")
     assert verdict(said("hello", EVE), GROUP, policy) == ("context", "hello")
@@ -335,8 +336,8 @@ def test_what_is_not_a_fresh_message_of_somebody_else_is_nothing(event: Json) ->
 
 
 def test_only_listed_rooms_are_heard_when_there_is_a_list() -> None:
-    elsewhere = Policy(ANN, POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
-    here = Policy(ANN, POLICY.allowed, frozenset({"!room"}), True, POLICY.commands)
+    elsewhere = Policy(Owner(ANN), POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
+    here = Policy(Owner(ANN), POLICY.allowed, frozenset({"!room"}), True, POLICY.commands)
     assert read(said("hello"), DIRECT, elsewhere) is None
     assert read(said("hello"), DIRECT, here) is not None
 

@@ -16,6 +16,7 @@ from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.errors import ToolFailed
 from wintermute.memory.core import Places, folder_name
 from wintermute.memory.fact import LONGEST, MOST, Source, cleaned, entries, entry, key
+from wintermute.owner import Owner
 
 
 @pytest.fixture
@@ -289,7 +290,7 @@ async def _do(memory: Memory, step: tuple[str, ...]) -> None:
 
 def test_the_owners_files_lie_at_the_top_and_others_apart(tmp_path: Path) -> None:
     """M-013: and are named as in the prompt, wherever the data folder is."""
-    places = Places(tmp_path, "@ann:test")
+    places = Places(tmp_path, Owner("@ann:test"))
     assert places.memories(ANN) == tmp_path / "MEMORIES.txt"
     assert places.core(ANN) == tmp_path / "core.md"
     assert places.shown_memories(ANN) == "data/MEMORIES.txt"
@@ -312,7 +313,7 @@ def test_each_scope_has_a_folder_name_of_its_own(one: str, other: str) -> None:
 @pytest.mark.parametrize("scope", [".", "..", "room:!../../x", "room:!" + "a/" * 300, "room:!é\0"])
 def test_no_scope_leads_out_of_its_folder(scope: str, tmp_path: Path) -> None:
     """M-011."""
-    path = Places(tmp_path, "@ann:test").memories(scope)
+    path = Places(tmp_path, Owner("@ann:test")).memories(scope)
     assert path.resolve().parent.parent == (tmp_path / "scopes").resolve()
     assert len(path.parent.name) <= 200
     assert folder_name(scope + "x") != path.parent.name

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import WITHIN, QuickClock
-from tests.world.house import ANN, ROOM, ZONE, House, open_house
+from tests.world.house import ANN, ZONE, House, open_house
 from tests.world.promised import occurrences, promise, talk
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.schedule.promises import Alarm
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
@@ -71,11 +72,11 @@ async def test_a_change_by_another_program_is_noticed(tmp_path: Path) -> None:
     async with keeping(tmp_path, clock) as house:
         await house.fire()
         async with open_migrated(tmp_path / "wintermute.db") as database:
-            stores = Stores.of(database, tmp_path, ANN, clock, new_id, timezone=ZONE)
+            stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone=ZONE)
             async with database.transaction() as tx:
                 soon = at(clock.now() + timedelta(seconds=1))
-                why = Reason("command", stores.owner_scope)
-                await stores.tasks.add(tx, why, "tea", scope=stores.owner_scope, request=soon)
+                why = Reason("command", stores.owner.scope)
+                await stores.tasks.add(tx, why, "tea", scope=stores.owner.scope, request=soon)
         assert await spoken(house, 1) == ["⏰ tea"]
         row = await house.one("SELECT due_at, claimed_at FROM occurrences")
         late = datetime.fromisoformat(row["claimed_at"]) - datetime.fromisoformat(row["due_at"])
@@ -91,7 +92,7 @@ async def test_a_clock_that_jumps_ahead_is_noticed(tmp_path: Path) -> None:
         clock.ahead = timedelta(hours=2)
         house.checked.heard(clock.now())
         [said] = await spoken(house, 1)
-        row = await house.outbox.next(ROOM)
+        row = await house.next_outgoing()
         assert row is not None
         assert "(was due " in row.text(clock.now())
         assert said == "⏰ Call Anna"

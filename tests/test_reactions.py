@@ -33,6 +33,7 @@ from wintermute.ids import new_id
 from wintermute.matrix.inbox import Policy, RoomView
 from wintermute.matrix.relations import Reaction, ReactionMeaning, Redactions, Relations, meaning
 from wintermute.messages import Incoming
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 Json = dict[str, Any]
@@ -109,7 +110,7 @@ def test_a_reaction_carries_the_command_it_may_be(room: RoomView) -> None:
 def test_other_reactions_mean_nothing(event: Json) -> None:
     """X-003, X-026: of strangers, taken back, about themselves, malformed."""
     assert read_sign(event) is None
-    elsewhere = Policy(ANN, POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
+    elsewhere = Policy(Owner(ANN), POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
     assert read_sign(sign("\U0001f44d"), DIRECT, elsewhere) is None
 
 
@@ -135,7 +136,7 @@ class Desk:
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_migrated(tmp_path / "test.db") as database:
-        stores = Stores.of(database, tmp_path, ANN, clock, new_id, timezone="Europe/Berlin")
+        stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="Europe/Berlin")
         yield Desk(
             stores,
             Relations(stores, Redactions(stores, Idle())),

@@ -372,13 +372,13 @@ async def test_an_answer_that_is_not_sent_yet_is_not_sent_unless_it_has_begun(
     async with open_house(tmp_path, model.url) as house, house.working():
         gone = [await house.incoming(f"{SECRET} {n}") for n in range(3)]
         await house.said(3)
-        one = await house.outbox.next(ROOM)
+        one = await house.next_outgoing()
         assert one is not None
         parts = [(f"wm-{one.id}-{n}", {"body": WORD}) for n in range(2)]
         [begun, _] = await house.outbox.store_parts(one.id, parts, "DEVICE")
         await house.outbox.sent(begun, "$there")
         await take_back(house, *gone)
-        assert await house.outbox.next(ROOM) == one
+        assert await house.next_outgoing() == one
         states = await house.rows("SELECT state, body <> '' AS said FROM outbox ORDER BY seq")
         assert [(row["state"], row["said"]) for row in states] == [
             ("waiting", 1),

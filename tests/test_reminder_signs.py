@@ -32,6 +32,7 @@ from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import Session
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (
     "\N{CROSS MARK}",
 )
 ANN = "@ann:test"
-NOBODY = Policy("", frozenset(), frozenset(), mention_in_groups=True, commands=frozenset())
+NOBODY = Policy(Owner(""), frozenset(), frozenset(), mention_in_groups=True, commands=frozenset())
 MARK = " (was due 2026-05-04 14:00)"
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for n in range(30))
 GATEWAY = Answer(502, b"Bad Gateway")
@@ -139,7 +140,7 @@ class Sending:
             open_client(matrix, session, self.folder, new_id, clock, People()) as client,
             asyncio.TaskGroup() as group,
         ):
-            stores = Stores.of(database, self.folder, ANN, clock, new_id, timezone="UTC")
+            stores = Stores.of(database, self.folder, Owner(ANN), clock, new_id, timezone="UTC")
             stores = replace(stores, outbox=kind(database, clock, new_id))
             async with database.transaction() as tx:
                 await stores.known.seen(tx, room, encrypted)

@@ -10,6 +10,7 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, SIGNS, Tasks
 
@@ -283,7 +284,9 @@ async def test_a_changed_zone_keeps_the_local_time_and_repeats_no_day(
     task = await promise(house, asked=DAILY)
     after(clock, "2026-03-02T09:00")
     await house.fire()  # 09:00 in Berlin; in New York it is 03:00
-    moved = Tasks(house.database, house.stores.changes, clock, new_id, ANN, "America/New_York")
+    moved = Tasks(
+        house.database, house.stores.changes, clock, new_id, Owner(ANN), "America/New_York"
+    )
     async with house.database.transaction() as tx:
         assert await moved.rezone(tx) == 1
         assert await moved.rezone(tx) == 0

@@ -89,13 +89,13 @@ async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
 
 
 class CountedOutbox(Outbox):
-    """Counts how often it is looked for rooms to send in."""
+    """Counts how often it is asked who has something to say."""
 
     looks = 0
 
-    async def rooms_waiting(self) -> list[str]:
+    async def conversations_waiting(self) -> list[tuple[str, str]]:
         self.looks += 1
-        return await super().rooms_waiting()
+        return await super().conversations_waiting()
 
 
 async def test_while_it_closes_the_sender_rests(
@@ -234,7 +234,7 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
             await house.outbox.seen(tx, "wm-2", "$two")
             assert (await house.outbox.sent_event(tx, ROOM, "$one")) is not None
         assert await house.rows("SELECT 1 FROM outbox WHERE state = 'sent'") == []
-        assert await house.outbox.next(ROOM) is not None
+        assert await house.next_outgoing() is not None
         await house.outbox.sent(part, "$one")
         async with house.database.transaction() as tx:
             await house.outbox.seen(tx, "wm-1", "$forged")

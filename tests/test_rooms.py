@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.world.house import Gate, House, open_house
+from tests.world.house import ROOM, Gate, House, open_house, open_thread
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.conversation import words
 from wintermute.conversation.toolbox import Caller
@@ -29,6 +29,53 @@ async def test_a_room_is_answered_in_order_and_one_by_one(
     for n, request in enumerate(model.requests):
         shown = [m["content"] for m in request.messages[1:]]
         assert shown == [text for k in range(n) for text in (f"{k}", f"echo: {k}")] + [f"{n}"]
+
+
+async def test_conversations_of_one_room_have_each_their_order_drafts_and_stop(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-072, L-073, L-023: as threads will; only the door knows that it is one room."""
+    gate = asyncio.Event()
+    model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("think")
+        await model.request_arrived(1)
+        thread = await open_thread(house.database, house.conversations, ROOM)
+        await house.incoming("hello", conversation=thread)
+        assert await house.said(1) == ["echo: hello"]
+        await house.incoming("/stop", conversation=thread)
+        assert (await house.said(2))[1:] == [words.NOTHING_RUNNING]
+        gate.set()
+        assert (await house.said(3))[2:] == ["slow"]
+        gate.clear()
+        await house.incoming("think", conversation=thread)
+        await model.request_arrived(3)
+        await house.incoming("/stop")
+        assert (await house.said(4))[3:] == [words.NOTHING_RUNNING]
+        await house.incoming("/stop", conversation=thread)
+        assert (await house.said(5))[4:] == [words.STOPPED]
+        gate.set()
+        await house.settled()
+        [room] = {row["id"] for row in await house.rows(OF_ROOM)} - {thread}
+        assert house.speaker.drafted == {room: "slow", thread: "echo: hello"}
+        texts = [await unsent(house, conversation) for conversation in (room, thread)]
+    assert texts == [
+        ["slow", words.NOTHING_RUNNING],
+        ["echo: hello", words.NOTHING_RUNNING, words.STOPPED],
+    ]
+
+
+OF_ROOM = "SELECT id FROM conversations WHERE kind = 'room'"
+
+
+async def unsent(house: House, conversation: str) -> list[str]:
+    """What a conversation has to say, in the order in which it is sent."""
+    texts = []
+    while row := await house.outbox.next(conversation, ROOM):
+        [part] = await house.outbox.store_parts(row.id, [(row.id, {})], "DEVICE")
+        await house.outbox.sent(part, f"$of-{row.id}")
+        texts.append(row.body)
+    return texts
 
 
 async def test_what_was_stored_before_the_start_is_answered_in_order(

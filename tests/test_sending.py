@@ -2,18 +2,28 @@
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.world.bot import Bot, meet, said, write_settings
+from tests.world.clock import HeldClock
+from tests.world.desk import ANN, BOT, POLICY, Desk, at_desk, command
+from tests.world.desk import ROOM as HERE
 from tests.world.homeserver import Homeserver
+from tests.world.house import open_thread
 from tests.world.model import ModelServer, Slow, Text
-from tests.world.proxy import Action, Answer, Cut, Proxy, Request
+from tests.world.proxy import Action, Answer, Cut, Held, Proxy, Request
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser, Message
 from tests.world.warm import Interpreter
+from wintermute.config.schema import Matrix
+from wintermute.ids import new_id
+from wintermute.matrix.copies import Copies
+from wintermute.matrix.outbox import Sender
+from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker, RoomHistory
 
 SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
 BROKEN = Answer(500, {"errcode": "M_UNKNOWN", "error": "Internal server error"})
@@ -249,6 +259,62 @@ async def typing_and_receipt(ann: MatrixUser, chat: str, bot: str, gate: asyncio
     gate.set()
     await ann.wait_for_count(chat, bot, 1)
     await ann.until(lambda: bot not in ann.typing(chat), within=2, what="the end of typing")
+
+
+async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_typing_sign(
+    tmp_path: Path,
+) -> None:
+    """L-073, X-007: as threads will."""
+    goes_on = asyncio.Event()
+    async with Proxy("http://127.0.0.1:9") as proxy, at_desk(tmp_path, proxy, HeldClock()) as desk:
+        answer = proxy.before
+
+        def holds(request: Request) -> Action:
+            found = answer(request)
+            is_first = is_send(request) and request.json["body"] == "first"
+            return Held(goes_on, found) if is_first and isinstance(found, Answer) else found
+
+        def bodies() -> list[str]:
+            return [request.json["body"] for request in desk.requests if is_send(request)]
+
+        def typing() -> list[bool]:
+            return [r.json["typing"] for r in desk.requests if "/typing/" in r.path]
+
+        proxy.before = holds
+        copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
+        sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
+        past = RoomHistory(
+            desk.client, desk.stores, Matrix(homeserver="", user_id=BOT, owner=ANN), desk.clock
+        )
+        speaker = MatrixSpeaker(desk.client, sender, POLICY, past)
+        one, other = await two_conversations(desk)
+        async with asyncio.TaskGroup() as group:
+            work = [group.create_task(part.run()) for part in (sender, speaker)]
+            await desk.until(lambda: sorted(bodies()) == ["first", "other"])
+            speaker.attend(row := replace(command(desk), conversation_id=one))
+            speaker.attend(beside := replace(command(desk), conversation_id=other))
+            await desk.until(lambda: typing() == [True, True])
+            speaker.rest(row)
+            goes_on.set()
+            await desk.until(lambda: bodies()[2:] == ["second"])
+            await asyncio.sleep(2 * LINGER_SECONDS)
+            assert typing() == [True, True]
+            speaker.rest(beside)
+            await desk.until(lambda: typing() == [True, True, False])
+            for task in work:
+                task.cancel()
+
+
+async def two_conversations(desk: Desk) -> tuple[str, str]:
+    """A room with something to say in two of its conversations: two texts in the first."""
+    stores = desk.stores
+    async with stores.database.transaction() as tx:
+        one = await stores.conversations.in_room(tx, HERE, f"person:{ANN}")
+    other = await open_thread(stores.database, stores.conversations, HERE)
+    async with stores.database.transaction() as tx:
+        for conversation, text in ((one, "first"), (one, "second"), (other, "other")):
+            await stores.outbox.enqueue(tx, conversation, HERE, text, meant_for="")
+    return one, other
 
 
 async def test_what_the_room_forbids_is_kept_and_named_in_status(

@@ -18,6 +18,7 @@ from wintermute.changes.undo import Undo, Undone
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
 
@@ -60,7 +61,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     async with open_migrated(tmp_path / "w.db") as database:
         clock = FakeClock()
         changes = ChangeSets(database, clock, new_id)
-        tasks = Tasks(database, changes, clock, new_id, "@ann:test", "Europe/Berlin")
+        tasks = Tasks(database, changes, clock, new_id, Owner("@ann:test"), "Europe/Berlin")
         yield Desk(database, clock, tasks, changes)
 
 
@@ -78,7 +79,9 @@ async def test_a_new_task_has_a_short_id_and_is_shown_at_once(desk: Desk) -> Non
 
 async def test_an_id_that_was_given_before_is_not_given_again(desk: Desk) -> None:
     ids = iter(["task_0123456700000001", "task_0123456700000002", "task_89abcdef00000001"])
-    tasks = Tasks(desk.database, desk.changes, desk.clock, lambda _: next(ids), "@ann:test", "UTC")
+    tasks = Tasks(
+        desk.database, desk.changes, desk.clock, lambda _: next(ids), Owner("@ann:test"), "UTC"
+    )
     async with desk.database.transaction() as tx:
         made = [await tasks.add(tx, why(ANN), name, scope=ANN) for name in ("a", "b")]
     assert [task.id for task in made] == ["task_01234567", "task_89abcdef"]
@@ -397,7 +400,7 @@ async def test_a_moment_that_comes_while_it_is_written_down_is_due(tmp_path: Pat
     clock = TickingClock()
     async with open_migrated(tmp_path / "test.db") as database:
         changes = ChangeSets(database, clock, new_id)
-        tasks = Tasks(database, changes, clock, new_id, "@ann:test", "UTC")
+        tasks = Tasks(database, changes, clock, new_id, Owner("@ann:test"), "UTC")
         async with database.transaction() as tx:
             at = clock.now() + timedelta(seconds=2)
             asked = PlanRequest(schedule_type="once", at=at.isoformat())

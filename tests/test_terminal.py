@@ -507,8 +507,8 @@ async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> N
     """An answer that was not shown before the terminal was closed stays there."""
     async with open_house(tmp_path, None) as house:
         async with house.database.transaction() as tx:
-            scope = house.stores.owner_scope
+            scope = house.stores.owner.scope
             conversation = await house.conversations.in_room(tx, "terminal", scope, "terminal")
             await house.outbox.enqueue(tx, conversation, "terminal", "late", meant_for="")
             await house.outbox.enqueue(tx, conversation, "!room:test", "here", meant_for="")
-        assert await house.outbox.rooms_waiting() == ["!room:test"]
+        assert await house.outbox.conversations_waiting() == [(conversation, "!room:test")]

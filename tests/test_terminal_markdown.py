@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.world.clock import HeldClock
+from tests.world.clock import NOON, HeldClock
 from tests.world.glass import Glass
+from wintermute.mailbox.inbox import Waiting
 from wintermute.terminal.markdown import MOST, MarkdownPage, changed
 from wintermute.terminal.screen import VOID, TerminalSpeaker
 
@@ -213,7 +214,9 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
             return glass.text
 
         await clock.asleep()
-        speaker.attend(ROOM, "$event")
+        where = (1, "$event", "conv", ROOM, "@ann:test", "", "owner", "message", "hello", True)
+        row = Waiting(*where, "waiting", None, NOON, NOON)  # type: ignore[arg-type]  # the literals
+        speaker.attend(row)
         speaker.draft(ROOM, "")
         assert await passes(1) == ""
         assert await passes(1) == "· waiting for the model, 2 s"
@@ -227,7 +230,7 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
         assert await passes(3) == "· recall\nHere\n· waiting for the model, 3 s"
         speaker.draft(ROOM, "it is.")
         speaker.say("Here it is.")
-        speaker.rest(ROOM)
+        speaker.rest(row)
         assert await passes(5) == "· recall\nHere it is."
         work.cancel()
 

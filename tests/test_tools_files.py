@@ -19,10 +19,12 @@ from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller, Rejected, Toolbox
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.messages import Call, Json, Origin
+from wintermute.owner import Owner
 from wintermute.tools.definition import Done
 from wintermute.tools.files import MOST_BYTES, MOST_CHARACTERS, ReadFile, Roots, WriteFile
 
-ANN, BEN = "person:@ann:test", "person:@ben:test"
+OWNER = Owner("@ann:test")
+ANN, BEN = OWNER.scope, "person:@ben:test"
 
 
 class House:
@@ -37,7 +39,7 @@ class House:
         (self.data / "skills" / "tea.md").write_text("Making tea\n\nBoil water.\n")
         (self.data / "matrix" / "keys").write_text("secret")
         (self.outside / "diary.txt").write_text("secret")
-        self.roots = Roots(self.data, [self.notes], ANN)
+        self.roots = Roots(self.data, [self.notes], OWNER)
 
     async def read(self, path: str, origin: Origin = "owner", **page: int) -> str:
         result = await ReadFile(self.roots).run(caller(origin), {"path": path, **page})
@@ -94,7 +96,7 @@ async def test_a_skill_is_read_by_its_listed_name_wherever_the_daemon_was_starte
 async def test_a_relative_path_is_looked_for_in_every_allowed_folder(house: House) -> None:
     """L-075."""
     second = house.outside
-    house.roots = Roots(house.data, [house.notes, second], ANN)
+    house.roots = Roots(house.data, [house.notes, second], OWNER)
     (house.notes / "a.txt").write_text("first")
     (second / "b.txt").write_text("second")
     assert await house.read("a.txt") == "first"
@@ -227,7 +229,7 @@ async def test_devices_fifos_sockets_and_folders_are_refused_at_once(house: Hous
                     await house.read(path)
                 with pytest.raises(ToolFailed, match="not a plain file"):
                     await house.write(path, "mine")
-    devices = Roots(house.data, [Path("/dev")], ANN)
+    devices = Roots(house.data, [Path("/dev")], OWNER)
     with pytest.raises(ToolFailed, match="not a plain file"):
         await ReadFile(devices).run(caller("owner"), {"path": "zero"})
 
@@ -235,7 +237,7 @@ async def test_devices_fifos_sockets_and_folders_are_refused_at_once(house: Hous
 async def test_an_allowed_folder_around_the_data_folder_opens_only_the_skills(
     house: House,
 ) -> None:
-    house.roots = Roots(house.data, [house.data.parent], ANN)
+    house.roots = Roots(house.data, [house.data.parent], OWNER)
     for path in ("data/matrix/keys", f"{house.data}/wintermute.db"):
         with pytest.raises(ToolFailed, match="only data/skills"):
             await house.read(path)
@@ -280,7 +282,7 @@ def test_a_folder_inside_the_data_folder_cannot_be_opened_to_the_tools(
     (house.outside / "link").symlink_to(house.data / below)
     for folder in (house.data / below, house.outside / "link"):
         with pytest.raises(ConfigurationError, match=r"tools\.files\.roots"):
-            Roots(house.data, [folder], ANN)
+            Roots(house.data, [folder], OWNER)
 
 
 async def test_a_long_file_is_read_page_by_page_without_gap(house: House) -> None:
@@ -319,7 +321,7 @@ async def test_what_is_not_text_is_refused_plainly(house: House) -> None:
 async def test_a_missing_file_is_named_with_the_allowed_folders(house: House) -> None:
     with pytest.raises(ToolFailed, match=rf"a\.txt does not exist .*{re.escape(str(house.notes))}"):
         await house.read("a.txt")
-    gone = Roots(house.data, [house.notes / "gone"], ANN)
+    gone = Roots(house.data, [house.notes / "gone"], OWNER)
     with pytest.raises(ToolFailed, match="does not exist"):
         await WriteFile(gone).run(caller("owner"), {"path": "a.txt", "content": "a"})
     assert house.names() == set()
@@ -340,7 +342,7 @@ async def test_a_new_file_is_written_with_its_folders(house: House) -> None:
 )
 async def test_a_skill_is_written_with_its_own_tool_only(house: House, path: str) -> None:
     """P-049: by whatever way; the former text would not be kept."""
-    house.roots = Roots(house.data, [house.data.parent], ANN)
+    house.roots = Roots(house.data, [house.data.parent], OWNER)
     with pytest.raises(ToolFailed, match="skills are written with add_skill"):
         await house.write(path.format(data=house.data), "mine")
     assert [file.name for file in (house.data / "skills").iterdir()] == ["tea.md"]

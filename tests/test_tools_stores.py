@@ -19,12 +19,14 @@ from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.memory.facts import Facts
 from wintermute.messages import Call, Json, Origin
+from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.tasks import Tasks
 from wintermute.tools.memory import AddSkill, AppendMemory
 from wintermute.tools.task import TaskTool
 
-ANN, BEN, ROOM = "person:@ann:test", "person:@ben:test", "room:!kitchen:test"
+OWNER = Owner("@ann:test")
+ANN, BEN, ROOM = OWNER.scope, "person:@ben:test", "room:!kitchen:test"
 FIELDS = {"id", "priority", "status", "content", "schedule", "next_due", "scope"}
 SKILL = {"skill_name": "tea", "summary": "Making tea", "documentation": "Boil water."}
 
@@ -72,7 +74,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
                 cast = await casts.start(tx, branch, f"${scope}", "hello", "other", {})
             callers[scope] = Caller(conversation, scope, cast.id, "other", f"${scope}", NOON)
         changes = ChangeSets(database, clock, new_id)
-        tasks = Tasks(database, changes, clock, new_id, "@ann:test", "Europe/Berlin")
+        tasks = Tasks(database, changes, clock, new_id, OWNER, "Europe/Berlin")
         skills = Skills(tmp_path / "skills", database, changes, ANN)
         facts = Facts(database, changes, clock, new_id)
         yield Desk(database, tmp_path, tasks, skills, facts, changes, callers)
@@ -212,7 +214,7 @@ async def test_only_the_owner_teaches_skills(
     desk: Desk, scope: str, origin: Origin, may: bool
 ) -> None:
     """P-037: they are shown in every room."""
-    tool = AddSkill(desk.skills, ANN)
+    tool = AddSkill(desk.skills, OWNER)
     if may:
         caller = desk.caller(scope, origin)
         place = {"path": "data/skills/tea.md"}
@@ -298,11 +300,11 @@ async def test_the_definitions_are_short_and_their_examples_are_accepted(desk: D
         call = Call("call_1", function["name"], json.dumps(example))
         assert isinstance(tools.accept(call), Accepted)
         assert function["parameters"]["additionalProperties"] is False
-    assert AddSkill(desk.skills, ANN).durable
+    assert AddSkill(desk.skills, OWNER).durable
 
 
 def toolbox(desk: Desk) -> Toolbox:
-    return Toolbox([TaskTool(desk.tasks), AddSkill(desk.skills, ANN), AppendMemory(desk.facts)])
+    return Toolbox([TaskTool(desk.tasks), AddSkill(desk.skills, OWNER), AppendMemory(desk.facts)])
 
 
 async def test_what_is_not_due_any_more_says_how_it_would_be(desk: Desk) -> None:

@@ -36,6 +36,7 @@ from wintermute.matrix.inbox import (
 )
 from wintermute.matrix.intake import ONLY_ENCRYPTED
 from wintermute.matrix.verifications import NO_KEYS, TOO_OLD
+from wintermute.owner import Owner
 
 Json = dict[str, Any]
 MESSAGE = "m.room.message"
@@ -122,8 +123,8 @@ def test_what_is_not_read_is_said_to_whom_it_concerns(
 ) -> None:
     """F-024: in a direct chat, in a group if it addresses us, to nobody else."""
     event, to_us = event_of(kind, content), event_of(kind, content | FOR_US)
-    open_ears = Policy(ANN, POLICY.allowed, frozenset(), False, POLICY.commands)
-    elsewhere = Policy(ANN, POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
+    open_ears = Policy(Owner(ANN), POLICY.allowed, frozenset(), False, POLICY.commands)
+    elsewhere = Policy(Owner(ANN), POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
     assert line_of(event) == line
     assert line_of(event, GROUP) is None
     assert line_of(event, room_of(ANN, invited=(EVE,))) is None

@@ -41,6 +41,7 @@ from wintermute.conversation import words
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.matrix.outbox import ELSEWHERE
+from wintermute.owner import Owner
 from wintermute.schedule.firing import REMINDER
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
@@ -215,7 +216,9 @@ class Torture:
         data = self._bot.data
         async with open_database(data / "wintermute.db") as database:
             owner = scope.removeprefix("person:")
-            stores = Stores.of(database, data, owner, SYSTEM, new_id, timezone="Europe/Berlin")
+            stores = Stores.of(
+                database, data, Owner(owner), SYSTEM, new_id, timezone="Europe/Berlin"
+            )
             async with database.transaction() as tx:
                 held = await stores.conversations.of_room(tx, room)
                 home = held.id if held else await stores.conversations.in_room(tx, room, scope)

@@ -61,7 +61,7 @@ class Answering:
 
 def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
     """All tools there are, but those that hand out work."""
-    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner_scope)
+    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
     view = MemoriesView(stores.memories, stores.places)
     return (
         Done(),
@@ -69,7 +69,7 @@ def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
         WriteFile(roots, view),
         AppendMemory(stores.facts),
         TaskTool(stores.tasks),
-        AddSkill(stores.skills, stores.owner_scope),
+        AddSkill(stores.skills, stores.owner),
     )
 
 

@@ -15,7 +15,7 @@ from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
-from wintermute.config.schema import Config, Matrix
+from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import Database, Patience, open_database
 from wintermute.errors import (
@@ -220,7 +220,7 @@ async def open_wintermute(
 ) -> AsyncIterator[Wintermute]:
     """Build everything on an open database; close it in reverse."""
     matrix, folder, ids = config.matrix, config.data_dir / "matrix", outside.new_id
-    policy, pulse = _policy(matrix), outside.supervisor.pulse
+    policy, pulse = _policy(config), outside.supervisor.pulse
     people = People(policy.allowed)
     clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
     redact = Redaction(secret_values(config))
@@ -288,7 +288,7 @@ async def open_chat(
             models = Models(config.llm, database, clock, ids, config.timezone, redact)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
-            chat = Chat(stores, answers.rooms, speaker, config.matrix.owner, clock, ids)
+            chat = Chat(stores, answers.rooms, speaker, clock, ids)
             async with aclosing(models), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock)]
                 parts += [answers.keep()] if attended else []
@@ -307,14 +307,15 @@ async def _texts(config: Config, database: Database) -> Texts:
 def _stores(
     config: Config, database: Database, clock: Clock, ids: NewId, redact: Redaction
 ) -> Stores:
-    owner, zone = config.matrix.owner, config.timezone
+    owner, zone = config.owner, config.timezone
     return Stores.of(database, config.data_dir, owner, clock, ids, redact, timezone=zone)
 
 
-def _policy(matrix: Matrix) -> Policy:
+def _policy(config: Config) -> Policy:
+    matrix = config.matrix
     return Policy(
-        owner=matrix.owner,
-        allowed=frozenset({matrix.owner, *matrix.allowed_users}),
+        owner=config.owner,
+        allowed=matrix.people,
         rooms=frozenset(matrix.allowed_rooms),
         mention_in_groups=matrix.mention_in_groups,
         commands=frozenset(NAMES),

@@ -22,6 +22,7 @@ from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
+from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
@@ -29,11 +30,11 @@ from wintermute.tasks.tasks import Tasks
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What is stored in one data folder. `owner_scope` is the scope of its owner's memory."""
+    """What is stored in one data folder."""
 
     database: Database
     data_dir: Path
-    owner_scope: str
+    owner: Owner
     prompts: Path
     places: Places
     health: Health
@@ -66,25 +67,24 @@ class Stores:
         cls,
         database: Database,
         data_dir: Path,
-        owner: str,
+        owner: Owner,
         clock: Clock,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
         *,
         timezone: str,
     ) -> "Stores":
-        """Those of a data folder. `owner` is a Matrix id, whose days are counted in `timezone`."""
-        scope = f"person:{owner}"
+        """Those of a data folder. The days of its owner are counted in `timezone`."""
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes = ChangeSets(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
-        skills = Skills(data_dir / "skills", database, changes, scope)
+        skills = Skills(data_dir / "skills", database, changes, owner.scope)
         return cls(
             database=database,
             data_dir=data_dir,
-            owner_scope=scope,
+            owner=owner,
             prompts=data_dir / "prompts",
             places=places,
             health=Health(database, clock),

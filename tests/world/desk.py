@@ -22,6 +22,7 @@ from wintermute.matrix.people import People
 from wintermute.matrix.sas import Party, ToDevice
 from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
 from wintermute.matrix.verifications import Verifications
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 Json = dict[str, Any]
@@ -29,7 +30,7 @@ Said = tuple[str, str, Json]
 ANN, BOB, EVE, BOT = "@ann:here", "@bob:here", "@eve:here", "@bot:here"
 ROOM = "!room:here"
 COLUMNS = ("txn_id", "user_id", "device_id", "room_id", "phase", "shown", "code")
-POLICY = Policy(ANN, frozenset({ANN, BOB}), frozenset(), True, frozenset())
+POLICY = Policy(Owner(ANN), frozenset({ANN, BOB}), frozenset(), True, frozenset())
 
 
 class Desk:
@@ -146,7 +147,7 @@ async def at_desk(folder: Path, proxy: Proxy, clock: HeldClock) -> AsyncIterator
         open_client(matrix, session, folder, new_id, clock, People(POLICY.allowed)) as client,
         asyncio.TaskGroup() as group,
     ):
-        stores = Stores.of(database, folder, ANN, clock, new_id, timezone="UTC")
+        stores = Stores.of(database, folder, Owner(ANN), clock, new_id, timezone="UTC")
         desk = Desk(proxy, client, stores, clock)
         work = group.create_task(desk.work.run())
         yield desk

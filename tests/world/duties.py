@@ -13,6 +13,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.db import open_database
 from wintermute.ids import new_id
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
 
@@ -67,7 +68,7 @@ async def promise(
     """Tasks of a person, as made in that direct chat."""
     data, scope = bot.config.parent / "data", f"person:{person}"
     async with open_database(data / "wintermute.db") as database:
-        stores = Stores.of(database, data, person, clock, new_id, timezone="Europe/Berlin")
+        stores = Stores.of(database, data, Owner(person), clock, new_id, timezone="Europe/Berlin")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, room, scope)
             for content, each in asked.items():

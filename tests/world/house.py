@@ -53,7 +53,7 @@ from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
-from wintermute.mailbox.outbox import Outbox
+from wintermute.mailbox.outbox import Outbox, Outgoing
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 from wintermute.prompt.gather import Gather, read_texts
 from wintermute.schedule.promises import Promises
@@ -71,6 +71,19 @@ UNLIMITED = Ceilings()
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
+
+
+async def open_thread(database: Database, conversations: Conversations, room: str) -> str:
+    """One more conversation in the room of another, as a thread will be; its id."""
+    thread = new_id("conv")
+    async with database.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO conversations (id, kind, room_id, thread_id, scope, created_at) SELECT"
+            " ?, kind, room_id, '$root', scope, created_at FROM conversations WHERE room_id = ?",
+            (thread, room),
+        )
+        await conversations.branch(tx, thread, "start")
+    return thread
 
 
 @dataclass(frozen=True)
@@ -144,8 +157,12 @@ class House:
         edits: str | None = None,
         raw: Json | None = None,
         replies_to: str | None = None,
+        conversation: str | None = None,
     ) -> str:
-        """Store a message as a door does and wake its room; the event's id."""
+        """Store a message as a door does and wake its room; the event's id.
+
+        `conversation`: another one than that of the room itself.
+        """
         incoming = Incoming(
             event_id=event_id or f"$event{next(SEQUENCE)}",
             room_id=room,
@@ -162,7 +179,8 @@ class House:
         )
         state: InboxState = "ignored" if kind == "context" else "waiting"
         async with self.database.transaction() as tx:
-            conversation = await self.conversations.in_room(tx, room, scope or f"person:{sender}")
+            held = await self.conversations.in_room(tx, room, scope or f"person:{sender}")
+            conversation = conversation or held
             await self.inbox.store(tx, conversation, incoming, state)
         self.rooms.wake(conversation)
         return incoming.event_id
@@ -182,13 +200,19 @@ class House:
         await self.promises.fire()
         self.runs.bell.set()
 
+    async def next_outgoing(self, room: str = ROOM) -> Outgoing | None:
+        """What is to be said next by the conversation that is held in a room."""
+        async with self.database.transaction() as tx:
+            held = await self.conversations.of_room(tx, room)
+        return await self.outbox.next(held.id, room) if held else None
+
     async def deliver(self, room: str = ROOM) -> list[str]:
         """What waits to be said in a room is said, as by a homeserver that names its events.
 
         The signs that this brings wait for the next time.
         """
         said: dict[str, str] = {}
-        while (row := await self.outbox.next(room)) and row.reacts_to not in said:
+        while (row := await self.next_outgoing(room)) and row.reacts_to not in said:
             [part] = await self.outbox.store_parts(row.id, [(f"wm-{row.id}-0", {})], "DEVICE")
             await self.outbox.sent(part, f"$of-{row.id}")
             said[f"$of-{row.id}"] = row.text(self.checked.now())
@@ -293,7 +317,7 @@ async def open_house(
     )
     checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores.of(database, folder, owner, checked, new_id, redact, timezone=ZONE)
+        stores = Stores.of(database, folder, config.owner, checked, new_id, redact, timezone=ZONE)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
         real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]

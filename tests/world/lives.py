@@ -25,6 +25,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.mailbox.rooms import moves_of
+from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 DOWN = Answer(502, b"<html>")
@@ -420,7 +421,7 @@ class Life:
         """What the daemon has, beside it."""
         data, owner = self._daemon.data, self._ann.user_id
         async with open_database(data / "wintermute.db") as database:
-            yield Stores.of(database, data, owner, SYSTEM, new_id, timezone="Europe/Berlin")
+            yield Stores.of(database, data, Owner(owner), SYSTEM, new_id, timezone="Europe/Berlin")
 
 
 async def _is_ready(who: MatrixUser, chat: Chat) -> bool:

@@ -15,6 +15,7 @@ from wintermute.memory.core import Places
 from wintermute.memory.fact import AddOutcome, Fact, Source
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile
+from wintermute.owner import Owner
 
 OWNER = "@ann:test"
 ANN = "person:@ann:test"
@@ -78,7 +79,7 @@ async def memory_in(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
     async with open_migrated(folder / "test.db") as database:
         changes = ChangeSets(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id)
-        places = Places(folder, OWNER)
+        places = Places(folder, Owner(OWNER))
         flat = FlatFile(database, facts, places, changes)
         undo = Undo(database, changes, {"fact": facts}, {})
         yield Memory(database, clock, changes, facts, places, flat, undo)

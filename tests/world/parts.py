@@ -1,11 +1,14 @@
 """What stands in for a door in tests, and a tool that does what a test says."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
+from wintermute.loom.conversations import Conversation
+from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Json, Quote
 
 
@@ -55,6 +58,8 @@ class SilentSpeaker:
         self.changed = asyncio.Event()
         self.shown: list[tuple[str, str]] = []
         self.drafts: list[str] = []
+        self.drafted: defaultdict[str, str] = defaultdict(str)
+        """The same by conversation."""
         self.unfit: set[str] = set()
         self.rooms: dict[str, str] = {}
         self.quotes: dict[str, Quote] = {}
@@ -65,34 +70,35 @@ class SilentSpeaker:
     def serves(self, room_id: str) -> bool:
         return room_id not in self.elsewhere
 
-    def fits(self, room_id: str, scope: str) -> bool:
-        return room_id not in self.unfit | self.elsewhere
+    def fits(self, conversation: Conversation) -> bool:
+        return conversation.room_id not in self.unfit | self.elsewhere
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         return self.rooms.get(scope)
 
-    def attend(self, room_id: str, event_id: str) -> None:
-        self._note("attend", room_id)
+    def attend(self, row: Waiting) -> None:
+        self._note("attend", row.room_id)
 
-    def rest(self, room_id: str) -> None:
-        self._note("rest", room_id)
+    def rest(self, row: Waiting) -> None:
+        self._note("rest", row.room_id)
         if self.rests_badly:
-            raise KeyError(room_id)
+            raise KeyError(row.room_id)
 
-    async def quote(self, room_id: str, event_id: str) -> Quote | None:
-        self._note(f"quote {event_id}", room_id)
-        return self.quotes.get(event_id)
+    async def quote(self, row: Waiting) -> Quote | None:
+        self._note(f"quote {row.replies_to}", row.room_id)
+        return self.quotes.get(str(row.replies_to))
 
-    def draft(self, room_id: str, piece: str) -> None:
+    def draft(self, conversation_id: str, piece: str) -> None:
         self.drafts.append(piece)
+        self.drafted[conversation_id] += piece
         self.changed.set()
 
-    def gate(self, room_id: str, name: str) -> None:
-        self._note(f"gate {name}", room_id)
+    def gate(self, conversation_id: str, name: str) -> None:
+        self._note(f"gate {name}", conversation_id)
 
-    def speak(self, room_id: str) -> None:
-        self._note("speak", room_id)
+    def speak(self, conversation_id: str) -> None:
+        self._note("speak", conversation_id)
 
-    def _note(self, what: str, room_id: str) -> None:
-        self.shown.append((what, room_id))
+    def _note(self, what: str, where: str) -> None:
+        self.shown.append((what, where))
         self.changed.set()

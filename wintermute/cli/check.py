@@ -165,7 +165,7 @@ async def _probe(config: Config) -> list[Finding]:
         disk(config.data_dir),
         await database(config.data_dir / "wintermute.db"),
         templates(config.data_dir / "prompts", config.seed.language),
-        *unusable_files(Places(config.data_dir, config.matrix.owner)),
+        *unusable_files(Places(config.data_dir, config.owner)),
         time_zone(config.timezone, SystemClock()),
         *models,
         *await _homeserver(config),

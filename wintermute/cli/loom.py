@@ -418,7 +418,7 @@ async def _bundled(branch: str, stores: Stores, config: Config) -> Json:
         "model_calls": await attempts(stores.database, [cast["id"] for cast in story["casts"]]),
         "known": {
             "people": [
-                (config.matrix.owner, ""),
+                (config.owner.user_id, ""),
                 *await people(stores.database, [story["branch"]["conversation_id"]]),
             ],
             "bot": config.matrix.user_id,

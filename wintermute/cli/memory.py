@@ -87,7 +87,7 @@ def add(ctx: click.Context, text: str, scope: str | None, source: Source, as_jso
     """
 
     async def work(stores: Stores, _: Config) -> tuple[Fact, AddOutcome]:
-        place = await scope_of(stores, scope or stores.owner_scope)
+        place = await scope_of(stores, scope or stores.owner.scope)
         await stores.memories.text(place)
         async with stores.database.transaction() as tx:
             added = await stores.facts.add(tx, Reason("command", place), text, source, scope=place)
@@ -215,7 +215,7 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
             stores.database,
             stores.facts,
             stores.changes,
-            stores.owner_scope,
+            stores.owner.scope,
             ZoneInfo(config.timezone),
             (await stores.known.moves()).named,
         )
@@ -240,7 +240,7 @@ command.add_command(history_command("fact"))
 
 async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str]:
     """The scopes that are meant, with what was edited by hand in their files."""
-    one = await scope_of(stores, scope or stores.owner_scope)
+    one = await scope_of(stores, scope or stores.owner.scope)
     chosen = await stores.facts.scopes() if everyone else [one]
     for name in chosen:
         await stores.memories.text(name)

@@ -154,5 +154,7 @@ async def _stores(config: Config) -> AsyncIterator[Stores]:
             " or correct data_dir"
         )
     async with open_database(config.data_dir / "wintermute.db") as database:
-        owner, clock = config.matrix.owner, SystemClock()
-        yield Stores.of(database, config.data_dir, owner, clock, new_id, timezone=config.timezone)
+        clock = SystemClock()
+        yield Stores.of(
+            database, config.data_dir, config.owner, clock, new_id, timezone=config.timezone
+        )

@@ -76,7 +76,7 @@ def add(ctx: click.Context, name: str, file: BinaryIO, summary: str, as_json: bo
         raise WintermuteError(f"{file.name} is not text in UTF-8: save it as such") from error
 
     async def work(stores: Stores, _: Config) -> bool:
-        why = Reason("command", stores.owner_scope)
+        why = Reason("command", stores.owner.scope)
         return await stores.skills.write(why, name, summary, text)
 
     done = "added" if with_stores(ctx, work) else "replaced"
@@ -95,7 +95,7 @@ def remove(ctx: click.Context, name: str, as_json: bool) -> None:
     """
 
     async def work(stores: Stores, _: Config) -> None:
-        await stores.skills.remove(Reason("command", stores.owner_scope), name)
+        await stores.skills.remove(Reason("command", stores.owner.scope), name)
 
     with_stores(ctx, work)
     _changed(ctx, name, "removed", f"removed  data/skills/{name}.md", as_json)

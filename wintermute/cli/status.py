@@ -39,7 +39,7 @@ async def _facts(config: Config) -> list[Finding]:
     database = await check.database(config.data_dir / "wintermute.db")
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
-    places = Places(config.data_dir, config.matrix.owner)
+    places = Places(config.data_dir, config.owner)
     return [*here, *stored, *unusable_files(places, config.data_dir / "prompts")]
 
 

@@ -320,7 +320,7 @@ def add(
             tx,
             why,
             content,
-            scope=await scope_of(stores, scope or stores.owner_scope),
+            scope=await scope_of(stores, scope or stores.owner.scope),
             priority=priority,
             request=request,
         )
@@ -413,7 +413,7 @@ def _change(ctx: click.Context, step: TaskChange, as_json: bool) -> None:
 
 async def _apply(step: TaskChange, stores: Stores, _: Config) -> TaskView:
     async with stores.database.transaction() as tx:
-        task = await step(stores, tx, Reason("command", stores.owner_scope))
+        task = await step(stores, tx, Reason("command", stores.owner.scope))
     [seen] = await _seen(stores, [task])
     return seen
 

@@ -18,6 +18,7 @@ from wintermute.db import Transaction
 from wintermute.health.health import UNLIMITED, gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
+from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
 from wintermute.text import one_line
@@ -160,7 +161,7 @@ class ChatCommands:
 
     async def _undo(self, tx: Transaction, row: Waiting) -> str:
         scope = await self._scope(row)
-        if row.origin == "other" and scope == self._stores.owner_scope:
+        if self._stores.owner.is_unvouched(row.origin, scope):
             return "Here only a verified session of the owner can undo something."
         last = await self._stores.changes.newest(("fact", "task"), scope)
         if last is None:
@@ -187,10 +188,11 @@ class ChatCommands:
         stores, zone = self._stores, self._stores.tasks.zone.key
         facts = await gather(stores.database, self._clock, zone, self._ceilings)
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
-        if row.origin != "owner" or await self._scope(row) != stores.owner_scope:
+        asked = is_owner(row.origin)
+        if not (asked and stores.owner.owns(await self._scope(row))):
             # Details may name other people's rooms, and are nobody else's business.
             brief = "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
-            return f"{brief}\n\n{NO_DETAILS}" if row.origin == "owner" else brief
+            return f"{brief}\n\n{NO_DETAILS}" if asked else brief
         return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)
 
     async def _help(self, _tx: Transaction, _row: Waiting) -> str:

@@ -20,6 +20,7 @@ from wintermute.errors import ToolFailed
 from wintermute.mailbox.inbox import Waiting
 from wintermute.memory.fact import Fact
 from wintermute.messages import Json
+from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.due import clock, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
@@ -264,7 +265,7 @@ class TaskVerbs:
             words += [last] if last else []
         if verb is None or len(words) != 2:
             return VERBS
-        by_owner, task_id = row.origin == "owner", words[1].strip(AROUND).lower()
+        by_owner, task_id = is_owner(row.origin), words[1].strip(AROUND).lower()
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
         try:
             return await verb(Wish(tx, why, task_id, told.get(task_id, scope), by_owner))
@@ -312,7 +313,7 @@ class TaskVerbs:
     async def _cancel(self, wish: Wish) -> str:
         tx, why, task_id, scope, by_owner = wish
         task = await self._tasks.delete(tx, why, task_id, scope, by_owner=by_owner)
-        elsewhere = task.scope == EVERYWHERE and scope != self._tasks.owner_scope
+        elsewhere = task.scope == EVERYWHERE and not self._tasks.owner.owns(scope)
         where = " in the owner's own chat" if elsewhere else ""
         return f"Cancelled: {_named(task)} (`/undo`{where} brings it back)"
 

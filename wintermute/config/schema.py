@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from wintermute.owner import Owner
+
 Provider = Literal["embedded", "endpoint", "none"]
 
 
@@ -99,6 +101,11 @@ class Matrix:
     )
     mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
     streaming: bool = key("Show answers while they are written.", True, later=True)
+
+    @property
+    def people(self) -> frozenset[str]:
+        """Everybody who may talk to the bot."""
+        return frozenset({self.owner, *self.allowed_users})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +353,11 @@ class Config:
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web door.", Web, later=True)
     log: Log = key("Logging.", Log)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose assistant this is."""
+        return Owner(self.matrix.owner)
 
 
 HEAD = """\

@@ -258,7 +258,7 @@ class Replies:
             return None
         async with self._database.transaction() as tx:
             record = await self._record(tx, row.room_id, row.replies_to)
-        return await self._speaker.quote(row.room_id, row.replies_to) if record is None else None
+        return await self._speaker.quote(row) if record is None else None
 
     async def shown(self, tx: Transaction, row: Waiting, scope: str, fetched: Quote | None) -> str:
         """The block for the model; "" where nothing is replied to.
@@ -357,7 +357,7 @@ class Casting:
 
     async def cast(self, row: Waiting, stop: Stop) -> None:
         """Answer a message or an event, or leave it for later when the model is away."""
-        self._speaker.attend(row.room_id, row.event_id)
+        self._speaker.attend(row)
         try:
             if given_up := self._trouble.given_up(row):
                 await self._give_up(row, given_up)
@@ -379,7 +379,7 @@ class Casting:
                     cast.started_at,
                     written=written(row, self._clock.now()),
                 )
-                shown = Shown(self._speaker, row.room_id)
+                shown = Shown(self._speaker, row.conversation_id)
                 outcome = await self._loop.run(
                     cast, caller, self._settings, stop, self._trouble.watched(row, stop, shown)
                 )
@@ -387,7 +387,7 @@ class Casting:
             await self._close(row, cast, outcome, scope)
         finally:
             self._trouble.left(row)
-            self._speaker.rest(row.room_id)
+            self._speaker.rest(row)
 
     async def _give_up(self, row: Waiting, outcome: Outcome) -> None:
         async with self._database.transaction() as tx:

@@ -33,6 +33,7 @@ from wintermute.llm.calls import attempts
 from wintermute.loom.conversations import begin_again
 from wintermute.loom.records import Cast
 from wintermute.messages import Json
+from wintermute.owner import Owner
 from wintermute.prompt.assemble import again, chosen
 from wintermute.prompt.gather import Instructions
 from wintermute.stores import Stores
@@ -142,7 +143,9 @@ class Replay:
     def _loop(self, scratch: Database, cast: Cast, script: Script) -> Loop:
         clock, hidden = _Still(cast.started_at), self._today.ephemeral
         ids = _recorded_ids(script)
-        stores = Stores.of(scratch, self._today.prompts.parent, "", clock, ids, timezone="UTC")
+        stores = Stores.of(
+            scratch, self._today.prompts.parent, Owner(""), clock, ids, timezone="UTC"
+        )
         folding = Folding(stores, script, self._compaction, self._today.context, hidden)
         gates = Gates(stores, lambda value: value)
         return Loop(stores, Asking(script, folding, hidden), gates, folding, clock)

@@ -170,7 +170,7 @@ class Rooms:
             async with self._database.transaction() as tx:
                 said = words.KEPT.format(word=row.word)
                 await self._casting.tell_once(tx, row, f"kept {row.event_id}", said)
-            self._speaker.speak(row.room_id)
+            self._speaker.speak(row.conversation_id)
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         """Answer `/stop`. One transaction with what it ends, so a kill cannot undo it (L-023)."""
@@ -178,7 +178,7 @@ class Rooms:
             async with self._database.transaction() as tx:
                 said = await self._stop_one(tx, row) or await self._stop_all(tx, row)
                 await self._casting.reply(tx, row, said)
-            self._speaker.speak(row.room_id)
+            self._speaker.speak(row.conversation_id)
 
     async def _stop_one(self, tx: Transaction, row: Waiting) -> str | None:
         """`/stop ID` ends one sub-session; any other words are no reason to end nothing."""
@@ -272,7 +272,7 @@ class Rooms:
                 "answer failed conversation=%s event=%s", row.conversation_id, row.event_id
             )
             await self._broken(row)
-        self._speaker.speak(row.room_id)
+        self._speaker.speak(row.conversation_id)
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
         before = await self._casting.scope(row)

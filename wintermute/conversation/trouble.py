@@ -386,7 +386,7 @@ class Trouble:
             else:
                 self._forget(row)
         self._change(row, lambda now: replace(now, told=now.told or final))
-        self._speaker.speak(row.room_id)
+        self._speaker.speak(row.conversation_id)
 
     async def _say(
         self, tx: Transaction, key: str, conversation_id: str, room_id: str, text: str
@@ -468,14 +468,12 @@ class Trouble:
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:
-            told = await self._outbox.noticed(tx, outage)
-            for key in told:
-                room_id = key.removeprefix(outage)
-                held = await self._conversations.of_room(tx, room_id)
-                if held is not None:
-                    await self._say(tx, f"back {outage}", held.id, room_id, words.BACK)
-        for key in told:
-            self._speaker.speak(key.removeprefix(outage))
+            rooms = [key.removeprefix(outage) for key in await self._outbox.noticed(tx, outage)]
+            told = [held for each in rooms if (held := await self._conversations.of_room(tx, each))]
+            for held in told:
+                await self._say(tx, f"back {outage}", held.id, held.room_id, words.BACK)
+        for held in told:
+            self._speaker.speak(held.id)
 
 
 def _given_up(problem: str) -> Outcome:

@@ -72,7 +72,7 @@ def is_shown(turn: Turn) -> bool:
 
 def query(cast: Cast, earlier: Sequence[Cast]) -> str | None:
     """What memory may rank by: a person's words and the last reply; None for other work (P-013)."""
-    if cast.origin not in ("owner", "other"):
+    if cast.origin in ("timer", "system"):
         return None
     replies = (past.result for past in reversed(earlier) if past.state == "terminated")
     said = next((reply for reply in replies if reply), "")

@@ -29,7 +29,8 @@ NOT_ALONE = "made for others than those who can read there now"
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
     " reacts_to, apart, answers, cause FROM outbox"
-    " WHERE room_id = ? AND state = 'waiting' ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
+    " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
+    " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
 )
 
 
@@ -118,7 +119,7 @@ async def nothing_more(_tx: Transaction, _outbox_id: str) -> Sequence[str]:
 
 
 class Outbox:
-    """The store of what must be said, in order per room."""
+    """The store of what must be said, in order per conversation."""
 
     def __init__(
         self,
@@ -289,17 +290,18 @@ class Outbox:
         )
         return [row["answers"] for row in rows]
 
-    async def rooms_waiting(self) -> list[str]:
-        """Matrix rooms in which something is to be said; what a terminal waits for stays."""
+    async def conversations_waiting(self) -> list[tuple[str, str]]:
+        """Conversations with something to be said in a Matrix room, each with that room."""
         rows = await self._database.rows(
-            "SELECT DISTINCT room_id FROM outbox WHERE state = 'waiting' AND room_id <> ?",
+            "SELECT DISTINCT conversation_id, room_id FROM outbox WHERE state = 'waiting'"
+            " AND room_id <> ?",
             (TERMINAL,),
         )
-        return [row["room_id"] for row in rows]
+        return [(row["conversation_id"], row["room_id"]) for row in rows]
 
-    async def next(self, room_id: str) -> Outgoing | None:
-        """What is to be said next in a room; signs when there is nothing else."""
-        row = await self._database.row(NEXT, (room_id,))
+    async def next(self, conversation_id: str, room_id: str) -> Outgoing | None:
+        """What a conversation has to say next in a room; signs when there is nothing else."""
+        row = await self._database.row(NEXT, (room_id, conversation_id))
         if row is None:
             return None
         return _outgoing(row, late=_late(row) if row["after"] else None)

@@ -434,7 +434,7 @@ class Restored:
         """A conversation for the record of what was said somewhere."""
         if made_in is not None:
             return made_in
-        homes = await self._stores.conversations.homes(tx, self._stores.owner_scope)
+        homes = await self._stores.conversations.homes(tx, self._stores.owner.scope)
         return homes[0].id if homes else None
 
     async def _results(self, tx: Transaction, tags: Tags) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from wintermute import text
 from wintermute.messages import PERSON, ROOM, InboxKind, Incoming, Json
+from wintermute.owner import Owner
 
 OUTBOX_KEY = "dev.wintermute.outbox"
 """Content key of the mark in every message of ours (see `marks`); a reaction has none."""
@@ -95,7 +96,7 @@ class RoomView:
 class Policy:
     """Whom we listen to. The owner is among the allowed; no rooms means any room."""
 
-    owner: str
+    owner: Owner
     allowed: frozenset[str]
     rooms: frozenset[str]
     mention_in_groups: bool
@@ -148,7 +149,7 @@ def read_event(
         room_id=room.room_id,
         sender=sender,
         sender_name=name,
-        origin="owner" if sender == policy.owner else "other",
+        origin=policy.owner.origin_of(sender),
         kind=kind,
         body=body,
         sent_at=moment(event.get("origin_server_ts"), received_at),

@@ -332,7 +332,7 @@ class Intake:
         worth_of = self._worth(came)
         if worth_of == "held":
             return None
-        if worth_of == "other" and came.encrypted and reaction.command.origin == "owner":
+        if worth_of == "other" and came.encrypted:
             reaction = reaction._replace(command=replace(reaction.command, origin="other"))
         command = await self._followups.command(tx, reaction)
         if command is None:
@@ -346,7 +346,7 @@ class Intake:
         conversation = await self._home(tx, came)
         if worth_of == "held":
             return await self._hold(tx, conversation, came, tell=not context)
-        if worth_of == "other" and incoming.origin == "owner":
+        if worth_of == "other":
             incoming = replace(incoming, origin="other")
         takes = await self._takes(tx, conversation, incoming, came)
         await self._tell_readers(tx, conversation, came)
@@ -379,7 +379,7 @@ class Intake:
             return conversation
         if await self._refuses(tx, conversation, came):
             return None
-        if self._worth(came) == "other" and edit.origin == "owner":
+        if self._worth(came) == "other":
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if not await self._followups.is_newest(tx, edit, original, seq):

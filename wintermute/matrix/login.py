@@ -347,7 +347,7 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
 
 async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
     """Our identity as it is served, and who has none (X-017, X-034)."""
-    allowed = sorted({matrix.owner, *matrix.allowed_users})
+    allowed = sorted(matrix.people)
     async with _anonymous(matrix.homeserver, kept.access_token) as nio:
         everything: list[str] = []
         body = {"device_keys": dict.fromkeys([kept.user_id, *allowed], everything)}

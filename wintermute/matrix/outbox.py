@@ -1,4 +1,4 @@
-"""Sends what the outbox holds: in order per room, each part until the homeserver names its event.
+"""Sends what the outbox holds: in order per conversation, each part until the homeserver names its event.
 
 How fast signs may follow each other, so that what a homeserver takes is left for answers.
 """
@@ -147,7 +147,7 @@ class Sender:
         self._bell = asyncio.Event()
         self._pace = Pace()
         self._delayed: dict[str, float] = {}  # when a reason was told
-        self._busy: dict[str, asyncio.Event] = {}
+        self._busy: dict[tuple[str, str], asyncio.Event] = {}  # by conversation and room
         self._closing = False
         self._sending = 0
         self._quiet = asyncio.Event()
@@ -168,27 +168,28 @@ class Sender:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with asyncio.TaskGroup() as rooms:
+        async with asyncio.TaskGroup() as conversations:
             while True:
                 self._bell.clear()
-                for room_id in await self._outbox.rooms_waiting():
-                    if room_id in self._busy:
-                        self._busy[room_id].set()
+                for where in await self._outbox.conversations_waiting():
+                    if where in self._busy:
+                        self._busy[where].set()
                     else:
-                        news = self._busy[room_id] = asyncio.Event()
-                        rooms.create_task(self._room(room_id, news))
+                        self._busy[where] = asyncio.Event()
+                        conversations.create_task(self._say(where))
                 await self._bell.wait()
 
-    async def _room(self, room_id: str, news: asyncio.Event) -> None:
+    async def _say(self, where: tuple[str, str]) -> None:
+        """All that a conversation has to say in a room."""
         wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
-            while not self._closing and (row := await self._outbox.next(room_id)):
-                held = self._client.is_held(room_id) and not row.apart
+            while not self._closing and (row := await self._outbox.next(*where)):
+                held = self._client.is_held(row.room_id) and not row.apart
                 if held:
                     return
                 if row.reacts_to is not None and (pause := self._pace.sign(self._now())):
-                    await self._rest(room_id, news, pause)
+                    await self._rest(where, pause)
                     continue
                 try:
                     await self._deliver(row)
@@ -197,14 +198,14 @@ class Sender:
                     continue
                 except HomeserverUnavailable as error:
                     wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
-                    await self._failed(row, error, wait, news)
+                    await self._failed(where, row, error, wait)
         finally:
-            del self._busy[room_id]
+            del self._busy[where]
             if not self._closing and not held:
                 self._bell.set()  # what came in since `next` found nothing
 
     async def _failed(
-        self, row: Outgoing, error: HomeserverUnavailable, wait: float, news: asyncio.Event
+        self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
     ) -> None:
         """Wait until the next attempt, and until it is known who has come in meanwhile (F-002)."""
         if not isinstance(error, KeyStoreBlocked) and self._is_news(str(error)):
@@ -215,7 +216,7 @@ class Sender:
         if row.reacts_to is None:
             await self._clock.sleep(wait)
         else:
-            await self._rest(row.room_id, news, wait)
+            await self._rest(where, wait)
         await self._client.heard_since(failed_in)
 
     def _is_news(self, reason: str) -> bool:
@@ -226,15 +227,15 @@ class Sender:
         self._delayed = {reason: now}
         return True
 
-    async def _rest(self, room_id: str, news: asyncio.Event, seconds: float) -> None:
-        """Wait with the signs of a room, but not with what is to be said there meanwhile.
+    async def _rest(self, where: tuple[str, str], seconds: float) -> None:
+        """Wait with the signs of a conversation, but not with what is to be said there meanwhile.
 
         Each sync rings, so also the one for which a failed sign has just asked.
         """
-        until = self._now() + seconds
+        news, until = self._busy[where], self._now() + seconds
         while (left := until - self._now()) > 0:
             news.clear()
-            row = await self._outbox.next(room_id)
+            row = await self._outbox.next(*where)
             if row is None or row.reacts_to is None:
                 return
             await until_set(news, self._clock, left)

@@ -29,6 +29,7 @@ from wintermute.matrix.inbox import (
     string,
 )
 from wintermute.messages import Incoming, Json
+from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import SIGNS, Sign
 
@@ -257,7 +258,7 @@ class Relations:
         if mark == "good" or mark == "bad":
             await self._reward(tx, ours, 1 if mark == "good" else -1, command)
             return None
-        by_owner = command.origin == "owner"
+        by_owner = is_owner(command.origin)
         task_id = await self.stores.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
         return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
 

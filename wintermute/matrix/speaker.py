@@ -1,4 +1,4 @@
-"""Small signs of life in a room: read, writing, done. They may fail without harm.
+"""Small signs of life for a conversation: read, writing, done. They may fail without harm.
 
 What was said in a room before, as the homeserver has it: people reply to it (F-026).
 """
@@ -11,6 +11,8 @@ from wintermute import text
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.loom.conversations import Conversation
+from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, mapping, may_read, moment, readable, string
@@ -88,11 +90,12 @@ LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may foll
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     typing: bool
+    room_id: str
     event_id: str
 
 
 class MatrixSpeaker:
-    """Shows in the room what a worker wants shown; nobody waits for it."""
+    """Shows in its room what a conversation wants shown; nobody waits for it."""
 
     def __init__(
         self, client: MatrixClient, sender: Sender, policy: Policy, past: RoomHistory
@@ -101,7 +104,7 @@ class MatrixSpeaker:
         self._past = past
         self._policy = policy
         self._sender = sender
-        self._wanted: dict[str, _Wanted] = {}
+        self._wanted: dict[str, _Wanted] = {}  # by conversation
         self._bells: dict[str, asyncio.Event] = {}
         self._changed: asyncio.Queue[str] = asyncio.Queue()
 
@@ -109,64 +112,67 @@ class MatrixSpeaker:
         """All but what was typed at a terminal."""
         return room_id != TERMINAL
 
-    def fits(self, room_id: str, scope: str) -> bool:
+    def fits(self, conversation: Conversation) -> bool:
         """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
-        view = self._client.room(room_id)
-        return room_id != TERMINAL and may_read(view, scope, self._client.account, self._policy)
+        view, account = self._client.room(conversation.room_id), self._client.account
+        return view.room_id != TERMINAL and may_read(
+            view, conversation.scope, account, self._policy
+        )
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         """A room in which nobody has spoken yet may do (T-013)."""
         return self._client.room_for(scope, self._policy, encrypted)
 
-    def attend(self, room_id: str, event_id: str) -> None:
+    def attend(self, row: Waiting) -> None:
         """Mark the event as read and write on its room."""
-        self._want(room_id, _Wanted(True, event_id))
+        self._want(row, typing=True)
 
-    def rest(self, room_id: str) -> None:
+    def rest(self, row: Waiting) -> None:
         """Write no more."""
-        self._want(room_id, _Wanted(False, self._wanted[room_id].event_id))
+        self._want(row, typing=False)
 
-    def draft(self, room_id: str, piece: str) -> None:
+    def draft(self, conversation_id: str, piece: str) -> None:
         """Nothing: a Matrix room gets the whole answer."""
 
-    def gate(self, room_id: str, name: str) -> None:
+    def gate(self, conversation_id: str, name: str) -> None:
         """Nothing: the typing sign goes on."""
 
-    def speak(self, room_id: str) -> None:
-        """Something for a room is in the outbox."""
+    def speak(self, conversation_id: str) -> None:
+        """Something is in the outbox."""
         self._sender.wake()
 
-    async def quote(self, room_id: str, event_id: str) -> Quote | None:
-        """An earlier message of a room."""
-        return await self._past.quote(room_id, event_id)
+    async def quote(self, row: Waiting) -> Quote | None:
+        """An earlier message of its room."""
+        return await self._past.quote(row.room_id, str(row.replies_to))
 
-    def _want(self, room_id: str, wanted: _Wanted) -> None:
-        self._wanted[room_id] = wanted
-        self._changed.put_nowait(room_id)
+    def _want(self, row: Waiting, *, typing: bool) -> None:
+        self._wanted[row.conversation_id] = _Wanted(typing, row.room_id, row.event_id)
+        self._changed.put_nowait(row.conversation_id)
 
     async def run(self) -> None:
         """Show what is wanted, until cancelled."""
-        async with asyncio.TaskGroup() as rooms:
+        async with asyncio.TaskGroup() as conversations:
             while True:
-                room_id = await self._changed.get()
-                if room_id in self._bells:
-                    self._bells[room_id].set()
+                conversation_id = await self._changed.get()
+                if conversation_id in self._bells:
+                    self._bells[conversation_id].set()
                 else:
-                    self._bells[room_id] = asyncio.Event()
-                    rooms.create_task(self._follow(room_id))
+                    self._bells[conversation_id] = asyncio.Event()
+                    conversations.create_task(self._follow(conversation_id))
 
-    async def _follow(self, room_id: str) -> None:
-        bell, typing, read = self._bells[room_id], False, ""
+    async def _follow(self, conversation_id: str) -> None:
+        bell, typing, read = self._bells[conversation_id], False, ""
         while True:
             bell.clear()
-            wanted = self._wanted[room_id]
+            wanted = self._wanted[conversation_id]
+            room_id = wanted.room_id
             if not wanted.typing and await self._rung(bell, LINGER_SECONDS):
                 continue
             try:
                 if wanted.event_id != read:
                     read = wanted.event_id
                     await self._client.read(room_id, wanted.event_id)
-                if wanted.typing or typing:
+                if wanted.typing or (typing and not self._is_writing(room_id)):
                     await self._client.typing(room_id, on=wanted.typing)
                     typing = wanted.typing
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
@@ -174,8 +180,12 @@ class MatrixSpeaker:
             if wanted.typing:
                 await self._rung(bell, REFRESH_SECONDS)
             elif not bell.is_set():
-                del self._bells[room_id]
+                del self._bells[conversation_id]
                 return
+
+    def _is_writing(self, room_id: str) -> bool:
+        """Whether any conversation of a room is: it has one typing sign for all of them."""
+        return any(each.typing and each.room_id == room_id for each in self._wanted.values())
 
     async def _rung(self, bell: asyncio.Event, seconds: float) -> bool:
         """Wait for the next change, so long at most; whether one came."""

@@ -169,7 +169,7 @@ class Trust:
         if self._owner_told == identity.kind:
             return
         async with self._database.transaction() as tx:
-            views = await self._rooms_with(tx, self._policy.owner)
+            views = await self._rooms_with(tx, self._policy.owner.user_id)
             if not views or not self._is_direct(views[0]):
                 return
             conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
@@ -199,10 +199,9 @@ class Trust:
             conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
             notice = changed_notice(person)
             await self._notice(tx, conversation, room_id, notice, apart=True)
-            owners = [
-                v for v in await self._rooms_with(tx, self._policy.owner) if self._is_direct(v)
-            ]
-            if owners and self._policy.owner != person.user_id:
+            owner = self._policy.owner.user_id
+            owners = [v for v in await self._rooms_with(tx, owner) if self._is_direct(v)]
+            if owners and owner != person.user_id:
                 conversation, room_id = await self._conversation(tx, owners[0]), owners[0].room_id
                 await self._notice(tx, conversation, room_id, notice)
             await self._store.told(tx, person)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from wintermute.errors import FileUnusable, MemoryFileUnusable
 from wintermute.files import content_of, decoded
 from wintermute.health.health import EditedFiles
+from wintermute.owner import Owner
 
 MOST_FILE_BYTES = 50_000_000
 MOST_LINE = 1_000_000
@@ -115,9 +116,9 @@ MOST_CORE_BYTES = 1_000_000
 class Places:
     """The owner's files lie in the data folder itself, all others in a folder per scope."""
 
-    def __init__(self, data_dir: Path, owner: str) -> None:
+    def __init__(self, data_dir: Path, owner: Owner) -> None:
         self._data_dir = data_dir
-        self._owner = f"person:{owner}"
+        self._owner = owner
 
     def memories(self, scope: str) -> Path:
         """The file of facts, one per line."""
@@ -159,7 +160,7 @@ class Places:
         )
 
     def _below(self, scope: str) -> PurePosixPath:
-        if scope == self._owner:
+        if self._owner.owns(scope):
             return PurePosixPath()
         return PurePosixPath(SCOPES, folder_name(scope))
 

@@ -66,15 +66,15 @@ class Import:
         database: Database,
         facts: Facts,
         changes: ChangeSets,
-        owner_scope: str,
+        scope: str,
         timezone: tzinfo,
         named: Callable[[str], str] = str,
     ) -> None:
-        """`named`: the name by which a scope is known here."""
+        """`scope`: of lines that name none. `named`: the name by which a scope is known here."""
         self._database = database
         self._facts = facts
         self._changes = changes
-        self._owner_scope = owner_scope
+        self._scope = scope
         self._timezone = timezone
         self._named = named
 
@@ -125,7 +125,7 @@ class Import:
             raise _Problem('"text" is missing or not text')
         if values.get("valid_to") is not None:
             raise _Problem('"valid_to" is set: only what is still valid is imported')
-        scope = _name(values, "scope") or self._owner_scope
+        scope = _name(values, "scope") or self._scope
         if not SCOPE.fullmatch(scope):
             raise _Problem('"scope" is neither person:@name:server nor room:!id')
         source = _name(values, "source") or EXPLICIT

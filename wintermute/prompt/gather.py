@@ -201,7 +201,7 @@ class Gather:
         found: dict[Component, int] = {}
         if self._ranking is None:
             found["memories"] = len(flat_lines(await self._memories.text(scope)))
-        if scope == self._tasks.owner_scope:
+        if self._tasks.owner.owns(scope):
             found["skills"] = len(await self._listed())
         else:
             tasks = tuple(task for task in tasks if task.scope == scope)

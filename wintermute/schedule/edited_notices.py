@@ -43,7 +43,7 @@ class EditedNotices:
 
     async def _told(self, told: set[str]) -> set[str]:
         """Say what is new; of which files the owner knows then that they cannot be used."""
-        stores, owner = self._stores, self._stores.owner_scope
+        stores, owner = self._stores, self._stores.owner.scope
         problems, lasting = await self._problems()
         news = [name for name in problems if name in lasting and name not in told]
         known = told & problems.keys()
@@ -65,7 +65,7 @@ class EditedNotices:
                 await stores.versions.tell(tx, kept)
             await stores.edited.tell(tx, known)
         if home is not None:
-            self._speaker.speak(home.room_id)
+            self._speaker.speak(home.id)
         return known
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:

@@ -54,9 +54,9 @@ LET_GO = timedelta(seconds=30)
 
 
 class Fired(NamedTuple):
-    """What a look at the tables led to: rooms that have something to say, and when to look again."""
+    """What a look at the tables led to: who has something to say now, and when to look again."""
 
-    rooms: frozenset[str]
+    conversations: frozenset[str]
     seconds: float | None
     """From now; None: nothing is due."""
 
@@ -88,17 +88,17 @@ class Firing:
 
         `since`: when this program began; what was due before was missed.
         """
-        rooms: set[str] = set()
+        told: set[str] = set()
         while True:
             async with self._database.transaction() as tx:
                 await self._look_again(tx)
-                rooms |= await self._move_refused(tx)
+                told |= await self._move_refused(tx)
                 found = await self._occurrences.due(tx, BATCH)
                 if found:
-                    rooms |= await self._claim(tx, found, since, await self._homes(tx))
+                    told |= await self._claim(tx, found, since, await self._homes(tx))
                 seconds = await self._until_next(tx)
             if len(found) < BATCH:
-                return Fired(frozenset(rooms), seconds)
+                return Fired(frozenset(told), seconds)
 
     async def _until_next(self, tx: Transaction) -> float | None:
         due = await self._occurrences.next_due(tx)
@@ -114,7 +114,7 @@ class Firing:
         return await Deliveries.now(tx, self._stores, self._speaker)
 
     async def _move_refused(self, tx: Transaction) -> set[str]:
-        """What one room has refused is said in another; rooms with something more to say."""
+        """What one room has refused is said in another; conversations with something more to say."""
         waiting = await self._occurrences.undelivered(tx)
         if not waiting:
             return set()
@@ -128,7 +128,7 @@ class Firing:
         self, tx: Transaction, lost: Sequence[Occurrence], refused: Mapping[str, str]
     ) -> set[str]:
         """What one room does not take is said in another, if there is one by now."""
-        homes, rooms = await self._homes(tx), set()
+        homes, told = await self._homes(tx), set()
         for each in lost:
             task = await self._tasks.find(tx, each.task_id, None)
             home = await homes.of(tx, task.scope, each.conversation_id)
@@ -136,8 +136,8 @@ class Firing:
             if home is not None and home.room_id != refused[outbox_id]:
                 await self._outbox.move(tx, outbox_id, home.id, home.room_id)
                 await self._occurrences.move(tx, each.seq, home.id)
-                rooms.add(home.room_id)
-        return rooms
+                told.add(home.id)
+        return told
 
     async def _claim(
         self, tx: Transaction, found: Sequence[Due], since: datetime, homes: Deliveries
@@ -147,7 +147,7 @@ class Firing:
         before |= {each.due.task.id for each in claims if each.is_unreal(self._clock.now())}
         open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
         kept: list[KeptClaim] = []
-        rooms: set[str] = set()
+        told: set[str] = set()
         held: list[str] = []
         for each in claims:
             task = each.due.task
@@ -160,14 +160,14 @@ class Firing:
                 kept.append(await self._coalesced(tx, each, open_[task.id]))
             else:
                 kept.append(await self._promised(tx, each, home))
-                rooms.add(home.room_id)
+                told.add(home.id)
         await self._occurrences.hold(tx, held)
         await self._occurrences.take(tx, kept)
         await self._occurrences.advance(tx, [e for e in claims if e.due.task.id not in held])
         await complete(tx, before - open_.keys(), self._clock.now())
         if held:
             log.debug("no room for what is due tasks=%s", ",".join(held))
-        return rooms
+        return told
 
     async def _judged(self, tx: Transaction, due: Due, since: datetime) -> Claim | None:
         """The claim for a task; one that meets a bug is passed over, and the others are not."""

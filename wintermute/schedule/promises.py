@@ -129,8 +129,8 @@ class Promises:
         if self._has_jumped or not self._recounted:
             await self._recount()
         fired = await self._firing.fire(self._since)
-        for room_id in sorted(fired.rooms):
-            self._speaker.speak(room_id)
+        for conversation_id in sorted(fired.conversations):
+            self._speaker.speak(conversation_id)
         return fired
 
     async def _note(self, fired: Fired | None) -> None:

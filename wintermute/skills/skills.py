@@ -238,13 +238,11 @@ class Skills:
     the owner, so that is whose history a change stands in, wherever it was made.
     """
 
-    def __init__(
-        self, folder: Path, database: Database, changes: ChangeSets, owner_scope: str
-    ) -> None:
+    def __init__(self, folder: Path, database: Database, changes: ChangeSets, scope: str) -> None:
         self._folder = folder
         self._database = database
         self._changes = changes
-        self._owner_scope = owner_scope
+        self._scope = scope
         self._writing = asyncio.Lock()
         self._seen: SkillCache = {}
         self._problem = ""
@@ -340,10 +338,10 @@ class Skills:
         self, why: Reason, name: str, before: str | None, after: Json | None
     ) -> None:
         change = Change("skill", name, _state(before), after, why.evidence)
-        owners = replace(why, scope=self._owner_scope)
+        why = replace(why, scope=self._scope)
         async with self.prepared(name, after) as place:
             async with self._database.transaction() as tx:
-                await self._changes.record(tx, owners, [change])
+                await self._changes.record(tx, why, [change])
             await place()
 
 

@@ -19,6 +19,7 @@ from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
+from wintermute.owner import Owner
 from wintermute.tasks.due import next_due
 from wintermute.tasks.schedules import NOTHING, UNPLANNED, Once, Plan, PlanRequest, planned, read
 from wintermute.text import one_line
@@ -168,7 +169,7 @@ class Tasks:
         changes: ChangeSets,
         clock: Clock,
         new_id: NewId,
-        owner: str,
+        owner: Owner,
         timezone: str,
     ) -> None:
         """`timezone`: in which schedules are meant."""
@@ -177,7 +178,7 @@ class Tasks:
         self._clock = clock
         self._new_id = new_id
         self.zone = ZoneInfo(timezone)
-        self.owner_scope = f"person:{owner}"
+        self.owner = owner
 
     async def add(
         self,
@@ -608,7 +609,7 @@ class Tasks:
     async def _record(self, tx: Transaction, why: Reason, task: Task, before: Json | None) -> None:
         """What is changed everywhere stands in the owner's history, for nobody else to undo."""
         if task.scope == EVERYWHERE:
-            why = replace(why, scope=self.owner_scope)
+            why = replace(why, scope=self.owner.scope)
         change = Change("task", task.id, before, state_of(task), why.evidence)
         await self._changes.record(tx, why, [change])
 

@@ -15,6 +15,7 @@ from wintermute.clock import Clock, until_set
 from wintermute.conversation.rooms import Rooms, next_row, passes_by
 from wintermute.conversation.trouble import SILENT
 from wintermute.ids import NewId
+from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Incoming, Quote
@@ -188,24 +189,24 @@ class TerminalSpeaker:
         """Only what was typed here: the rest is the daemon's."""
         return room_id == TERMINAL
 
-    def fits(self, room_id: str, scope: str) -> bool:
+    def fits(self, conversation: Conversation) -> bool:
         """Only the owner sits here."""
-        return self.serves(room_id)
+        return self.serves(conversation.room_id)
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         """The terminal has its conversation from the first word on."""
         return None
 
-    def attend(self, room_id: str, event_id: str) -> None:
+    def attend(self, row: Waiting) -> None:
         """An answer begins with the model."""
         self._wait_for(MODEL)
 
-    def rest(self, room_id: str) -> None:
+    def rest(self, row: Waiting) -> None:
         """Somebody may look whether all is answered."""
         self._wait_for("")
         self.changed.set()
 
-    def draft(self, room_id: str, piece: str) -> None:
+    def draft(self, conversation_id: str, piece: str) -> None:
         """Write the piece at once; with a new attempt the one before is taken back.
 
         That is also how reasoning goes that was not known to be some (F-020). The model does not
@@ -222,7 +223,7 @@ class TerminalSpeaker:
         self._take_back()
         self._page.begin(loose=not self._is_known)
 
-    def gate(self, room_id: str, name: str) -> None:
+    def gate(self, conversation_id: str, name: str) -> None:
         """One dim line for a tool."""
         if self._screen.live:
             self._page.end()
@@ -232,11 +233,11 @@ class TerminalSpeaker:
             self.spoke.set()
             self._wait_for(display_name(name))
 
-    def speak(self, room_id: str) -> None:
+    def speak(self, conversation_id: str) -> None:
         """Something is in the outbox."""
         self.changed.set()
 
-    async def quote(self, room_id: str, event_id: str) -> Quote | None:
+    async def quote(self, row: Waiting) -> Quote | None:
         """Nothing: here nobody replies to one message among many."""
         return None
 
@@ -292,14 +293,12 @@ class Chat:
         stores: Stores,
         rooms: Rooms,
         speaker: TerminalSpeaker,
-        owner: str,
         clock: Clock,
         new_id: NewId,
     ) -> None:
         self._stores = stores
         self._rooms = rooms
         self._speaker = speaker
-        self._owner = owner
         self._clock = clock
         self._new_id = new_id
         self._shown = asyncio.Event()
@@ -310,7 +309,7 @@ class Chat:
         conversation = await self._conversation()
         while True:
             self._speaker.changed.clear()
-            while row := await self._stores.outbox.next(TERMINAL):
+            while row := await self._stores.outbox.next(conversation, TERMINAL):
                 # While the answer is waited for, what else is said is none, and ends nothing of it.
                 aside = row.answers is None or self._rooms.waits(conversation) == 0
                 self._speaker.say(row.text(self._clock.now()), aside=aside)
@@ -320,12 +319,13 @@ class Chat:
 
     async def say(self, text: str) -> None:
         """Take a message or a command of the owner."""
+        owner = self._stores.owner
         incoming = Incoming(
             event_id=self._new_id("typed"),
             room_id=TERMINAL,
-            sender=self._owner,
+            sender=owner.user_id,
             sender_name="",
-            origin="owner",
+            origin=owner.origin_of(owner.user_id),
             kind="command" if text.lstrip().startswith("/") else "message",
             body=clean(text).strip(),
             sent_at=self._clock.now(),
@@ -348,7 +348,7 @@ class Chat:
             self._shown.clear()
             rows = await self._stores.inbox.open_rows(conversation)
             stops = await self._stores.inbox.stops(conversation)
-            is_shown = not stops and await self._all_shown()
+            is_shown = not stops and await self._all_shown(conversation)
             if is_shown and not rows:
                 return True
             if is_shown and await self._waits(rows, attended=attended):
@@ -367,8 +367,8 @@ class Chat:
         """What is waited for, and for how long; "" for nothing."""
         return self._speaker.waiting
 
-    async def _all_shown(self) -> bool:
-        return await self._stores.outbox.next(TERMINAL) is None
+    async def _all_shown(self, conversation: str) -> bool:
+        return await self._stores.outbox.next(conversation, TERMINAL) is None
 
     async def _waits(self, rows: Sequence[Waiting], *, attended: bool) -> bool:
         """Whether nothing can be done now, and whoever is here was told why."""
@@ -378,7 +378,7 @@ class Chat:
             self._speaker.pause()
             if is_away:
                 await self._rooms.tell_now(rows[0])
-            return await self._all_shown()
+            return await self._all_shown(rows[0].conversation_id)
         return False
 
     def _is_silent(self, rows: Sequence[Waiting]) -> bool:
@@ -403,7 +403,7 @@ class Chat:
     async def _conversation(self) -> str:
         async with self._stores.database.transaction() as tx:
             return await self._stores.conversations.in_room(
-                tx, TERMINAL, self._stores.owner_scope, "terminal"
+                tx, TERMINAL, self._stores.owner.scope, "terminal"
             )
 
 

@@ -18,17 +18,6 @@ def reason(caller: Caller) -> Reason:
     return Reason("tool", caller.scope, caller.cast_id, evidence)
 
 
-def for_owner(caller: Caller, owner_scope: str) -> bool:
-    """Whether the owner asked, or it happens by itself in the owner's own chat.
-
-    What the system starts elsewhere has no more rights than whoever talks there. In the owner's
-    own chat another asks through a session of the owner that nobody vouches for (X-034).
-    """
-    if caller.origin == "other":
-        return False
-    return caller.origin == "owner" or caller.scope == owner_scope
-
-
 def definition(name: str) -> tuple[str, Json]:
     """The description of a tool and the JSON schema of its arguments."""
     file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"

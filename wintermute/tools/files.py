@@ -21,8 +21,9 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
+from wintermute.owner import Owner
 from wintermute.text import clean
-from wintermute.tools.definition import definition, for_owner, reason
+from wintermute.tools.definition import definition, reason
 
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
@@ -52,10 +53,10 @@ class Roots:
     Other people than the owner reach the skills only.
     """
 
-    def __init__(self, data_dir: Path, folders: Iterable[Path], owner_scope: str) -> None:
+    def __init__(self, data_dir: Path, folders: Iterable[Path], owner: Owner) -> None:
         """Raises: ConfigurationError for a folder inside the data folder, with what it keeps."""
         self._data_dir = data_dir.absolute()
-        self._owner_scope = owner_scope
+        self._owner = owner
         # Lexically: resolve() would rename folders that the owner reaches through a link.
         self._folders = tuple(Path(os.path.abspath(folder)) for folder in folders)  # noqa: PTH100
         for folder in self._folders:
@@ -72,7 +73,7 @@ class Roots:
         Raises: ToolFailed, naming the allowed folders.
         """
         allowed = self.allowed(caller, writing=writing, also=also)
-        if writing and not for_owner(caller, self._owner_scope):
+        if writing and not self._owner.may(caller.origin, caller.scope):
             raise ToolFailed(f"only the owner may have files written; nothing was ({allowed})")
         places = self._places(path, caller)
         if not places or not all(place.below for place in places):
@@ -104,7 +105,7 @@ class Roots:
             os.close(folder)
 
     def _open_to(self, caller: Caller) -> tuple[Path, ...]:
-        return self._folders if for_owner(caller, self._owner_scope) else ()
+        return self._folders if self._owner.may(caller.origin, caller.scope) else ()
 
     def _places(self, path: str, caller: Caller) -> list[AllowedFile]:
         wanted = PurePath(path)

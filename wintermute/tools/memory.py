@@ -11,8 +11,9 @@ from wintermute.memory.fact import EXPLICIT, SOURCES
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile
 from wintermute.messages import Json
+from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, shown
-from wintermute.tools.definition import definition, for_owner, reason
+from wintermute.tools.definition import definition, reason
 
 
 class AppendMemory:
@@ -68,14 +69,14 @@ class AddSkill:
     name = "add_skill"
     durable = True
 
-    def __init__(self, skills: Skills, owner_scope: str) -> None:
+    def __init__(self, skills: Skills, owner: Owner) -> None:
         self.description, self.parameters = definition(self.name)
         self._skills = skills
-        self._owner_scope = owner_scope
+        self._owner = owner
 
     async def run(self, caller: Caller, args: Json) -> object:
         """Where the skill stands now. Every room sees it, so only the owner teaches."""
-        if not for_owner(caller, self._owner_scope):
+        if not self._owner.may(caller.origin, caller.scope):
             raise ToolFailed("only the owner may have skills written: every room would see them")
         name = args["skill_name"]
         created = await self._skills.write(

@@ -11,7 +11,7 @@ from wintermute.messages import Json
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
-from wintermute.tools.definition import definition, for_owner, reason
+from wintermute.tools.definition import definition, reason
 
 TIMES = {field.name for field in fields(PlanRequest)}
 TAKES = {
@@ -69,7 +69,7 @@ class TaskTool:
         if caller.origin == "timer" and not request.is_empty:
             raise ToolFailed(BY_ITSELF)  # else a reminder read as a request goes on for ever
         everywhere = args.get("scope", "here") == EVERYWHERE
-        if everywhere and not for_owner(caller, self._tasks.owner_scope):
+        if everywhere and not self._tasks.owner.may(caller.origin, caller.scope):
             raise ToolFailed("only the owner may have a task shown in every room")
         self._check_vouched(caller, request.execution_mode)
         return await self._tasks.add(
@@ -88,7 +88,7 @@ class TaskTool:
         if not args.get("id"):
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
         why, task_id, scope = reason(caller), args["id"], caller.scope
-        by_owner = for_owner(caller, self._tasks.owner_scope)
+        by_owner = self._tasks.owner.may(caller.origin, caller.scope)
         request = PlanRequest.of(args) if action == "update" else NOTHING
         if caller.origin == "timer":
             await self._check_unscheduled(tx, task_id, scope, request)
@@ -124,7 +124,7 @@ class TaskTool:
         Raises: ToolFailed.
         """
         by_itself = any((mode or REMINDER).strip().lower() != REMINDER for mode in modes)
-        if by_itself and caller.scope == self._tasks.owner_scope and caller.origin == "other":
+        if by_itself and self._tasks.owner.is_unvouched(caller.origin, caller.scope):
             raise ToolFailed(UNVOUCHED)
 
     async def _check_unscheduled(

@@ -24,7 +24,7 @@ class Deliveries:
         What was made in one of the `encrypted` ones is said in such a one only.
         """
         self._conversations = stores.conversations
-        self._owner_scope = stores.owner_scope
+        self._owner = stores.owner
         self._gone = gone
         self._barred = barred
         self._encrypted = encrypted
@@ -49,7 +49,7 @@ class Deliveries:
         if scope == EVERYWHERE and made_in is not None:
             found = [await self._conversations.get(made_in)]
         else:
-            scope = self._owner_scope if scope == EVERYWHERE else scope
+            scope = self._owner.scope if scope == EVERYWHERE else scope
             found = await self._conversations.homes(tx, scope, made_in)
         secret = await self._is_secret(made_in)
         home = next((each for each in found if self._may(each, made_in, secret)), None)
@@ -65,7 +65,7 @@ class Deliveries:
             return False
         if secret and each.room_id not in self._encrypted:
             return False
-        return self._speaker.fits(each.room_id, each.scope)
+        return self._speaker.fits(each)
 
     async def _opened(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
         """A conversation that begins with this: its person has not spoken there yet."""

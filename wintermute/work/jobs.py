@@ -157,7 +157,7 @@ class JobKind:
     async def _tell_owner(
         self, tx: Transaction, job: Job, text: str, error: str = ""
     ) -> Collection[str]:
-        owner = self._stores.owner_scope
+        owner = self._stores.owner.scope
         whose = "" if job.scope in ("", owner) else f" for {job.scope.removeprefix(PERSON)}"
         return await self._say(tx, owner, text.format(name=self.name, whose=whose, error=error))
 

@@ -133,7 +133,6 @@ class Runner:
         """`toolbox`: that of rooms."""
         self.kinds = kinds
         self._database = stores.database
-        self._conversations = stores.conversations
         self._health = stores.health
         self._speaker = speaker
         self._clock = clock
@@ -164,12 +163,12 @@ class Runner:
             async with asyncio.TaskGroup() as group:
                 look = await self._begun(kind, kind.left, at_work)
                 start(look)
-                await self._tell(look.news, wake)
+                self._tell(look.news, wake)
                 while True:
                     kind.bell.clear()
                     look = await self._begun(kind, ready, at_work)
                     start(look)
-                    await self._tell(look.news, wake)
+                    self._tell(look.news, wake)
                     await self._pause(kind.bell, look.again)
         except asyncio.CancelledError:
             async with self._database.transaction() as tx:
@@ -206,12 +205,12 @@ class Runner:
         finally:
             del kind.underway[piece.id]
             kind.bell.set()
-        await self._tell(news, wake)
+        self._tell(news, wake)
 
-    async def _tell(self, news: Collection[str], wake: Callable[[str], None]) -> None:
+    def _tell(self, news: Collection[str], wake: Callable[[str], None]) -> None:
         for conversation_id in news:
             wake(conversation_id)
-            self._speaker.speak((await self._conversations.get(conversation_id)).room_id)
+            self._speaker.speak(conversation_id)
 
     async def _pause(self, bell: asyncio.Event, until: datetime | None) -> None:
         if until is None:
