@@ -15,11 +15,11 @@ import pytest
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ContextTooLarge, Fail, Hang, ModelServer, Step, Text, Use
+from wintermute.cli.replay import Replay, Replayed, Today
+from wintermute.cli.script import Diverged, RecordEnds, Script, steps
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.conversation.replay import Replay, Replayed, Today
-from wintermute.conversation.script import Diverged, RecordEnds, Script, steps
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
 from wintermute.llm.calls import ModelCalls, Recorded

@@ -1,27 +1,242 @@
-"""`wintermute loom replay`: recorded casts run again offline."""
+"""`wintermute loom replay`: do today's code and prompt files ask what was asked then (L-088).
+
+Each cast runs through the real loop, on a database of its own that has what the cast had in view.
+The models and the gates are the record; nothing else is asked, and no gate runs.
+"""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 from wintermute.answering import tools_of
 from wintermute.cli.opening import say, with_stores
 from wintermute.cli.options import REDACT, config_option, json_option
+from wintermute.cli.script import (
+    Diverged,
+    Event,
+    RecordEnds,
+    Script,
+    Unanswered,
+    Window,
+    steps,
+)
 from wintermute.clock import SystemClock
-from wintermute.config.schema import Config
+from wintermute.config.schema import Config, Context
 from wintermute.config.secrets import Redaction
-from wintermute.conversation.replay import Replay, Replayed, Today
+from wintermute.conversation.asking import Asking
+from wintermute.conversation.cast import Loop
+from wintermute.conversation.folding import Folding
+from wintermute.conversation.gates import Gates
+from wintermute.conversation.state import CastSettings, Stop, Unwatched
 from wintermute.conversation.toolbox import Caller, Toolbox
+from wintermute.db import Database, open_database
 from wintermute.errors import WintermuteError
-from wintermute.ids import new_id
+from wintermute.ids import NewId, new_id
+from wintermute.llm.calls import attempts
 from wintermute.llm.models import Models
+from wintermute.loom.conversations import begin_again
 from wintermute.loom.reading import LoomReader
+from wintermute.loom.records import Cast
 from wintermute.messages import Json
+from wintermute.owner import Owner
+from wintermute.prompt.assemble import again, chosen
+from wintermute.prompt.gather import Instructions
 from wintermute.prompt.modes import DELEGATING
 from wintermute.stores import Stores
+from wintermute.templates import Template
 from wintermute.text import counted, harmless
 from wintermute.tools.definition import definition
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What requests are made of now.
+
+    `tools` are the definitions of all there are, `ephemeral` the names of those whose results are
+    not shown.
+    """
+
+    tools: tuple[Json, ...]
+    prompts: Path
+    context: Context
+    ephemeral: Collection[str]
+    window: Window
+    redact: Redaction
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first difference: in which cast, at which turn (None: after the last one), and what."""
+
+    cast_id: str
+    turn_id: str | None
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How it went. `unrecorded` casts could not be run again."""
+
+    casts: int
+    requests: int
+    unrecorded: int
+    divergence: Divergence | None
+
+
+class Replay:
+    """Runs the casts of one database again."""
+
+    def __init__(self, stores: Stores, today: Today) -> None:
+        """Raises: ConfigurationError when a prompt file cannot be used."""
+        self._source = stores.database
+        self._casts = stores.casts
+        self._calls = stores.model_calls
+        self._today = today
+        self._instructions = Instructions(today.prompts)
+        self._minimal = Template(today.prompts, "WORKER_MINIMAL.txt")
+        self._compaction = Template(today.prompts, "COMPACTION_PROMPT.txt")
+
+    async def branch(self, branch_id: str, *, below: bool) -> Replayed:
+        """Run all casts that began in a branch, up to the first difference.
+
+        `below`: it is the branch of a sub-session.
+        """
+        done = requests = unrecorded = 0
+        for cast in filter(lambda cast: cast.turns, await self._casts.of_branch(branch_id)):
+            script = await self._script(cast)
+            if script is None:
+                unrecorded += 1
+                continue
+            done += 1
+            divergence = await self._run(cast, script, below)
+            requests += script.compared
+            if divergence is not None:
+                return Replayed(done, requests, unrecorded, divergence)
+        return Replayed(done, requests, unrecorded, None)
+
+    async def _script(self, cast: Cast) -> Script | None:
+        """What was recorded of a cast; None when that is not all it did."""
+        kept = iter(await self._calls.recorded(cast.id))
+        events: list[Event] = []
+        for attempt in await attempts(self._source, [cast.id]):
+            if attempt["outcome"] != "ok":
+                events.append(Unanswered(attempt["role"], attempt["outcome"]))
+            elif attempt["request"] is not None:
+                events.append(next(kept))
+        recorded = steps(cast, events)
+        if recorded is None:
+            return None
+        return Script(cast, recorded, self._today.window, self._today.redact)
+
+    async def _run(self, cast: Cast, script: Script, below: bool) -> Divergence | None:
+        with TemporaryDirectory(prefix="wintermute-replay-") as folder:
+            async with open_database(Path(folder) / "replay.db") as scratch:
+                async with scratch.transaction() as tx:
+                    begun = await begin_again(self._source, tx, cast)
+                try:
+                    await self._loop(scratch, begun, script).run(
+                        begun,
+                        Caller("", "", cast.id, cast.origin, cast.event_id, cast.started_at),
+                        CastSettings(self._toolbox(script, below), _Then(script, self, below)),
+                        Stop(),
+                        Unwatched(),
+                    )
+                    script.ended()
+                except Diverged as found:
+                    return Divergence(cast.id, found.turn_id, found.lines)
+                except RecordEnds:
+                    return None
+        return None
+
+    def _loop(self, scratch: Database, cast: Cast, script: Script) -> Loop:
+        clock, hidden = _Still(cast.started_at), self._today.ephemeral
+        ids = _recorded_ids(script)
+        stores = Stores.of(
+            scratch, self._today.prompts.parent, Owner(""), clock, ids, timezone="UTC"
+        )
+        folding = Folding(stores, script, self._compaction, self._today.context, hidden)
+        gates = Gates(stores, lambda value: value)
+        return Loop(stores, Asking(script, folding, hidden), gates, folding, clock)
+
+    def _toolbox(self, script: Script, below: bool) -> Toolbox:
+        """The tools as they are now; of a sub-session those it was given then."""
+        tools = [tool["function"] for tool in self._today.tools]
+        question = script.upcoming.question
+        if below and question is not None:
+            given = {tool["function"]["name"] for tool in question.request.tools}
+            tools = [tool for tool in tools if tool["name"] in given]
+        return Toolbox(_Again(script, **tool) for tool in tools)
+
+    def prompt(self, then: str, tools: Collection[str], summary: str, *, below: bool) -> str:
+        """A system prompt as it would be now."""
+        return again(
+            then,
+            instructions=chosen(self._instructions.sections(), tools),
+            minimal=self._minimal.text() if below else None,
+            summary=summary,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Then:
+    """The prompt of the next recorded question, with today's instructions."""
+
+    script: Script
+    replay: Replay
+    below: bool
+
+    async def system(
+        self, scope: str, tools: Collection[str], query: str | None, summary: str
+    ) -> str | None:
+        question = self.script.upcoming.question
+        if question is None:  # nobody knows it; the failure is all that was recorded
+            return ""
+        first = question.request.messages[0]
+        if first["role"] != "system":
+            return None
+        return self.replay.prompt(first["content"], tools, summary, below=self.below)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A gate that gives what it gave then."""
+
+    script: Script
+    name: str
+    description: str
+    parameters: Json
+    durable: bool = True
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        if caller.place is None:
+            raise LookupError(self.name)
+        return self.script.result(caller.place.turn_id, caller.place.n)
+
+
+@dataclass(frozen=True, slots=True)
+class _Still:
+    """A clock that stands where the cast began."""
+
+    begun: datetime
+
+    def now(self) -> datetime:
+        return self.begun
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        """Nobody waits here."""
+
+
+def _recorded_ids(script: Script) -> NewId:
+    """Turns get the names they had."""
+    return lambda prefix: script.turn_id if prefix == "turn" else new_id(prefix)
 
 
 @click.command("replay")
