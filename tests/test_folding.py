@@ -22,8 +22,8 @@ from tests.world.model import (
     is_for_summary,
 )
 from wintermute.config.schema import Context
-from wintermute.conversation.folding import FoldedTurn as Old
-from wintermute.conversation.folding import chunk, foldable, useless
+from wintermute.conversation.asking import FoldedTurn as Old
+from wintermute.conversation.asking import chunk, foldable, useless
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import is_shown, turn_messages
 from wintermute.loom.records import Cast, Turn, Wards

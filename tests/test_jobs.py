@@ -16,7 +16,7 @@ from tests.world.delegating import until
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.clock import Clock
-from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ModelUnavailable, ToolFailed
 from wintermute.jobs import KEPT, Job

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.world.house import ANN, open_house
 from tests.world.model import ModelServer
 from wintermute.clock import Clock
-from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import Job
 from wintermute.stores import Stores

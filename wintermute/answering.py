@@ -9,14 +9,12 @@ from wintermute.clock import CheckedClock
 from wintermute.commands.chat import ChatCommands, Verifier
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
-from wintermute.conversation.asking import Asking
+from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.casting import Branching, Casting
-from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import CastSettings, Prompt
+from wintermute.conversation.state import CastSettings, Prompt, Speaker
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.llm.models import Models

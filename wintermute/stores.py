@@ -13,8 +13,7 @@ from wintermute.ids import NewId
 from wintermute.jobs import Jobs
 from wintermute.llm.calls import ModelCalls
 from wintermute.loom.casts import Casts
-from wintermute.loom.conversations import Conversations, Edits, Rewards
-from wintermute.loom.folds import Folds
+from wintermute.loom.conversations import Conversations, Edits, Folds, Rewards
 from wintermute.loom.sub_sessions import SubSessions
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.outbox import Outbox

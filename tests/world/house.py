@@ -42,8 +42,7 @@ from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import Prompt
+from wintermute.conversation.state import Prompt, Speaker
 from wintermute.conversation.toolbox import DONE, AnyTool
 from wintermute.db import Database
 from wintermute.health.health import Health

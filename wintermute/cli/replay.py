@@ -28,9 +28,8 @@ from wintermute.cli.script import (
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config, Context
 from wintermute.config.secrets import Redaction
-from wintermute.conversation.asking import Asking
+from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.folding import Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.state import CastSettings, Stop, Unwatched
 from wintermute.conversation.toolbox import Caller, Toolbox

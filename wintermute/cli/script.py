@@ -15,8 +15,8 @@ from itertools import zip_longest
 from typing import Any
 
 from wintermute.config.secrets import Redaction
+from wintermute.conversation.asking import ROLE as COMPACTION
 from wintermute.conversation.cast import REASONS
-from wintermute.conversation.folding import ROLE as COMPACTION
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, ModelUnavailable, ToolFailed
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Listener

@@ -12,8 +12,8 @@ from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
 from wintermute.config.schema import BudgetSettings
+from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
-from wintermute.conversation.folding import Folding
 from wintermute.db import Transaction
 from wintermute.health.health import UNLIMITED, gather
 from wintermute.loom.sub_sessions import SubSession

@@ -1,26 +1,312 @@
-"""One question to the model: what a cast has in view, folded and cut until it fits."""
+"""One question to the model: what a cast has in view, folded and cut until it fits.
+
+    Conversation Summary ◀── first turns of the path │ the rest as it is ─▶ the newest message
+
+Folding: what was said long ago gives way to a summary of it, in the model's view only. What to fold
+is decided without waiting; `Folding` asks for the summary and stores it. `ModelClient` is what the
+loop needs of models: so little that a record can stand in for them (L-088).
+"""
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Literal, Protocol
 
-from wintermute.conversation.folding import FoldCause, Folding, ModelClient, marked
+from wintermute.config.schema import Context
 from wintermute.conversation.state import CastState, Summing
 from wintermute.conversation.view import (
+    ERASED,
     fitted,
+    is_shown,
     lightened,
     messages,
     prompt_of,
     query,
     smaller,
     too_large,
+    turn_messages,
 )
-from wintermute.errors import ContextTooLarge, PromptTooLarge
+from wintermute.errors import ContextTooLarge, ModelError, PromptTooLarge
+from wintermute.llm.backend import UNHEARD, Listener
+from wintermute.loom.records import BranchView, Cast, Fold, Turn
 from wintermute.messages import Json, Reply, Request
-from wintermute.text import untagged
+from wintermute.stores import Stores
+from wintermute.templates import Template, fill
+from wintermute.text import counted, shortened, untagged
+
+
+class ModelClient(Protocol):
+    """Whoever answers requests. See `llm.models.Models`."""
+
+    async def ask(
+        self,
+        role: str,
+        request: Request,
+        *,
+        backend: str | None = None,
+        cast_id: str | None = None,
+        listener: Listener = UNHEARD,
+    ) -> Reply:
+        """An answer. Raises: ModelError."""
+        ...
+
+    def window(self, role: str, backend: str | None = None) -> int:
+        """Tokens a request may have, so that an answer still fits."""
+        ...
+
+    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
+        """How many a request has."""
+        ...
+
 
 log = logging.getLogger(__name__)
+
+ROLE = "compaction"
+RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
+LEAST = 0.05  # share of the window below which folding does not pay
+CHUNK = 0.8  # share of the summariser's window for what it reads
+FEWEST_LETTERS = 12
+FoldCause = Literal["size", "full", "overflow", "asked"]
+"""It is much, more than fits by our own count, or by the server's; or somebody wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTurn:
+    """One turn of the path with what stands before it, as text, and as messages in view."""
+
+    turn: Turn
+    text: str
+    messages: int
+
+
+def marked(fold: Fold | None) -> str:
+    """The summary as the model sees it (L-039)."""
+    return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
+
+
+def foldable(
+    casts: Sequence[Cast], keep: int, hidden: Collection[str] = ()
+) -> tuple[FoldedTurn, ...]:
+    """The turns that may be folded: all but the last that make up at least `keep` messages (L-041).
+
+    An intent goes with the first turn of its cast, so each cut is before a message of a person or
+    of the model, never between calls and their results.
+    """
+    steps = list(_steps(casts, hidden))
+    left = keep - sum(not cast.turns for cast in casts[-1:])
+    while steps and left > 0:
+        left -= steps.pop().messages
+    return tuple(steps)
+
+
+def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTurn]:
+    said: list[str] = []
+    count, previous = 0, None
+    for cast in casts:
+        if cast.event_id is None or cast.event_id != previous:  # else it is shown already
+            said.append(f"[message]\n{cast.intent or ERASED}")
+            count += 1
+        previous = cast.event_id
+        for turn in cast.turns:
+            seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
+            text = "\n\n".join([*said, *map(_line, seen)])
+            yield FoldedTurn(turn, untagged(text), count + len(seen))
+            said, count = [], 0
+
+
+def _line(message: Json) -> str:
+    if message["role"] == "tool":
+        return f"[result]\n{shortened(message['content'], RESULT_CHARACTERS)}"
+    calls = [
+        f"[call] {call['function']['name']} {call['function']['arguments'][:RESULT_CHARACTERS]}"
+        for call in message.get("tool_calls", ())
+    ]
+    said = [f"[assistant]\n{message['content']}"] if message["content"] else []
+    return "\n".join([*said, *calls])
+
+
+def chunk(
+    steps: Sequence[FoldedTurn], tokens: int, count: Callable[[str], int]
+) -> tuple[FoldedTurn, ...]:
+    """The first steps that fit into so many tokens; one at least, shortened if it must be (L-043)."""
+    taken: list[FoldedTurn] = []
+    for step in steps:
+        tokens -= count(step.text)
+        if tokens < 0:
+            break
+        taken.append(step)
+    return tuple(taken) or (_cut(steps[0], tokens + count(steps[0].text), count),)
+
+
+def _cut(step: FoldedTurn, tokens: int, count: Callable[[str], int]) -> FoldedTurn:
+    text = step.text
+    while count(text) > tokens and len(text) > 200:
+        text = shortened(text, len(text) // 2)
+    return replace(step, text=text)
+
+
+def useless(reply: Reply, replaced: str) -> str | None:
+    """Why a summary cannot stand for what it would replace; None: it can (L-042)."""
+    letters = sum(mark.isalnum() for mark in reply.text)
+    if letters < min(FEWEST_LETTERS, sum(mark.isalnum() for mark in replaced) // 4 + 1):
+        return "it is empty"
+    if not reply.is_whole:
+        return "it was cut short"
+    if len(reply.text) >= len(replaced):
+        return "it is not shorter"
+    return None
+
+
+class Folding:
+    """Makes summaries and keeps them. Results of the gates in `hidden` are in none (L-055)."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        models: ModelClient,
+        template: Template,
+        settings: Context,
+        hidden: Collection[str] = (),
+    ) -> None:
+        self._database = stores.database
+        self._casts = stores.casts
+        self._folds = stores.folds
+        self._models = models
+        self._template = template
+        self._settings = settings
+        self._hidden = frozenset(hidden)
+
+    async def past(self, branch_id: str) -> BranchView:
+        """What a branch has in view."""
+        return await self._casts.past(branch_id, await self._folds.newest(branch_id))
+
+    def has_old(self, past: BranchView) -> bool:
+        """Whether there is more than the newest messages, which always stay."""
+        return bool(foldable(past.casts, self._settings.keep_recent, self._hidden))
+
+    def measured(self, past: BranchView) -> str:
+        """How much is in view, without the instructions: tokens and messages."""
+        view = messages(None, past.casts, summary=marked(past.fold), hidden=self._hidden)
+        tokens = self._models.tokens("base", Request(view))
+        return f"{tokens:,} tokens in {counted(len(view), 'message')}"
+
+    def due(self, past: BranchView, tokens: int, window: int) -> bool:
+        """Whether a request of so many tokens is to be folded first (L-038)."""
+        return tokens > self._settings.fold_at * window or self._many(past)
+
+    def _many(self, past: BranchView) -> bool:
+        most = self._settings.trigger_after_turns
+        shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
+        return most is not None and shown >= most
+
+    async def fold(
+        self,
+        past: BranchView,
+        branch_id: str,
+        cast_id: str | None,
+        cause: FoldCause,
+        listener: Listener = UNHEARD,
+    ) -> BranchView | None:
+        """The view after folding what is old; None when nothing can be folded, or it failed.
+
+        The newest messages stay as they are, unless they alone do not fit (L-041).
+        """
+        fold, steps = past.fold, self.old(past, cause)
+        room, refused = int(self._models.window(ROLE) * CHUNK), ""
+        while steps:
+            taken, history = self._next(fold, steps, room)
+            question = fill(self._template.text(), {"history": history})
+            if question == refused:
+                break
+            try:
+                summary = await self._summary(question, history, cast_id, listener)
+            except ContextTooLarge:  # the window is smaller than we were told
+                room, refused = self._count(question) // 2, question
+                continue
+            if summary is None:
+                break
+            done = steps[: len(taken)]
+            stored = await self._store(branch_id, fold, done, history, summary)
+            if stored is None:
+                break
+            fold, steps = stored, steps[len(taken) :]
+        return None if fold is past.fold else await self._casts.past(branch_id, fold)
+
+    def old(self, past: BranchView, cause: FoldCause) -> tuple[FoldedTurn, ...]:
+        """The turns that would be folded for this cause."""
+        keep = self._settings.keep_recent
+        steps = self._paying(past, keep, cause)
+        while cause in ("full", "overflow") and not steps and keep > 1:
+            keep //= 2
+            steps = self._paying(past, keep, cause)
+        return steps
+
+    def _paying(self, past: BranchView, keep: int, cause: FoldCause) -> tuple[FoldedTurn, ...]:
+        steps = foldable(past.casts, keep, self._hidden)
+        if cause in ("overflow", "asked") or (cause == "size" and self._many(past)):
+            return steps
+        least = LEAST * self._models.window("base")
+        return steps if self._count("".join(step.text for step in steps)) >= least else ()
+
+    def _next(
+        self, fold: Fold | None, steps: Sequence[FoldedTurn], room: int
+    ) -> tuple[tuple[FoldedTurn, ...], str]:
+        """As many steps as the summariser takes at once, and what it is to read."""
+        earlier = f"[earlier summary]\n{untagged(fold.summary)}\n\n" if fold else ""
+        left = room - self._count(self._template.text() + earlier)
+        taken = chunk(steps, max(left, 500), self._count)
+        return taken, earlier + "\n\n".join(step.text for step in taken if step.text)
+
+    async def _store(
+        self,
+        branch_id: str,
+        fold: Fold | None,
+        steps: Sequence[FoldedTurn],
+        history: str,
+        summary: str,
+    ) -> Fold | None:
+        """The new fold; None when what it sums up was forgotten meanwhile."""
+        async with self._database.transaction() as tx:
+            now = await self.past(branch_id)
+            texts = {step.turn.id: step.text for step in _steps(now.casts, self._hidden)}
+            if now.fold != fold or any(
+                not texts.get(step.turn.id, "").endswith(step.text) for step in steps
+            ):
+                return None
+            turns = await self._folds.add(
+                tx,
+                branch_id,
+                steps[-1].turn.id,
+                summary,
+                after=fold,
+                tokens_before=self._count(history),
+                tokens_after=self._count(summary),
+            )
+        log.info("folded branch=%s turns=%d", branch_id, turns)
+        return await self._folds.newest(branch_id)
+
+    async def _summary(
+        self, prompt: str, history: str, cast_id: str | None, listener: Listener
+    ) -> str | None:
+        """A summary that may be stored; None: there is none. Raises: ContextTooLarge."""
+        request = Request(({"role": "user", "content": prompt},))
+        try:
+            reply = await self._models.ask(ROLE, request, cast_id=cast_id, listener=listener)
+        except ContextTooLarge:
+            raise
+        except ModelError as error:
+            log.warning("fold failed cast=%s reason=%s", cast_id, error)
+            return None
+        problem = useless(reply, history)
+        if problem:
+            log.warning("fold refused cast=%s reason=%s", cast_id, problem)
+            return None
+        return reply.text.strip()
+
+    def _count(self, text: str) -> int:
+        return self._models.tokens(ROLE, Request(({"role": "user", "content": text},)))
 
 
 class Asking:

@@ -18,8 +18,7 @@ from datetime import datetime
 from typing import Literal
 
 from wintermute.clock import Clock
-from wintermute.conversation.asking import Asking
-from wintermute.conversation.folding import Folding
+from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.state import CastSettings, CastState, Stop, Watch
 from wintermute.conversation.toolbox import DONE, Caller

@@ -20,8 +20,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, in_words
 from wintermute.conversation import words
 from wintermute.conversation.cast import JOINED, Loop, Outcome
-from wintermute.conversation.speaker import Shown, Speaker
-from wintermute.conversation.state import CastSettings, Stop
+from wintermute.conversation.state import CastSettings, Shown, Speaker, Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
 from wintermute.db import Transaction

@@ -8,8 +8,7 @@ from typing import Protocol
 from wintermute.clock import Clock, until_set
 from wintermute.conversation import words
 from wintermute.conversation.casting import Casting, HandedOutWork, outdated
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import Stop
+from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError

@@ -22,8 +22,7 @@ from typing import Literal, Protocol
 from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import Stop, Watch
+from wintermute.conversation.state import Speaker, Stop, Watch
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import EVER

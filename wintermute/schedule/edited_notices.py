@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from wintermute.clock import Clock
-from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Speaker
 from wintermute.memory.core import Places
 from wintermute.memory.flat_file import KeptLine
 from wintermute.prompt.edited import SKILLS, EditedLook

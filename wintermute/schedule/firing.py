@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from wintermute.clock import Clock, Doubt
-from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from wintermute.clock import JUMP_SECONDS, CheckedClock, until_set
-from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Speaker
 from wintermute.schedule.firing import Fired, Firing, doubted
 from wintermute.stores import Stores
 from wintermute.work.runner import guarded

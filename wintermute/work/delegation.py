@@ -17,8 +17,7 @@ from datetime import timedelta
 from wintermute.clock import Clock, until_set
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.cast import BROKEN, Loop, Outcome
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import CastSettings, Stop, Unwatched
+from wintermute.conversation.state import CastSettings, Speaker, Stop, Unwatched
 from wintermute.conversation.toolbox import DONE, Caller, CallSite, Toolbox
 from wintermute.conversation.view import as_text
 from wintermute.db import Transaction

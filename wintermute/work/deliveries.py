@@ -1,6 +1,6 @@
 """Where what nobody asked for at this moment may be said."""
 
-from wintermute.conversation.speaker import Speaker
+from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.messages import PERSON

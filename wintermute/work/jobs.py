@@ -8,8 +8,7 @@ from datetime import datetime
 
 from wintermute.clock import Clock
 from wintermute.conversation.casting import AGAIN
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import Stop
+from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ModelUnavailable, StorageBlocked, WintermuteError

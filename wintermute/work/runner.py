@@ -17,8 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from wintermute.clock import LONGEST_NAP, Clock, until_set
 from wintermute.conversation.rooms import is_blocked
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import Stop
+from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.db import Transaction
 from wintermute.stores import Stores

@@ -12,8 +12,7 @@ from wintermute.clock import Clock, in_words
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.cast import BROKEN, Loop, Outcome
 from wintermute.conversation.casting import AGAIN, WAITS
-from wintermute.conversation.speaker import Speaker
-from wintermute.conversation.state import CastSettings, Stop, Unwatched
+from wintermute.conversation.state import CastSettings, Speaker, Stop, Unwatched
 from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast, Wards
