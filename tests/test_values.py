@@ -19,6 +19,7 @@ from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
 from wintermute.llm.calls import Recorded, Spent
 from wintermute.loom.conversations import Conversation
+from wintermute.loom.reading import Spot
 from wintermute.loom.records import Cast, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
 from wintermute.mailbox.elsewhere import OpenRow
@@ -55,6 +56,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Recorded: (),
     Rollback: (),
     Spent: (),
+    Spot: (),
     Spoken: (),
     SubSession: ("means",),
     Task: ("schedule", "plan"),
