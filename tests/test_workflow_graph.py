@@ -466,7 +466,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
         assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [
             r"a: find \*trains\* (at work)",
             "b (waits for a)",
-            "c (not before 2026-05-04 12:30)",
+            "c (not before 2026-05-04 14:30)",
         ]
         await house.incoming("/status")
         (line,) = [line for line in (await house.said(4))[3].splitlines() if "sub-sessions" in line]
