@@ -17,6 +17,7 @@ from wintermute.changes.change_sets import Change, ChangeSet
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
+from wintermute.jobs import Job
 from wintermute.llm.calls import Recorded, Spent
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
@@ -44,6 +45,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     FileLine: (),
     Invitation: (),
     Late: (),
+    Job: (),
     Link: (),
     Locked: (),
     Observation: (),
