@@ -185,9 +185,7 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
         )
         async with database.transaction() as tx:
             room = await stores.conversations.in_room(tx, "!room:test", OWNER)
-            await stores.outbox.enqueue(
-                tx, room, "!room:test", "Yes, the zimtkanarie sings", meant_for=""
-            )
+            await stores.outbox.enqueue(tx, room, "Yes, the zimtkanarie sings", meant_for="")
     done = terminal.run("memory", "forget", fact_id)
     assert (done.returncode, done.stdout.split(b";")[0]) == (1, b"forgotten: 0")
     assert done.stderr.startswith(b"wintermute: not finished: 1 messages about it")

@@ -178,7 +178,7 @@ async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> 
             run = (await house.stores.occurrences.last([task.id]))[task.id]
             async with house.database.transaction() as tx:
                 out = await house.outbox.enqueue(
-                    tx, run.conversation_id, ROOM, "x", kind="event", meant_for=""
+                    tx, run.conversation_id, "x", kind="event", meant_for=""
                 )
                 await house.stores.runs.failed(tx, run, "no answer", out, pauses=False)
             state, text = await tasks_of(house)

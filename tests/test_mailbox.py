@@ -9,7 +9,7 @@ import pytest
 
 from tests.world.clock import NOON, FakeClock
 from tests.world.schema import open_migrated
-from wintermute.db import Database, IntegrityError
+from wintermute.db import Database, IntegrityError, Transaction
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, InboxState
@@ -49,9 +49,13 @@ class Mailbox:
         assert row is not None
         return int(row["seq"])
 
+    async def of(self, tx: Transaction, room: str) -> str:
+        """The conversation that is held in a room."""
+        return await Conversations(self.database, self.clock, new_id).in_room(tx, room, "room")
+
     async def say(self, body: str, room: str = ROOM) -> str:
         async with self.database.transaction() as tx:
-            return await self.outbox.enqueue(tx, self.conversation, room, body, meant_for="")
+            return await self.outbox.enqueue(tx, await self.of(tx, room), body, meant_for="")
 
     async def streak(self) -> int:
         async with self.database.transaction() as tx:
@@ -308,8 +312,8 @@ async def test_things_are_said_in_order_for_each_room(mailbox: Mailbox) -> None:
     first = await mailbox.say("one")
     await mailbox.say("two")
     await mailbox.say("three", "!other:test")
-    waiting = [(mailbox.conversation, room) for room in ("!other:test", ROOM)]
-    assert sorted(await mailbox.outbox.conversations_waiting()) == waiting
+    waiting = await mailbox.outbox.conversations_waiting()
+    assert sorted(room for _, room in waiting) == ["!other:test", ROOM]
     out = await mailbox.outbox.next(mailbox.conversation, ROOM)
     assert out is not None
     assert (out.id, out.body, out.kind) == (first, "one", "reply")
@@ -337,7 +341,7 @@ async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
     """T-038: not at the moment itself."""
     async with mailbox.database.transaction() as tx:
         late = Late(NOON + HOUR, " (late)")
-        await mailbox.outbox.enqueue(tx, mailbox.conversation, ROOM, "tea", late=late, meant_for="")
+        await mailbox.outbox.enqueue(tx, mailbox.conversation, "tea", late=late, meant_for="")
     out = await mailbox.outbox.next(mailbox.conversation, ROOM)
     assert out is not None
     assert out.late == late
@@ -412,8 +416,9 @@ async def test_what_finds_another_room_twice_says_once_where_it_belongs(mailbox:
     async with mailbox.database.transaction() as tx:
         for room in ("!one", "!two", "!three"):
             heading = "Of another chat:\n\n" if room != "!three" else ""
-            await mailbox.outbox.move(tx, outbox_id, mailbox.conversation, room, heading)
-    row = await mailbox.outbox.next(mailbox.conversation, "!three")
+            conversation = await mailbox.of(tx, room)
+            await mailbox.outbox.move(tx, outbox_id, conversation, heading)
+    row = await mailbox.outbox.next(conversation, "!three")
     assert row is not None
     assert row.body == "Of another chat:\n\nhello"
 
@@ -424,7 +429,7 @@ async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
     async def notice(key: str = "k") -> bool:
         async with mailbox.database.transaction() as tx:
             return await mailbox.outbox.notice_once(
-                tx, key, HOUR, mailbox.conversation, ROOM, f"notice {key}"
+                tx, key, HOUR, mailbox.conversation, f"notice {key}"
             )
 
     assert await notice()

@@ -159,10 +159,10 @@ async def answered(stores: Stores, turns: int) -> list[str]:
                 (name, cast.id),
             )
         said = await stores.outbox.enqueue(
-            tx, conversation, ROOM, "an answer", cast_id=cast.id, meant_for=""
+            tx, conversation, "an answer", cast_id=cast.id, meant_for=""
         )
         notice = await stores.outbox.enqueue(
-            tx, conversation, ROOM, "a notice", kind="notice", meant_for=""
+            tx, conversation, "a notice", kind="notice", meant_for=""
         )
     for outbox_id, names in ((said, ("$a0", "$a1")), (notice, ("$n",))):
         contents: list[tuple[str, Json]] = [(f"txn{name}", {}) for name in names]

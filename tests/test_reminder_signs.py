@@ -86,9 +86,7 @@ class Post:
         """Something for a room."""
         async with self.database.transaction() as tx:
             conversation = await self.conversations.in_room(tx, room, "room")
-            await self.outbox.enqueue(
-                tx, conversation, room, body, kind="event", late=late, meant_for=""
-            )
+            await self.outbox.enqueue(tx, conversation, body, kind="event", late=late, meant_for="")
         self.sender.wake()
 
     async def react(self, room: str, event_id: str, *and_say: str) -> None:
@@ -97,7 +95,7 @@ class Post:
             conversation = await self.conversations.in_room(tx, room, "room")
             await self.outbox.react(tx, conversation, room, event_id, SIGNS)
             for body in and_say:
-                await self.outbox.enqueue(tx, conversation, room, body, kind="event", meant_for="")
+                await self.outbox.enqueue(tx, conversation, body, kind="event", meant_for="")
         self.sender.wake()
 
     async def rows(self, sql: str) -> list[tuple[object, ...]]:

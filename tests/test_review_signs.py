@@ -133,7 +133,7 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
             talk = await house.conversations.in_room(tx, ROOM, MINE)
             late = Late(NOON, " (was due 08:00)")
             outbox_id = await house.outbox.enqueue(
-                tx, talk, ROOM, "tea", kind="event", late=late, meant_for=""
+                tx, talk, "tea", kind="event", late=late, meant_for=""
             )
         await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
         async with house.database.transaction() as tx:
@@ -225,9 +225,7 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
     async with open_house(tmp_path, None) as house:
         async with house.database.transaction() as tx:
             talk = await house.conversations.in_room(tx, ROOM, MINE)
-            outbox_id = await house.outbox.enqueue(
-                tx, talk, ROOM, "tea", kind="event", meant_for=""
-            )
+            outbox_id = await house.outbox.enqueue(tx, talk, "tea", kind="event", meant_for="")
         [part] = await house.outbox.store_parts(outbox_id, [("wm-1", {})], "DEVICE")
         async with house.database.transaction() as tx:
             await house.outbox.seen(tx, "wm-1", "$one")

@@ -313,7 +313,7 @@ async def two_conversations(desk: Desk) -> tuple[str, str]:
     other = await open_thread(stores.database, stores.conversations, HERE)
     async with stores.database.transaction() as tx:
         for conversation, text in ((one, "first"), (one, "second"), (other, "other")):
-            await stores.outbox.enqueue(tx, conversation, HERE, text, meant_for="")
+            await stores.outbox.enqueue(tx, conversation, text, meant_for="")
     return one, other
 
 

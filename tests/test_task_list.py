@@ -170,7 +170,7 @@ async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: He
     async with house.database.transaction() as tx:
         for run in last.values():
             out = await house.outbox.enqueue(
-                tx, run.conversation_id, "!x:test", "x", kind="event", meant_for=""
+                tx, run.conversation_id, "x", kind="event", meant_for=""
             )
             await house.stores.runs.failed(tx, run, "no *page*", out, pauses=False)
     notes = [line.split("; ")[1] for line in (await shown(house))[1:]]

@@ -509,6 +509,7 @@ async def test_matrix_never_sends_what_a_terminal_waits_for(tmp_path: Path) -> N
         async with house.database.transaction() as tx:
             scope = house.stores.owner.scope
             conversation = await house.conversations.in_room(tx, "terminal", scope, "terminal")
-            await house.outbox.enqueue(tx, conversation, "terminal", "late", meant_for="")
-            await house.outbox.enqueue(tx, conversation, "!room:test", "here", meant_for="")
-        assert await house.outbox.conversations_waiting() == [(conversation, "!room:test")]
+            await house.outbox.enqueue(tx, conversation, "late", meant_for="")
+            here = await house.conversations.in_room(tx, "!room:test", scope)
+            await house.outbox.enqueue(tx, here, "here", meant_for="")
+        assert await house.outbox.conversations_waiting() == [(here, "!room:test")]

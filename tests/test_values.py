@@ -17,8 +17,10 @@ from wintermute.changes.change_sets import Change, ChangeSet
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
+from wintermute.jobs import Job
 from wintermute.llm.calls import Recorded, Spent
 from wintermute.loom.conversations import Conversation
+from wintermute.loom.reading import Spot
 from wintermute.loom.records import Cast, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
 from wintermute.mailbox.elsewhere import OpenRow
@@ -43,6 +45,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     FileLine: (),
     Invitation: (),
     Late: (),
+    Job: (),
     Link: (),
     Locked: (),
     Observation: (),
@@ -55,6 +58,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Recorded: (),
     Rollback: (),
     Spent: (),
+    Spot: (),
     Spoken: (),
     SubSession: ("means",),
     Task: ("schedule", "plan"),

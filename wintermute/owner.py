@@ -21,7 +21,10 @@ class Owner:
 
     @property
     def scope(self) -> str:
-        """Theirs. What belongs to no one room stands there too: skills, notices, global tasks."""
+        """Theirs. What belongs to no one room stands there too: skills, notices, global tasks.
+
+        Its files lie in the data folder itself, and a chat at this machine is in it.
+        """
         return f"{PERSON}{self.user_id}"
 
     def origin_of(self, sender: str) -> Origin:

@@ -410,7 +410,6 @@ class Casting:
             await self._outbox.enqueue(
                 tx,
                 row.conversation_id,
-                row.room_id,
                 text,
                 cast_id=cast_id,
                 answers=row.event_id,
@@ -552,6 +551,4 @@ class Casting:
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""
-        await self._outbox.notice_once(
-            tx, f"{key} {row.room_id}", EVER, row.conversation_id, row.room_id, text
-        )
+        await self._outbox.notice_once(tx, f"{key} {row.room_id}", EVER, row.conversation_id, text)

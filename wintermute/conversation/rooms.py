@@ -147,20 +147,22 @@ class Rooms:
 
     async def _work(self, conversation_id: str) -> None:
         bell = self._bells[conversation_id]
-        while True:
-            bell.clear()
-            seconds = await self._trouble.attend(conversation_id)
-            rows = await self._inbox.open_rows(conversation_id)
-            row, until = next_row(rows, self._clock.monotonic())
-            if row is not None:
-                await self._take(row)
-            elif until is not None:
-                await self._tell_kept(rows)
-                left = until - self._clock.monotonic()
-                await until_set(bell, self._clock, min(left, seconds))
-            elif not bell.is_set():
-                del self._bells[conversation_id]
-                return
+        try:
+            while True:
+                bell.clear()
+                seconds = await self._trouble.attend(conversation_id)
+                rows = await self._inbox.open_rows(conversation_id)
+                row, until = next_row(rows, self._clock.monotonic())
+                if row is not None:
+                    await self._take(row)
+                elif until is not None:
+                    await self._tell_kept(rows)
+                    left = until - self._clock.monotonic()
+                    await until_set(bell, self._clock, min(left, seconds))
+                elif not bell.is_set():
+                    return
+        finally:
+            del self._bells[conversation_id]
 
     async def _tell_kept(self, rows: Sequence[Waiting]) -> None:
         """Say of a command that keeps its place behind a message that waits, that it does."""

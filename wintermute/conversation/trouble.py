@@ -390,7 +390,7 @@ class Trouble:
     async def _say(
         self, tx: Transaction, key: str, conversation_id: str, room_id: str, text: str
     ) -> None:
-        await self._outbox.notice_once(tx, f"{key} {room_id}", EVER, conversation_id, room_id, text)
+        await self._outbox.notice_once(tx, f"{key} {room_id}", EVER, conversation_id, text)
 
     async def _outage(self) -> str:
         self._was_away = True

@@ -6,64 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from wintermute.db import Database, Row
+from wintermute.db.values import reader
 from wintermute.errors import WintermuteError
 from wintermute.loom.casts import LAST, PATH
 from wintermute.messages import Json
 
-_TURN = [
-    "id",
-    "parent_id",
-    "entity_id",
-    "utterance",
-    "calls",
-    "finish_reason",
-    "model",
-    "backend",
-    "tokens_in",
-    "tokens_out",
-    "tokens_cached",
-    "ms",
-    "created_at",
-    "prompt_hash",
-    "error",
-]
-_CAST = [
-    "id",
-    "branch_id",
-    "event_id",
-    "entity_id",
-    "intent",
-    "origin",
-    "wards",
-    "state",
-    "reason",
-    "result",
-    "started_at",
-    "ended_at",
-]
-_FOLD = [
-    "id",
-    "branch_id",
-    "from_turn",
-    "to_turn",
-    "turns",
-    "summary",
-    "tokens_before",
-    "tokens_after",
-    "created_at",
-]
-_BRANCH = [
-    "id",
-    "conversation_id",
-    "kind",
-    "room_id",
-    "scope",
-    "reason",
-    "forked_from",
-    "created_at",
-    "parent_cast",
-    "parent_turn",
-]
+_TURN = (
+    "id parent_id entity_id utterance calls finish_reason model backend tokens_in tokens_out"
+    " tokens_cached ms created_at prompt_hash error"
+)
+_CAST = (
+    "id branch_id event_id entity_id intent origin wards state reason result started_at ended_at"
+)
+_FOLD = "id branch_id from_turn to_turn turns summary tokens_before tokens_after created_at"
+_BRANCH = (
+    "id conversation_id kind room_id scope reason forked_from created_at parent_cast parent_turn"
+)
 SUMS = ("tokens_in", "tokens_out", "tokens_cached", "ms")
 
 _BRANCHES = (
@@ -87,6 +45,9 @@ class Spot:
     intent: str
 
 
+_spot = reader(Spot)
+
+
 class LoomReader:
     """Questions of the command line; nothing here changes anything."""
 
@@ -108,8 +69,8 @@ class LoomReader:
             " LEFT JOIN turns t ON t.cast_id = k.id GROUP BY n.id ORDER BY last DESC, n.seq DESC",
             {"limit": limit},
         )
-        more = ("casts", "turns", "tokens", "last")
-        return [{**_named(row, (*_BRANCH, *more)), "running": bool(row["running"])} for row in rows]
+        names = f"{_BRANCH} casts turns tokens last"
+        return [{**_named(row, names), "running": bool(row["running"])} for row in rows]
 
     async def find(self, name: str) -> str:
         """The branch of this id, or the newest one of the conversation or room of this id.
@@ -137,7 +98,7 @@ class LoomReader:
         )
         if row is None:
             raise WintermuteError(f"no turn {turn_id}: `wintermute loom show BRANCH` names them")
-        return Spot(**_named(row, Spot.__slots__))
+        return _spot(row)
 
     async def story(self, branch_id: str) -> Json:
         """A branch and all that is on its path, oldest first: casts, their turns, folds, edits."""
@@ -233,7 +194,7 @@ class LoomReader:
             " WHERE edited IN (SELECT value FROM json_each(?)) ORDER BY seq",
             (json.dumps(events),),
         )
-        return [_named(row, row.keys()) for row in rows]
+        return [_named(row, "event_id edited sender text created_at") for row in rows]
 
 
 def lines(story: Json) -> list[Json]:
@@ -276,8 +237,8 @@ def _turn(
         **_named(row, _TURN),
         "calls": json.loads(row["calls"]),
         "observations": [_observation(each) for each in observations],
-        "rewards": [_named(each, ("value", "sender", "created_at")) for each in rewards],
-        "children": [_named(each, ("branch", "state")) for each in children],
+        "rewards": [_named(each, "value sender created_at") for each in rewards],
+        "children": [_named(each, "branch state") for each in children],
         "last": bool(row["last"]),
     }
 
@@ -300,5 +261,5 @@ def _by_turn(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _named(row: Row, names: Iterable[str]) -> dict[str, Any]:
-    return {name: row[name] for name in names}
+def _named(row: Row, names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names.split()}

@@ -139,7 +139,6 @@ class Outbox:
         self,
         tx: Transaction,
         conversation_id: str,
-        room_id: str,
         body: str,
         *,
         kind: OutKind = "reply",
@@ -150,16 +149,17 @@ class Outbox:
         apart: bool = False,
         cause: str | None = None,
     ) -> str:
-        """Promise to say something; from the commit on it will be said, once.
+        """Promise to say something in a conversation; from the commit on it will be said, once.
 
         `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
         (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
         due moment it is of.
         """
+        row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
         return await self._add(
             tx,
             conversation_id,
-            room_id,
+            row["room_id"] if row else "",
             kind,
             self._redact(body),
             cast_id=cast_id,
@@ -211,7 +211,6 @@ class Outbox:
         key: str,
         every: timedelta,
         conversation_id: str,
-        room_id: str,
         body: str,
         *,
         meant_for: str = ANYBODY,
@@ -224,9 +223,7 @@ class Outbox:
             (key, stamp(now), stamp(now - every), stamp(now)),  # the clock may have been set back
         )
         if fresh:
-            await self.enqueue(
-                tx, conversation_id, room_id, body, kind="notice", meant_for=meant_for
-            )
+            await self.enqueue(tx, conversation_id, body, kind="notice", meant_for=meant_for)
         return bool(fresh)
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
@@ -471,18 +468,17 @@ class Outbox:
         tx: Transaction,
         outbox_id: str,
         conversation_id: str,
-        room_id: str,
         heading: str = "",
     ) -> None:
         """What was refused is said there instead, below a heading, once, split and sent anew."""
         await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))
         await tx.execute(
-            "UPDATE outbox SET conversation_id = :conversation, room_id = :room,"
+            "UPDATE outbox SET conversation_id = :conversation,"
+            " room_id = (SELECT room_id FROM conversations WHERE id = :conversation),"
             " body = iif(substr(body, 1, length(:heading)) = :heading, body, :heading || body),"
             " state = 'waiting', problem = NULL WHERE id = :id",
             {
                 "conversation": conversation_id,
-                "room": room_id,
                 "heading": heading,
                 "id": outbox_id,
             },

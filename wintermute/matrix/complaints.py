@@ -139,7 +139,7 @@ class Complaints:
             return
         async with self._database.transaction() as tx:
             said = await self._outbox.notice_once(
-                tx, cause.key, cause.every, row.conversation_id, row.room_id, cause.notice
+                tx, cause.key, cause.every, row.conversation_id, cause.notice
             )
             if said and cause.owner:
                 met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"

@@ -505,7 +505,6 @@ class Restored:
         await self._stores.outbox.enqueue(
             tx,
             await room_conversation(tx, conversations, view, account, self._policy),
-            view.room_id,
             notice(time, asked, passed, self._stores.tasks.zone, encrypted=encrypted),
             kind="notice",
             meant_for=f"{PERSON}{person}" if direct else ANYBODY,

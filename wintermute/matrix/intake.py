@@ -249,7 +249,7 @@ class Intake:
         if verdict == "replayed":
             log.warning("message replayed room=%s event=%s sender=%s", room_id, event_id, sender)
             notice, key = REPLAYED.format(sender=sender), f"replayed {room_id}"
-            await self._outbox.notice_once(tx, key, DAY, conversation, room_id, notice)
+            await self._outbox.notice_once(tx, key, DAY, conversation, notice)
         return conversation
 
     async def _judged(
@@ -326,7 +326,7 @@ class Intake:
         """Say that something is not read: once per kind, room and hour (F-024)."""
         room_id = came.view.room_id
         key, conversation = f"unread {kind} {room_id}", await self._home(tx, came)
-        await self._outbox.notice_once(tx, key, HOUR, conversation, room_id, line)
+        await self._outbox.notice_once(tx, key, HOUR, conversation, line)
 
     async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
         worth_of = self._worth(came)
@@ -362,7 +362,7 @@ class Intake:
         notice = not_private(came.view, came.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
             key = f"not private {await self._conversations.current_branch(tx, conversation)}"
-            await self._outbox.notice_once(tx, key, EVER, conversation, room_id, notice)
+            await self._outbox.notice_once(tx, key, EVER, conversation, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""
@@ -443,7 +443,7 @@ class Intake:
             device = harmless_id(came.device_id, "?")
             notice = UNSIGNED.format(person=sender, device=device)
             key = f"unsigned {sender} {came.device_id} {room_id}"
-            await self._outbox.notice_once(tx, key, EVER, conversation, room_id, notice)
+            await self._outbox.notice_once(tx, key, EVER, conversation, notice)
         return conversation
 
     async def _takes(
@@ -464,7 +464,7 @@ class Intake:
         # In an encrypted room too: whoever runs the homeserver could have written it.
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         notice = UNSIGNED_IN_CLEAR.format(person=sender) if unsigned else ONLY_ENCRYPTED
-        await self._outbox.notice_once(tx, f"plain {room_id}", DAY, conversation, room_id, notice)
+        await self._outbox.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
         return True
 
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
@@ -541,11 +541,5 @@ class Intake:
                 continue
             async with self._database.transaction() as tx:
                 conversation = await self._conversation(tx, view)
-                await self._outbox.notice_once(
-                    tx,
-                    f"keys lost {device} {room_id}",
-                    EVER,
-                    conversation,
-                    room_id,
-                    notice,
-                )
+                key = f"keys lost {device} {room_id}"
+                await self._outbox.notice_once(tx, key, EVER, conversation, notice)

@@ -154,7 +154,7 @@ class RoomMoves:
             scope = scope_of(view, self._client.account, self._policy)
             conversation = await stores.conversations.in_room(tx, view.room_id, scope)
             key = f"follows in clear {view.room_id}"
-            await stores.outbox.notice_once(tx, key, EVER, conversation, view.room_id, IN_CLEAR)
+            await stores.outbox.notice_once(tx, key, EVER, conversation, IN_CLEAR)
 
     async def _move(self, move: Move, moves: Moves) -> set[str]:
         """All that lives in the old room lives in the new one; what wants to go on there."""

@@ -327,7 +327,7 @@ class Sender:
                 await self._outbox.keep_back(tx, row.id)
             else:
                 home = await self._conversations.in_room(tx, other, row.meant_for)
-                await self._outbox.move(tx, row.id, home, other, ELSEWHERE)
+                await self._outbox.move(tx, row.id, home, ELSEWHERE)
             await self._tell_kept_back(tx, row.room_id)
         self.wake()
 
@@ -343,7 +343,7 @@ class Sender:
         if held is None or not may_read(view, view.scope, self._client.account, self._policy):
             return
         key = f"kept back {await self._conversations.current_branch(tx, held.id)}"
-        await self._outbox.notice_once(tx, key, EVER, held.id, room_id, KEPT_BACK)
+        await self._outbox.notice_once(tx, key, EVER, held.id, KEPT_BACK)
 
     async def _send(self, row: Outgoing, part: OutboxPart) -> bool:
         """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""

@@ -172,10 +172,10 @@ class Trust:
             views = await self._rooms_with(tx, self._policy.owner.user_id)
             if not views or not self._is_direct(views[0]):
                 return
-            conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
+            conversation = await self._conversation(tx, views[0])
             notice = IDENTITY.format(trouble=identity.text)
             key = f"{IDENTITY_KEY}{identity.kind}"
-            await self._outbox.notice_once(tx, key, DAY, conversation, room_id, notice)
+            await self._outbox.notice_once(tx, key, DAY, conversation, notice)
         self._owner_told = identity.kind
 
     async def in_order(self, master_key: str) -> None:
@@ -196,23 +196,22 @@ class Trust:
             views = await self._rooms_with(tx, person.user_id)
             if not views:
                 return
-            conversation, room_id = await self._conversation(tx, views[0]), views[0].room_id
             notice = changed_notice(person)
-            await self._notice(tx, conversation, room_id, notice, apart=True)
+            await self._notice(tx, views[0], notice, apart=True)
             owner = self._policy.owner.user_id
             owners = [v for v in await self._rooms_with(tx, owner) if self._is_direct(v)]
             if owners and owner != person.user_id:
-                conversation, room_id = await self._conversation(tx, owners[0]), owners[0].room_id
-                await self._notice(tx, conversation, room_id, notice)
+                await self._notice(tx, owners[0], notice)
             await self._store.told(tx, person)
         self._client.people.told(person)
         log.warning("identity changed user=%s", person.user_id)
 
     async def _notice(
-        self, tx: Transaction, conversation: str, room_id: str, text: str, *, apart: bool = False
+        self, tx: Transaction, view: RoomView, text: str, *, apart: bool = False
     ) -> None:
+        conversation = await self._conversation(tx, view)
         await self._outbox.enqueue(
-            tx, conversation, room_id, text, kind="notice", meant_for=ANYBODY, apart=apart
+            tx, conversation, text, kind="notice", meant_for=ANYBODY, apart=apart
         )
 
     async def _tell_refused(self, device: Device) -> None:
@@ -224,8 +223,7 @@ class Trust:
             for view in (await self._rooms_with(tx, device.user_id))[:1]:
                 conversation = await self._conversation(tx, view)
                 key, notice = replaced_notice(device, view.room_id)
-                args = (conversation, view.room_id, notice)
-                await self._outbox.notice_once(tx, key, EVER, *args)
+                await self._outbox.notice_once(tx, key, EVER, conversation, notice)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Where somebody is or is asked in, and we are still: first what is theirs alone."""

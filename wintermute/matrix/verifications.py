@@ -497,8 +497,8 @@ class Verifications:
                     tx, self._stores.conversations, view, account, self._policy
                 )
                 step = f"{verification.phase} {user} {verification.transaction_id}"
-                where = (conversation, view.room_id, notice)
-                await self._stores.outbox.notice_once(tx, f"verification {step}", DAY, *where)
+                key, outbox = f"verification {step}", self._stores.outbox
+                await outbox.notice_once(tx, key, DAY, conversation, notice)
                 return
 
     async def _verified(self, tx: Transaction, verification: Verification) -> None:

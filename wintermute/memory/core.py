@@ -160,7 +160,7 @@ class Places:
         )
 
     def _below(self, scope: str) -> PurePosixPath:
-        if self._owner.owns(scope):
+        if scope == self._owner.scope:
             return PurePosixPath()
         return PurePosixPath(SCOPES, folder_name(scope))
 

@@ -58,9 +58,7 @@ class EditedNotices:
             home = await (await Deliveries.now(tx, stores, self._speaker)).of(tx, owner, None)
             if home is not None:  # else as soon as there is a chat with nobody else in it
                 for text in [*texts, *_kept(kept, stores.places)]:
-                    await stores.outbox.enqueue(
-                        tx, home.id, home.room_id, text, kind="notice", meant_for=owner
-                    )
+                    await stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=owner)
                 known |= set(news)
                 await stores.versions.tell(tx, kept)
             await stores.edited.tell(tx, known)

@@ -134,7 +134,7 @@ class Firing:
             home = await homes.of(tx, task.scope, each.conversation_id)
             outbox_id = str(each.outbox_id)
             if home is not None and home.room_id != refused[outbox_id]:
-                await self._outbox.move(tx, outbox_id, home.id, home.room_id)
+                await self._outbox.move(tx, outbox_id, home.id)
                 await self._occurrences.move(tx, each.seq, home.id)
                 told.add(home.id)
         return told
@@ -190,7 +190,6 @@ class Firing:
         outbox_id = await self._outbox.enqueue(
             tx,
             home.id,
-            home.room_id,
             text,
             kind="event",
             late=late,

@@ -91,23 +91,24 @@ def _split(rule: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals or not value:
             raise ToolFailed(
-                f"rrule part '{_shown(part)}' is not NAME=VALUE; "
+                f"rrule part '{shown(part)}' is not NAME=VALUE; "
                 "write for example FREQ=WEEKLY;BYDAY=MO,WE"
             )
         if name in parts:
-            raise ToolFailed(f"rrule part {_shown(name)} is given twice")
+            raise ToolFailed(f"rrule part {shown(name)} is given twice")
         parts[name] = value
     return parts
 
 
-def _shown(part: str) -> str:
-    return one_line(part)[:SHOWN]
+def shown(text: str) -> str:
+    """What was written, short and harmless."""
+    return one_line(text)[:SHOWN]
 
 
 def _check_frequency(parts: dict[str, str]) -> None:
     frequency = parts.get("FREQ")
     if frequency not in FREQUENCIES:
-        given = f"FREQ={_shown(frequency)} is not allowed" if frequency else "FREQ is missing"
+        given = f"FREQ={shown(frequency)} is not allowed" if frequency else "FREQ is missing"
         raise ToolFailed(f"rrule: {given}; it must be DAILY, WEEKLY, MONTHLY or YEARLY")
 
 
@@ -123,7 +124,7 @@ def _check_part(name: str, value: str, frequency: str) -> None:
     elif name == "UNTIL":
         _require(_is_until(value), name, value, "a time such as 20260301T090000Z")
     elif name != "FREQ":
-        raise ToolFailed(f"rrule part {_shown(name)} is unknown")
+        raise ToolFailed(f"rrule part {shown(name)} is unknown")
 
 
 def _check_numbers(name: str, value: str, frequency: str) -> None:
@@ -146,7 +147,7 @@ def _check_weekdays(value: str, frequency: str) -> None:
     days = [WEEKDAY.fullmatch(day) for day in value.split(",")]
     _require(all(days), "BYDAY", value, "days such as MO,WE, or 1MO and -1FR")
     if frequency in {"DAILY", "WEEKLY"} and any(day and day[1] for day in days):
-        raise ToolFailed(f"rrule: BYDAY={_shown(value)} has no meaning with FREQ={frequency}")
+        raise ToolFailed(f"rrule: BYDAY={shown(value)} has no meaning with FREQ={frequency}")
 
 
 def _check_together(parts: dict[str, str]) -> None:
@@ -162,7 +163,7 @@ def _check_together(parts: dict[str, str]) -> None:
 
 def _require(fits: bool, name: str, value: str, known: str) -> None:
     if not fits:
-        raise ToolFailed(f"rrule: {name}={_shown(value)} cannot be read; it must be {known}")
+        raise ToolFailed(f"rrule: {name}={shown(value)} cannot be read; it must be {known}")
 
 
 def _is_until(value: str) -> bool:

@@ -8,8 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from wintermute.errors import ToolFailed
-from wintermute.tasks.due import instant
-from wintermute.text import one_line
+from wintermute.tasks.due import instant, shown
 
 CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?"
 ISO = rf"(?P<date>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:t| )(?P<clock>{CLOCK})(?:\.[0-9]+)?(?P<offset>z|[+-][0-9]{{2}}:?[0-9]{{2}})?"
@@ -19,7 +18,6 @@ FORMS = f"{ISO}|{DAY}|{DISTANCE}"
 """What `moment` reads, in small letters and with single blanks."""
 
 FURTHEST = timedelta(days=36_525)
-SHOWN = 60
 ELAPSED = {"m": timedelta(minutes=1), "h": timedelta(hours=1)}
 DAYS_OF = {"d": 1, "w": 7}
 
@@ -43,20 +41,11 @@ def checked(at: datetime, text: str, now: datetime, zone: ZoneInfo) -> datetime:
         when = at if at.tzinfo else instant(at, zone)
         past, far = when <= now, when > now + FURTHEST
     if past:
-        raise ToolFailed(f"at '{shown(text)}': that time has passed, it is {local(now, zone)} now")
+        local = f"{now.astimezone(zone):%a %Y-%m-%d %H:%M} {zone.key}"
+        raise ToolFailed(f"at '{shown(text)}': that time has passed, it is {local} now")
     if far:
         raise ToolFailed(f"at '{shown(text)}' is more than a hundred years ahead")
     return at
-
-
-def local(when: datetime, zone: ZoneInfo) -> str:
-    """A moment with weekday, date, time and zone."""
-    return f"{when.astimezone(zone):%a %Y-%m-%d %H:%M} {zone.key}"
-
-
-def shown(text: str) -> str:
-    """What was written, short and harmless."""
-    return one_line(text)[:SHOWN]
 
 
 def readable(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
@@ -69,7 +58,11 @@ def readable(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     if found["date"]:
         return _iso(found["date"], found["clock"], found["offset"])
     clock = clock_time(found["time"])
-    return None if clock is None else _by_clock(found["day"], clock, now, zone)
+    if clock is None:
+        return None
+    today = datetime.combine(now.astimezone(zone).date(), clock)
+    has_passed = found["day"] is None and instant(today, zone) <= now
+    return today + timedelta(days=has_passed or found["day"] == "tomorrow")
 
 
 def clock_time(text: str) -> time | None:
@@ -81,19 +74,6 @@ def clock_time(text: str) -> time | None:
         return time.fromisoformat(text if text[1] != ":" else f"0{text}")
     except ValueError:
         return None
-
-
-def coming(clock: time, now: datetime, zone: ZoneInfo) -> datetime:
-    """The wall clock time on the first day on which it is still to come."""
-    today = datetime.combine(now.astimezone(zone).date(), clock)
-    return today if instant(today, zone) > now else today + timedelta(days=1)
-
-
-def _by_clock(day: str | None, clock: time, now: datetime, zone: ZoneInfo) -> datetime:
-    if day is None:
-        return coming(clock, now, zone)
-    today = datetime.combine(now.astimezone(zone).date(), clock)
-    return today + timedelta(days=day == "tomorrow")
 
 
 def _iso(day: str, clock: str, offset: str | None) -> datetime | None:
@@ -149,9 +129,6 @@ def weekdays(text: str) -> tuple[int, ...]:
 
 def first_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The wall clock time from which a rule counts: of the first day on which it is still to come."""
-    clock = clock_time(text)
-    if clock is not None:
-        return coming(clock, now, zone).isoformat()
     start = readable(text, now, zone) if text.strip()[:1].isdigit() else None
     if start is None or start.tzinfo is not None:
         raise ToolFailed(

@@ -25,9 +25,10 @@ from wintermute.tasks.due import (
     instant,
     moments,
     next_due,
+    shown,
     upcoming,
 )
-from wintermute.tasks.parse import DAYS, first_time, moment, shown, time_of_day, weekdays
+from wintermute.tasks.parse import DAYS, first_time, moment, time_of_day, weekdays
 from wintermute.text import clean
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
@@ -88,11 +89,8 @@ class PlanRequest:
     def parts(self) -> dict[str, Any]:
         """What is asked about the schedule, without its type."""
         other = {"schedule_type", "execution_mode", "ai_prompt"}
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if value is not None and name not in other
-        }
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: given[name] for name in given if name not in other}
 
 
 NOTHING = PlanRequest()
@@ -100,10 +98,7 @@ NOTHING = PlanRequest()
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """As a calendar has it: `start` is in the zone, or in UTC what does not follow the wall clock.
-
-    `rule`: of RFC 5545; `more`: other moments.
-    """
+    """As in RFC 5545: its start, in UTC if it does not follow the wall clock; a rule; more dates."""
 
     start: datetime
     rule: str = ""
@@ -123,7 +118,6 @@ class Schedule(ABC):
     """It is due by the wall clock, on a day once at most."""
 
     at: str
-    """By kind: a moment, a time of day, or from when it counts."""
 
     @classmethod
     @abstractmethod
@@ -303,7 +297,6 @@ MOST_POSITIONS = 366
 MOST_DATES = 100
 """How many due moments stand for a schedule that no rule can say."""
 UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
-NEUTRAL = date(2001, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +333,8 @@ class Interval(Schedule):
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         if self.window is None:
-            first = datetime.fromisoformat(self.at).astimezone(UTC) + self._pace
-            yield from self._beats(first, datetime(LAST_YEAR, 1, 1, tzinfo=UTC), after)
+            at = datetime.fromisoformat(self.at).astimezone(UTC)
+            yield from self._beats(at, datetime(LAST_YEAR, 1, 1, tzinfo=UTC), max(at, after))
             return
         for day in every_day(after.astimezone(zone).date() - timedelta(days=2)):
             first, last = (instant(local, zone) for local in self._opening(day))
@@ -349,9 +342,7 @@ class Interval(Schedule):
 
     def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
         """In UTC, where the clock is never changed; within a window as a rule of all its times of
-        day, or as single moments.
-
-        In a night in which the clock is changed such a rule keeps to the wall clock, and we do not.
+        day, which keeps to the wall clock in a night of its change as we do not, or as moments.
         """
         if self.window is None:
             unit, seconds = next(unit for unit in UNITS if self.seconds % unit[1] == 0)
@@ -365,10 +356,6 @@ class Interval(Schedule):
         local = (moment.astimezone(zone) for moment in moments(self, since, zone))
         return Recurrence(next(at for at in local if at.time() in beats and not at.fold), rule)
 
-    @property
-    def _pace(self) -> timedelta:
-        return timedelta(seconds=self.seconds)
-
     def _opening(self, day: date) -> tuple[datetime, datetime]:
         """From when to when the window is open that begins on this day."""
         opens, closes = map(time.fromisoformat, self.window or ())
@@ -376,14 +363,15 @@ class Interval(Schedule):
         return datetime.combine(day, opens), datetime.combine(day, closes) + overnight
 
     def _beats(self, first: datetime, last: datetime, after: datetime) -> Iterator[datetime]:
-        beat = first + max(0, (after - first) // self._pace + 1) * self._pace
+        pace = timedelta(seconds=self.seconds)
+        beat = first + max(0, (after - first) // pace + 1) * pace
         while beat <= last:
             yield beat
-            beat += self._pace
+            beat += pace
 
     def _times_of_day(self) -> set[time]:
-        first, last = self._opening(NEUTRAL)
-        return {beat.time() for beat in self._beats(first, last, first - self._pace)}
+        first, last = self._opening(date(2001, 1, 1))
+        return {beat.time() for beat in self._beats(first, last, first - timedelta(days=1))}
 
 
 def parsed_window(start: str | None, end: str | None, seconds: int) -> tuple[str, str] | None:
@@ -523,69 +511,58 @@ async def _scheduled(
     request: PlanRequest, now: datetime, zone: ZoneInfo, before: Schedule | None
 ) -> Schedule | None:
     given = request.parts()
-    kind = _kind(request.schedule_type, before, given)
-    takes = kind.takes if kind else ()
-    if other := [name for name in given if name not in takes]:
-        raise ToolFailed(
-            f"schedule_type {kind.kind if kind else 'none'} does not go with {' and '.join(other)}; "
-            f"it takes {', '.join(takes) or 'nothing else'}"
-        )
-    if kind is None:
-        return None
-    if before is not None and before.kind == kind.kind:
-        if not given:
-            return before
-        given = {**before.parts(now, zone), **given}
-    lacking = [name for name in takes if name not in given and name not in kind.optional]
-    if lacking:
-        raise ToolFailed(f"schedule_type {kind.kind} needs {' and '.join(lacking)}")
-    return await kind.parse(PlanRequest.of(given), now, zone)
-
-
-def _kind(
-    text: str | None, before: Schedule | None, given: Mapping[str, object]
-) -> type[Schedule] | None:
-    """What sort of schedule it is to be; None: none."""
-    if text is None and before is not None:
-        return type(before)
-    first, *others, last = KINDS
-    if text is None:
+    name = (request.schedule_type or (before.kind if before else "")).strip().lower()
+    if not name:
+        first, *others, last = KINDS
         raise ToolFailed(
             f"{' and '.join(given)} needs a schedule_type: {first} for a single time, or "
             f"{', '.join(others)} or {last}"
         )
-    name = text.strip().lower()
     if name not in KINDS and name != "none":
         raise ToolFailed(
-            f"schedule_type '{shown(text)}' is unknown; it must be {', '.join(KINDS)} or none"
+            f"schedule_type '{shown(request.schedule_type or '')}' is unknown; "
+            f"it must be {', '.join(KINDS)} or none"
         )
-    return KINDS.get(name)
+    kind = KINDS.get(name)
+    takes = kind.takes if kind else ()
+    if other := [part for part in given if part not in takes]:
+        raise ToolFailed(
+            f"schedule_type {name} does not go with {' and '.join(other)}; "
+            f"it takes {', '.join(takes) or 'nothing else'}"
+        )
+    if kind is None:
+        return None
+    if before is not None and before.kind == name:
+        if not given:
+            return before
+        given = {**before.parts(now, zone), **given}
+    lacking = [part for part in takes if part not in given and part not in kind.optional]
+    if lacking:
+        raise ToolFailed(f"schedule_type {name} needs {' and '.join(lacking)}")
+    return await kind.parse(PlanRequest.of(given), now, zone)
 
 
 def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
     """The mode, and the objective of an autonomous run (T-047)."""
-    mode = before.mode if request.execution_mode is None else _mode(request.execution_mode)
-    said = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
+    name = (request.execution_mode or before.mode).strip().lower()
+    mode = next((mode for mode in MODES if mode == name), None)
+    if mode is None:
+        raise ToolFailed(
+            f"execution_mode '{shown(request.execution_mode or '')}' is unknown; "
+            f"it must be {', '.join(MODES)}"
+        )
+    prompt = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
     if mode == "reminder":
-        if said and request.ai_prompt is not None:
+        if prompt and request.ai_prompt is not None:
             raise ToolFailed(
                 "ai_prompt needs the execution_mode autonomous_notify or autonomous_silent; "
                 "execution_mode reminder only says the content"
             )
         return mode, ""
-    if not said:
+    if not prompt:
         raise ToolFailed(f"execution_mode {mode} needs an ai_prompt that says what is to be done")
-    if len(said) > MOST_PROMPT_CHARACTERS:
+    if len(prompt) > MOST_PROMPT_CHARACTERS:
         raise ToolFailed(
-            f"ai_prompt has {len(said)} characters; at most {MOST_PROMPT_CHARACTERS} are allowed"
+            f"ai_prompt has {len(prompt)} characters; at most {MOST_PROMPT_CHARACTERS} are allowed"
         )
-    return mode, said
-
-
-def _mode(text: str) -> FiringMode:
-    mode = next((mode for mode in MODES if mode == text.strip().lower()), None)
-    if mode is None:
-        raise ToolFailed(
-            f"execution_mode '{shown(text)}' is unknown; it must be {', '.join(MODES)}"
-        )
-    return mode
+    return mode, prompt

@@ -255,9 +255,7 @@ class Tasks:
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
             snoozed=None if request.times else task.snoozed,
-            plan=task.plan
-            if request.is_empty
-            else await planned(request, since, self.zone, task.plan),
+            plan=await planned(request, since, self.zone, task.plan),
         )
         return await self._become(tx, why, task, changed, now, since, starts=request.times)
 

@@ -92,21 +92,19 @@ class TaskTool:
         request = PlanRequest.of(args) if action == "update" else NOTHING
         if caller.origin == "timer":
             await self._check_unscheduled(tx, task_id, scope, request)
-        if action == "update":
-            before = await self._tasks.find(tx, task_id, scope)
-            self._check_vouched(caller, request.execution_mode, before.plan.mode)
         if action == "complete":
             words = args.get("reason", "")
             return await self._tasks.complete(tx, why, task_id, scope, words, by_owner=by_owner)
         if action == "update":
-            content, priority = args.get("content"), args.get("priority")
+            before = await self._tasks.find(tx, task_id, scope)
+            self._check_vouched(caller, request.execution_mode, before.plan.mode)
             return await self._tasks.change(
                 tx,
                 why,
                 task_id,
                 scope,
-                content=content,
-                priority=priority,
+                content=args.get("content"),
+                priority=args.get("priority"),
                 request=request,
                 written=caller.written,
                 by_owner=by_owner,

@@ -166,7 +166,5 @@ class JobKind:
         home = await homes.of(tx, scope, None) if text else None
         if home is None:
             return ()
-        await self._stores.outbox.enqueue(
-            tx, home.id, home.room_id, text, kind="notice", meant_for=scope
-        )
+        await self._stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=scope)
         return (home.id,)

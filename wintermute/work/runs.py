@@ -283,11 +283,10 @@ class Runs:
         occurrence, zone = run.occurrence, self._tasks.zone
         left = (until - self._clock.now()).total_seconds()
         await self._runs.put_off(tx, occurrence.seq, self._clock.monotonic() + left)
-        home = await self._conversations.get(occurrence.conversation_id)
         key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
         text = put_off(run.task, outcome.text, until, zone)
         await self._outbox.notice_once(
-            tx, key, EVER, home.id, home.room_id, text, meant_for=run.scope
+            tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
 
     async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
@@ -303,11 +302,9 @@ class Runs:
 
     async def _say(self, tx: Transaction, run: Run, text: str) -> str:
         """Tell the room; if others can read there by then, it waits for where they cannot (F-002)."""
-        home = await self._conversations.get(run.occurrence.conversation_id)
         return await self._outbox.enqueue(
             tx,
-            home.id,
-            home.room_id,
+            run.occurrence.conversation_id,
             text,
             kind="event",
             cast_id=run.cast.id,
