@@ -293,7 +293,7 @@ async def test_what_a_file_last_held_can_be_forgotten(memory: Memory) -> None:
     edited = EditedFiles(memory.database)
     await edited.keep([("data/core.md", "- a canary"), ("data/prompts/A.txt", "b")])
     async with memory.database.transaction() as tx:
-        assert await edited.forget(tx, ["a canary"]) == 1
+        assert await edited.erase(tx, ["a canary"]) == 1
     assert await edited.text("data/core.md") is None
     assert await edited.texts("data/prompts") == {"A.txt": "b"}
 

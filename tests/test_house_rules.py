@@ -194,6 +194,52 @@ def parts(node: ast.ClassDef) -> int:
     return 0
 
 
+MOST_CLASSES = 6
+Signature = tuple[str, str]
+
+
+def signature(method: Function) -> Signature:
+    """A method's name with those of its arguments."""
+    args = (*method.args.args, *method.args.kwonlyargs)
+    return method.name, " ".join(arg.arg for arg in args)
+
+
+def methods(each: ast.ClassDef) -> Iterator[Function]:
+    """Those that others may call."""
+    for node in each.body:
+        if isinstance(node, Function) and not node.name.startswith("_"):
+            yield node
+
+
+def test_a_method_name_means_one_thing_or_is_shared_by_a_protocol() -> None:
+    """A name in more than six classes says nothing, unless a Protocol or a base says what it is."""
+    classes = [
+        node
+        for name in python_files("wintermute/")
+        for node in ast.walk(parsed(name))
+        if isinstance(node, ast.ClassDef)
+    ]
+    bases = {base.id for each in classes for base in each.bases if isinstance(base, ast.Name)}
+    shared = {
+        signature(method)
+        for each in classes
+        if each.name in bases or "Protocol" in bases_of(each)
+        for method in methods(each)
+    }
+    names = Counter(
+        method.name
+        for each in classes
+        for method in methods(each)
+        if signature(method) not in shared
+    )
+    assert {name: count for name, count in names.items() if count > MOST_CLASSES} == {}
+
+
+def bases_of(each: ast.ClassDef) -> set[str]:
+    """`Protocol` and `Protocol[T]` are one."""
+    return {ast.unparse(base).partition("[")[0] for base in each.bases}
+
+
 def test_nothing_is_made_of_more_than_eight_parts() -> None:
     """Options count as well: what needs more does two things, or is given stores one by one."""
     found = {

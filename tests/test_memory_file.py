@@ -177,7 +177,7 @@ async def test_a_file_that_cannot_be_read_retires_nothing(
     assert str(tmp_path) not in str(told.value)
     fact, _ = await memory.facts.live(ROOM)
     with pytest.raises(MemoryFileUnusable):
-        await memory.flat.forget(ROOM, [fact.id])
+        await memory.flat.remove(ROOM, [fact.id])
 
 
 async def test_a_problem_is_said_again_when_it_comes_back(
@@ -295,7 +295,7 @@ async def test_forgetting_removes_line_row_and_recorded_change(memory: Memory) -
     await memory.add("A canary", "harvest")
     (_, second) = await memory.facts.live(ANN)
     await memory.flat.text(ANN)
-    assert await memory.flat.forget(ANN, [fact.id, second.id, "unknown"]) == 2
+    assert await memory.flat.remove(ANN, [fact.id, second.id, "unknown"]) == 2
     assert await memory.flat.text(ANN) == "likes tea\n"
     assert await memory.facts.get(fact.id) is None
     for folder_file in memory.file.parent.glob("*.txt"):

@@ -169,7 +169,7 @@ async def test_a_kill_never_turns_our_changes_into_hand_edits(tmp_path: Path, wh
                 new = text.replace("Rome\nCarl", "Rome, Carl")
                 await memory.flat.replace(ANN, new, because(), memory.clock.now())
             elif what == "forget":
-                await memory.flat.forget(ANN, [before[1].id])
+                await memory.flat.remove(ANN, [before[1].id])
             else:
                 await memory.flat.text(ANN)
         copies.copy()

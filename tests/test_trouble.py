@@ -459,8 +459,11 @@ async def test_waiting_for_a_first_token_is_not_the_casts_time(
         open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house,
         house.working(),
     ):
-        asyncio.get_running_loop().call_later(2.0, gate.set)
-        assert await limited(house) == ("slowly", "text")
+        async with asyncio.TaskGroup() as group:
+            ended = group.create_task(limited(house))
+            await model.request_arrived(1)
+            asyncio.get_running_loop().call_later(2.0, gate.set)
+        assert ended.result() == ("slowly", "text")
         turn = await house.one("SELECT ms, waited_ms FROM turns")
     assert turn["ms"] >= turn["waited_ms"] >= 1900
     assert turn["ms"] - turn["waited_ms"] < 1500

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from wintermute.clock import CheckedClock
 from wintermute.commands.chat import ChatCommands, Verifier
@@ -34,6 +34,12 @@ from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs, RunSettings
 
 
+class Part(Protocol):
+    """Something that works until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Answering:
     """What answers, the same behind every door: the rooms, and the work that they hand out."""
@@ -41,7 +47,7 @@ class Answering:
     rooms: Rooms
     runner: Runner
     promises: Promises
-    edited: EditedNotices
+    edited: Part
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -49,7 +55,7 @@ class Answering:
             group.create_task(self.rooms.run())
             group.create_task(self.runner.run(self.rooms.wake))
 
-    async def keep(self) -> None:
+    async def keep_promises(self) -> None:
         """Do what nobody asks for at this moment, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())

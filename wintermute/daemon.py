@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from wintermute.answering import Answering, answering
+from wintermute.answering import Answering, Part, answering
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
@@ -69,7 +69,7 @@ class Wintermute:
 
     door: Door
     answering: Answering
-    expiry: Expiry
+    expiry: Part
     session: Session
     config: Config
 
@@ -102,7 +102,7 @@ class Wintermute:
     async def _keep(self) -> None:
         """What is due may be private: it is said when it is known who is in the rooms."""
         await self.door.sync.ready.wait()
-        await self.answering.keep()
+        await self.answering.keep_promises()
 
 
 async def run_daemon(
@@ -226,8 +226,8 @@ async def open_wintermute(
     redact = Redaction(secret_values(config))
 
     def hide(*secrets: str) -> None:
-        redact.add(*secrets)
-        outside.logs.add(*secrets)
+        redact.hide(*secrets)
+        outside.logs.hide(*secrets)
 
     hide(session.access_token, session.pickle_key)
     stores = _stores(config, database, clock, ids, redact)
@@ -291,7 +291,7 @@ async def open_chat(
             chat = Chat(stores, answers.rooms, speaker, clock, ids)
             async with aclosing(models), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock)]
-                parts += [answers.keep()] if attended else []
+                parts += [answers.keep_promises()] if attended else []
                 work = [group.create_task(part) for part in parts]
                 yield chat
                 for part in work:

@@ -171,7 +171,7 @@ class Jobs:
             (error, stamp(self._clock.now()), job.id),
         )
 
-    async def forget(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Blank what holds one of the `traces`."""
         return await tx.execute(
             "UPDATE jobs SET args = '{}', progress = '{}', last_error = NULL"

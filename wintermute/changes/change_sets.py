@@ -163,7 +163,7 @@ class ChangeSets:
             found[row["kind"], row["item"]].append(step)
         return found
 
-    async def forget(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:
+    async def drop(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:
         """Remove every trace of these items: they were asked to be forgotten (M-030)."""
         await tx.execute(
             "DELETE FROM changes WHERE kind = ? AND item IN (SELECT value FROM json_each(?))",

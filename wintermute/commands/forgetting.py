@@ -65,8 +65,8 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         edits = await stores.edits.forget(tx, events, telling)
         handed_out = await stores.sub_sessions.forget(tx, events, telling)
         received, unanswered = await stores.inbox.forget(tx, events, telling)
-        owed = await stores.jobs.forget(tx, telling)
-        promised = await stores.occurrences.forget(tx, telling)
+        owed = await stores.jobs.erase(tx, telling)
+        promised = await stores.occurrences.erase(tx, telling)
         changed = await stores.changes.erase(tx, telling)
         dropped = await stores.tasks.erase(tx, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
@@ -74,7 +74,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
     gone = 0 if unfinished else await _purge(stores, facts)
     quoted = await _quoted(stores, facts, telling)
     async with stores.database.transaction() as tx:
-        await stores.edited.forget(tx, sorted(texts))  # last: looking at a file keeps what it holds
+        await stores.edited.erase(tx, sorted(texts))  # last: looking at a file keeps what it holds
     return Forgotten(
         facts=gone,
         records=casts
@@ -122,7 +122,7 @@ async def _wordings(stores: Stores, ids: set[str]) -> set[str]:
 async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
     gone = 0
     for scope in sorted({fact.scope for fact in facts}):
-        gone += await stores.memories.forget(scope, {f.id for f in facts if f.scope == scope})
+        gone += await stores.memories.remove(scope, {f.id for f in facts if f.scope == scope})
     return gone
 
 

@@ -97,9 +97,9 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._looks: tuple[str, ...] = ()
-        self.add(*secrets)
+        self.hide(*secrets)
 
-    def add(self, *secrets: str) -> None:
+    def hide(self, *secrets: str) -> None:
         """Hide these as well from now on, as the token of a new login."""
         looks = {look for secret in secrets if len(secret) >= SHORTEST for look in _looks(secret)}
         looks |= set(self._looks)

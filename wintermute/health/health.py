@@ -372,7 +372,7 @@ class EditedFiles:
             (listed,),
         )
 
-    async def forget(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Drop what holds one of the `traces`; how many. The files themselves are a person's."""
         return await tx.execute(
             f"UPDATE edited_files SET text = NULL WHERE {holds('text')}",

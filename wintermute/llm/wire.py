@@ -184,7 +184,7 @@ class _Call:
         self.name = ""
         self.arguments: list[str] = []
 
-    def add(self, delta: Json) -> None:
+    def extend(self, delta: Json) -> None:
         self.id = self.id or _string(delta.get("id"))
         function = _mapping(delta.get("function"))
         name = _string(function.get("name"))
@@ -385,7 +385,7 @@ class Gathering:
             if call is None or call.is_followed_by(delta):
                 call = self._slots[slot] = _Call()
                 self._calls.append(call)
-            call.add(delta)
+            call.extend(delta)
             self._begun = True
 
 

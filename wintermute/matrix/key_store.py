@@ -210,7 +210,7 @@ class KeyNotes:
             for row in self._execute("SELECT value FROM wintermute_notes WHERE kind = ?", kind)
         )
 
-    def add(self, kind: str, value: str) -> None:
+    def note(self, kind: str, value: str) -> None:
         """Keep one more; the oldest beyond `MOST_EPOCHS` go."""
         self._execute(
             "INSERT OR IGNORE INTO wintermute_notes (kind, value) VALUES (?, ?)", kind, value
@@ -259,7 +259,7 @@ class Epochs:
         """Keep a value beside the keys, before the homeserver has it. Raises: KeyStoreBlocked."""
         if self._nio.olm:
             with self._store.writing():
-                KeyNotes(self._nio.store.database).add("epoch", value)
+                KeyNotes(self._nio.store.database).note("epoch", value)
 
     async def served(self) -> str:
         """What the homeserver has; "" for nothing that we could have written."""

@@ -172,4 +172,4 @@ def inherit(nio: AsyncClient, session: Session) -> None:
     for each in inherited:
         if nio.olm.inbound_group_store.add(each):
             nio.store.save_inbound_group_session(each)
-    notes.add(INHERITED, session.predecessor)
+    notes.note(INHERITED, session.predecessor)

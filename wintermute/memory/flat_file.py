@@ -384,7 +384,7 @@ class FlatFile:
             self._said.warn("memories file not written", scope, problem)
         return done
 
-    async def forget(self, scope: str, ids: Collection[str]) -> int:
+    async def remove(self, scope: str, ids: Collection[str]) -> int:
         """Remove facts of a scope for good: line, row and recorded changes; how many rows.
 
         Raises: MemoryFileUnusable, when the file cannot be rewritten; then all is as before.
@@ -397,7 +397,7 @@ class FlatFile:
             lines = await asyncio.to_thread(_without, found.lines or (), goes)
             await self._write(scope, found, lines)
             gone = await self._facts.purge(tx, scope, ids)
-            await self._changes.forget(tx, "fact", gone)
+            await self._changes.drop(tx, "fact", gone)
             return len(gone)
 
         async with self._database.transaction() as tx:

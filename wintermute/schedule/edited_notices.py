@@ -55,7 +55,7 @@ class EditedNotices:
             for name in news
         ]
         async with stores.database.transaction() as tx:
-            home = await (await Deliveries.now(tx, stores, self._speaker)).of(tx, owner, None)
+            home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
             if home is not None:  # else as soon as there is a chat with nobody else in it
                 for text in [*texts, *_kept(kept, stores.places)]:
                     await stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=owner)

@@ -131,7 +131,7 @@ class Firing:
         homes, told = await self._homes(tx), set()
         for each in lost:
             task = await self._tasks.find(tx, each.task_id, None)
-            home = await homes.of(tx, task.scope, each.conversation_id)
+            home = await homes.home(tx, task.scope, each.conversation_id)
             outbox_id = str(each.outbox_id)
             if home is not None and home.room_id != refused[outbox_id]:
                 await self._outbox.move(tx, outbox_id, home.id)
@@ -151,7 +151,7 @@ class Firing:
         held: list[str] = []
         for each in claims:
             task = each.due.task
-            home = await homes.of(tx, task.scope, each.due.made_in)
+            home = await homes.home(tx, task.scope, each.due.made_in)
             if home is None:
                 held.append(task.id)
             elif task.id in before:

@@ -316,7 +316,7 @@ class Occurrences:
         )
         return [occurrence(row) for row in rows]
 
-    async def forget(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Blank what holds one of the `traces`, unless it is yet to be said; how many."""
         asked = {"traces": json.dumps(list(traces))}
         return await tx.execute(

@@ -38,7 +38,7 @@ class Deliveries:
         encrypted = await stores.known.encrypted()
         return cls(stores, await stores.known.gone(tx), barred, encrypted, speaker)
 
-    async def of(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+    async def home(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         """The conversation in which a task is said now; None: there is none."""
         key = (scope, made_in)
         if key not in self._known:

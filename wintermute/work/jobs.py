@@ -163,7 +163,7 @@ class JobKind:
     async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
         """Where a scope's people are told; nowhere while there is no such room."""
         homes = await Deliveries.now(tx, self._stores, self._speaker)
-        home = await homes.of(tx, scope, None) if text else None
+        home = await homes.home(tx, scope, None) if text else None
         if home is None:
             return ()
         await self._stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=scope)

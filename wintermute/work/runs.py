@@ -183,7 +183,7 @@ class Runs:
                 continue
             for run in await self._runs.open_in(tx, conversation_id):
                 task = await self._tasks.get(run.task_id, None)
-                home = await homes.of(tx, task.scope, None)
+                home = await homes.home(tx, task.scope, None)
                 if home is not None:
                     await self._stores.occurrences.move(tx, run.seq, home.id)
 
