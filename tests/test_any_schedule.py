@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wintermute.commands.tasks import chat_line
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
-from wintermute.tasks.parse import moment
+from wintermute.tasks.parse import wall_time
 from wintermute.tasks.schedules import KINDS, PlanRequest, planned, read
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -82,7 +82,7 @@ def test_whatever_a_line_says_is_a_reminder_or_none(when: str, text: str) -> Non
     """T-018, T-062."""
     chat_line(f"{when} {text}", NOW, BERLIN)
     try:
-        at = datetime.fromisoformat(moment(when, NOW, BERLIN))
+        at = datetime.fromisoformat(wall_time(when, NOW, BERLIN))
     except ToolFailed:
         return
     assert at.year < 2127

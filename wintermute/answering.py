@@ -99,13 +99,13 @@ def answering(
     asking = Asking(models, folding, hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
 
-    words = WorkerTexts(gather, texts.instructions, texts.worker)
+    workers = WorkerTexts(gather, texts.instructions, texts.worker)
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
-    delegation = Delegation(stores, loop, words, bounds, speaker, clock)
+    delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     own = tools_of(config, stores) if tools is None else tools
     toolbox = Toolbox([*own, *delegating(delegation, limits, config.timezone)])
     of_run = RunSettings.of(limits, max_tokens, own_models=own_models)
-    runs = Runs(stores, loop, words, texts.task_run, of_run, speaker, clock)
+    runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, *kinds])
     promises = Promises(stores, Firing(stores, speaker, clock), runs.bell, speaker, clock)
 

@@ -152,7 +152,7 @@ def read_event(
         origin=policy.owner.origin_of(sender),
         kind=kind,
         body=body,
-        sent_at=moment(event.get("origin_server_ts"), received_at),
+        sent_at=time_sent(event.get("origin_server_ts"), received_at),
         direct=direct,
         by_bot=is_marked_by(content, sender),
         raw=bounded(event),
@@ -312,7 +312,7 @@ def has_pill(formatted: str, user_id: str) -> bool:
     return any(link.removeprefix("@") == user_id.removeprefix("@") for link in links)
 
 
-def moment(sent: object, received_at: datetime) -> datetime:
+def time_sent(sent: object, received_at: datetime) -> datetime:
     """When an event was sent by its own word, if that can be; else when it reached us."""
     if not isinstance(sent, int) or isinstance(sent, bool):
         return received_at

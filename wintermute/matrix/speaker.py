@@ -15,7 +15,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, mapping, may_read, moment, readable, string
+from wintermute.matrix.inbox import Policy, mapping, may_read, readable, string, time_sent
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import NOT_THEIRS
 from wintermute.matrix.sieve import well_formed
@@ -77,7 +77,7 @@ class RoomHistory:
             return None
         if sender == self._client.account.user_id:
             sender = name = ""
-        sent_at = moment(event["origin_server_ts"], self._clock.now())
+        sent_at = time_sent(event["origin_server_ts"], self._clock.now())
         return Quote(sender, name, body, self._client.by_our_clock(sent_at))
 
 

@@ -15,14 +15,14 @@ ISO = rf"(?P<date>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:t| )(?P<clock>{CLOCK})(?:\
 DAY = rf"(?:(?P<day>today|tomorrow) )?(?P<time>{CLOCK})"
 DISTANCE = r"in (?P<number>[0-9]{1,9}) (?P<unit>minutes?|min|hours?|h|days?|weeks?)(?![0-9a-z])"
 FORMS = f"{ISO}|{DAY}|{DISTANCE}"
-"""What `moment` reads, in small letters and with single blanks."""
+"""What `wall_time` reads, in small letters and with single blanks."""
 
 FURTHEST = timedelta(days=36_525)
 ELAPSED = {"m": timedelta(minutes=1), "h": timedelta(hours=1)}
 DAYS_OF = {"d": 1, "w": 7}
 
 
-def moment(text: str, now: datetime, zone: ZoneInfo) -> str:
+def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
     at = readable(text, now, zone)
     if at is None:

@@ -28,7 +28,7 @@ from wintermute.tasks.due import (
     shown,
     upcoming,
 )
-from wintermute.tasks.parse import DAYS, first_time, moment, time_of_day, weekdays
+from wintermute.tasks.parse import DAYS, first_time, time_of_day, wall_time, weekdays
 from wintermute.text import clean
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
@@ -160,7 +160,7 @@ class Once(Schedule):
 
     @classmethod
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Once":
-        return cls(at=moment(request.at or "", now, zone))
+        return cls(at=wall_time(request.at or "", now, zone))
 
     def describe(self, zone: ZoneInfo) -> str:
         when = datetime.fromisoformat(self.at)

@@ -285,7 +285,7 @@ class WorkerTexts:
 class WorkerInstructions:
     """The prompt of one sub-session, read anew for every question (P-041..P-045)."""
 
-    words: WorkerTexts
+    texts: WorkerTexts
     mode: PromptMode
     objective: str
     context: str
@@ -297,9 +297,9 @@ class WorkerInstructions:
         full = self.mode == "full"
         return worker_prompt(
             self.mode,
-            minimal=self.words.minimal.text(),
-            instructions=chosen(self.words.instructions.sections(), tools),
-            parts=await self.words.gather.gather(scope, tools) if full else None,
+            minimal=self.texts.minimal.text(),
+            instructions=chosen(self.texts.instructions.sections(), tools),
+            parts=await self.texts.gather.gather(scope, tools) if full else None,
             objective=self.objective,
             context=self.context,
             summary=summary,
@@ -321,7 +321,7 @@ class Delegation:
         self,
         stores: Stores,
         loop: Loop,
-        words: WorkerTexts,
+        texts: WorkerTexts,
         bounds: Bounds,
         speaker: Speaker,
         clock: Clock,
@@ -332,7 +332,7 @@ class Delegation:
         self._casts = stores.casts
         self._ending = Ending(stores.sub_sessions, stores.inbox)
         self._loop = loop
-        self._words = words
+        self._texts = texts
         self._bounds = bounds
         self._speaker = speaker
         self._clock = clock
@@ -475,7 +475,7 @@ class Delegation:
         means = piece.means
         terms = CastSettings(
             toolbox.only(means.tools),
-            WorkerInstructions(self._words, piece.mode, piece.objective, piece.context),
+            WorkerInstructions(self._texts, piece.mode, piece.objective, piece.context),
             means.role,
             means.backend,
             means.depth,

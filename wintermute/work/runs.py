@@ -90,7 +90,7 @@ class Runs:
         self,
         stores: Stores,
         loop: Loop,
-        words: WorkerTexts,
+        texts: WorkerTexts,
         instruction: Template,
         means: RunSettings,
         speaker: Speaker,
@@ -105,7 +105,7 @@ class Runs:
         self._conversations = stores.conversations
         self._casts = stores.casts
         self._loop = loop
-        self._words = words
+        self._texts = texts
         self._instruction = instruction
         self._means = means
         self._speaker = speaker
@@ -227,7 +227,7 @@ class Runs:
         cast, means = piece.cast, self._means
         room = piece.occurrence.conversation_id
         caller = Caller(room, piece.scope, cast.id, "timer", None, cast.started_at)
-        told = WorkerInstructions(self._words, "full", await self._objective(piece), "")
+        told = WorkerInstructions(self._texts, "full", await self._objective(piece), "")
         # What is spawned reports by an event, and nobody is there for it when the run is over.
         wanted = {*tools_for("full", means.depth, None, toolbox.names), DONE} - {SPAWN}
         terms = CastSettings(toolbox.only(wanted), told, means.role, None, means.depth)
