@@ -1,8 +1,10 @@
 """Autonomous runs: what a due task works on by itself, and what its room is told of it."""
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -346,7 +348,7 @@ async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
 async def test_a_run_goes_on_after_a_restart_where_it_was(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
-    """T-037, L-068: three times; then it fails and is told."""
+    """T-037, L-068."""
     model.script(Calls((Use("task", {"action": "add", "content": "buy paint"}),)), Hang())
     async with opened(tmp_path, model, clock) as house:
         await promise(house, "Price check", check())
@@ -358,6 +360,28 @@ async def test_a_run_goes_on_after_a_restart_where_it_was(
     async with opened(tmp_path, model, clock) as house, house.working():
         assert await house.said(1) == ["249 euros"]
         assert [t.content for t in await house.stores.tasks.listed(None)].count("buy paint") == 1
+
+
+async def test_a_run_that_three_crashes_interrupted_fails_and_is_told(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """L-068: what a kill leaves behind is a copy of the folder as it was at that moment."""
+    model.keyed(lambda _: Hang())
+    folders = [tmp_path / str(n) for n in range(4)]
+    folders[0].mkdir()
+    for n, (folder, after_kill) in enumerate(pairwise(folders)):
+        async with opened(folder, model, clock) as house:
+            if not n:
+                await promise(house, "Price check", check())
+                after(clock, "2026-03-02T09:00")
+                await house.fire()
+            async with house.working():
+                await model.request_arrived(n + 1)
+                shutil.copytree(folder, after_kill)
+    async with opened(folders[3], model, clock) as house, house.working():
+        [said] = await house.said(1)
+        assert "failed: it was interrupted three times." in said
+    assert len(model.requests) == 3
 
 
 async def test_stop_ends_the_runs_of_its_room(
