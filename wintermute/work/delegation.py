@@ -110,7 +110,7 @@ FEWEST_CHARACTERS = 80  # of each of them
 MANY = 200  # characters that are left for each where only beginnings are shown
 OBJECTIVE_CHARACTERS = 200
 STEP_CHARACTERS = 500
-KINDS: dict[str, EventKind] = {
+EVENT_KINDS: dict[str, EventKind] = {
     "done": "sub_session_result",
     "timed_out": "sub_session_timeout",
 }
@@ -122,7 +122,7 @@ def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
     if len(members) > 1:
         return "workflow_complete", listed(members)
     (only,) = members
-    return KINDS.get(only.state, "sub_session_failed"), listed(members)
+    return EVENT_KINDS.get(only.state, "sub_session_failed"), listed(members)
 
 
 def listed(members: Sequence[SubSession]) -> str:
