@@ -226,6 +226,7 @@ class Daily(Schedule):
         first = (next_due(self, since, zone) or since).astimezone(zone)
         # On a day on which this time does not exist it is due later; the days after, it is not.
         wall = datetime.combine(first.date(), time.fromisoformat(self.at), zone)
+        # The kinds that inherit this are called as in RFC 5545, section 3.3.10.
         return Recurrence(wall, f"FREQ={self.kind.upper()}{self.on()[1]}")
 
 
