@@ -134,7 +134,7 @@ log = logging.getLogger(__name__)
 
 
 class Ranking(Protocol):
-    """A memory that can be asked."""
+    """A memory that can be asked what fits; its index is kept by whoever writes facts."""
 
     async def working_set(self, scope: str) -> str:
         """The list for work without a query (P-013)."""
