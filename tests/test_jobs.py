@@ -18,7 +18,7 @@ from tests.world.model import ModelServer
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
-from wintermute.errors import BudgetSpent, ModelUnavailable, ToolFailed
+from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
 from wintermute.jobs import KEPT, Job
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy
@@ -123,8 +123,11 @@ async def test_failures_that_differ_stop_nothing(tmp_path: Path, model: ModelSer
         assert len(bench.begun) == 7
 
 
-@pytest.mark.parametrize("error", [ModelUnavailable("away"), BudgetSpent("spent", None)])
-async def test_a_model_that_is_away_counts_for_nobody(
+@pytest.mark.parametrize(
+    "error",
+    [ModelUnavailable("away"), BudgetSpent("spent", None), HomeserverUnavailable("away")],
+)
+async def test_a_server_that_is_away_counts_for_nobody(
     tmp_path: Path, model: ModelServer, error: Exception
 ) -> None:
     bench = Bench(well)

@@ -11,7 +11,13 @@ from wintermute.conversation.casting import AGAIN
 from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.db import Transaction
-from wintermute.errors import BudgetSpent, ModelUnavailable, StorageBlocked, WintermuteError
+from wintermute.errors import (
+    BudgetSpent,
+    HomeserverUnavailable,
+    ModelUnavailable,
+    StorageBlocked,
+    WintermuteError,
+)
 from wintermute.jobs import Job
 from wintermute.messages import PERSON
 from wintermute.stores import Stores
@@ -70,7 +76,7 @@ class JobKind:
         self,
         stores: Stores,
         name: str,
-        function: Callable[[Job], Awaitable[JobDone]],
+        function: Callable[[Job], Awaitable[JobDone | JobPutOff]],
         policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
@@ -113,7 +119,7 @@ class JobKind:
             if not limit.expired():
                 raise
             return JobFailed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
-        except (ModelUnavailable, BudgetSpent) as error:
+        except (ModelUnavailable, BudgetSpent, HomeserverUnavailable) as error:
             until = error.until if isinstance(error, BudgetSpent) else None
             return JobPutOff(until or self._clock.now() + AGAIN)
         except StorageBlocked:
