@@ -303,20 +303,18 @@ class Casts:
         self, tx: Transaction, conversation_id: str, casts: Sequence[str]
     ) -> list[str]:
         """The casts of a conversation from the first of these on: those that may have seen it."""
-        rows = await tx.rows(
+        return await tx.scalars(
             "SELECT c.id FROM casts c JOIN branches b ON b.id = c.branch_id"
             " WHERE b.conversation_id = ? AND c.seq >= (SELECT min(seq) FROM casts WHERE id IN"
             "  (SELECT value FROM json_each(?)))",
             (conversation_id, json.dumps(list(casts))),
         )
-        return [row["id"] for row in rows]
 
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the casts for these events."""
-        rows = await tx.rows(
+        return await tx.scalars(
             f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
         )
-        return [row["id"] for row in rows]
 
     async def last_begun(self, tx: Transaction, event_id: str) -> datetime | None:
         """When the newest cast for this event began; None: there is none."""
@@ -327,10 +325,9 @@ class Casts:
 
     async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the turns for these events."""
-        rows = await tx.rows(
+        return await tx.scalars(
             f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", {"events": json.dumps(list(events))}
         )
-        return [row["id"] for row in rows]
 
     async def _forget_folds(self, tx: Transaction, asked: Json) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.
@@ -454,12 +451,11 @@ class Casts:
 
         Who was there for a moment only counts as well: what is said now goes on in another branch.
         """
-        row = await self._database.row(
+        return not await self._database.exists(
             "SELECT 1 FROM branches b JOIN branches n ON n.conversation_id = b.conversation_id"
             " AND n.seq > b.seq AND n.reason = 'scope' WHERE b.id = ?",
             (branch_id,),
         )
-        return row is None
 
     async def turn_before(
         self, tx: Transaction, branch_id: str, cast: Cast
@@ -475,14 +471,13 @@ class Casts:
 
     async def addressed(self, tx: Transaction, branch_id: str) -> bool:
         """Whether a person has said anything that is in view of this branch."""
-        row = await tx.row(
+        return await tx.exists(
             f"{PATH} SELECT 1 FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " WHERE c.origin IN ('owner', 'other') AND EXISTS"
             "  (SELECT 1 FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until"
             f"   UNION ALL SELECT 1 WHERE p.until = {LAST}) LIMIT 1",
             {"branch": branch_id},
         )
-        return row is not None
 
     async def last_turn(self, tx: Transaction, cast_id: str) -> tuple[bool, str | None]:
         """Whether nothing has ended a cast from outside, and the parent of its next turn.

@@ -198,7 +198,7 @@ class Conversations:
 
     async def is_over(self, tx: Transaction, turn_id: str) -> bool:
         """Whether those who could read a turn began anew after it, or an edit has cut it out."""
-        row = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id JOIN branches b ON b.id = c.branch_id"
             " JOIN branches n ON n.conversation_id = b.conversation_id AND n.seq > b.seq"
             "  AND n.scope = b.scope"
@@ -207,16 +207,14 @@ class Conversations:
             "  AND coalesce(f.seq, 0) < t.seq) LIMIT 1",
             (turn_id,),
         )
-        return row is not None
 
     async def in_view(self, tx: Transaction, conversation_id: str, turn_id: str) -> bool:
         """Whether a turn belongs to the path of the current branch."""
-        row = await tx.row(
+        return await tx.exists(
             f"{PATH} SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id"
             " JOIN path p ON p.branch_id = c.branch_id AND t.seq <= p.until WHERE t.id = :turn",
             {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
         )
-        return row is not None
 
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
         """When the current branch began: nothing from before is in view."""

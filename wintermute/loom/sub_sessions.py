@@ -363,12 +363,11 @@ class SubSessions:
 
     async def more_to_come(self, tx: Transaction, turn_id: str, n: int) -> bool:
         """Whether a turn spawns something after its n-th call as well."""
-        row = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM turns t JOIN json_each(t.calls) c WHERE t.id = ? AND c.key > ?"
             " AND c.value ->> 'name' = ? LIMIT 1",
             (turn_id, n, SPAWN),
         )
-        return row is not None
 
     async def ready(
         self, tx: Transaction, rooms: Collection[str], most: int
@@ -495,11 +494,10 @@ class SubSessions:
 
     async def has_open_below(self, tx: Transaction, sub_id: str) -> bool:
         """Whether something that it spawned is not over."""
-        row = await tx.row(
+        return await tx.exists(
             f"SELECT 1 FROM sub_sessions WHERE parent = ? AND {OPEN} AND NOT blocking LIMIT 1",
             (sub_id,),
         )
-        return row is not None
 
     async def spawned_by(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
         """What it spawned and was not taken from it, oldest first."""
@@ -512,10 +510,9 @@ class SubSessions:
 
     async def workflow_is_open(self, tx: Transaction, workflow: str) -> bool:
         """Whether something of a workflow is not over."""
-        row = await tx.row(
+        return await tx.exists(
             f"SELECT 1 FROM sub_sessions WHERE workflow = ? AND {OPEN} LIMIT 1", (workflow,)
         )
-        return row is not None
 
     async def of_workflow(self, tx: Transaction, workflow: str) -> tuple[SubSession, ...]:
         """All of a workflow but what was abandoned, oldest first."""

@@ -228,11 +228,10 @@ class Outbox:
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
         """The keys of notices that begin so."""
-        rows = await tx.rows(
+        return await tx.scalars(
             "SELECT key FROM notices WHERE substr(key, 1, ?) = ? ORDER BY key",
             (len(prefix), prefix),
         )
-        return [row["key"] for row in rows]
 
     async def notice_again(
         self, tx: Transaction, prefix: str, before: datetime | None = None

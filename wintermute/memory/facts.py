@@ -110,11 +110,10 @@ class Facts:
 
     async def saying(self, traces: Sequence[str]) -> list[str]:
         """The ids of the facts of all scopes, live or retired, that hold one of the `traces`."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             f"SELECT id FROM facts WHERE {holds('text')} ORDER BY scope, seq",
             {"traces": json.dumps(list(traces))},
         )
-        return [row["id"] for row in rows]
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""
@@ -125,10 +124,9 @@ class Facts:
 
     async def scopes(self) -> list[str]:
         """Every scope that has live facts: for the command line of the machine's owner."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT DISTINCT scope FROM facts WHERE valid_to IS NULL ORDER BY scope"
         )
-        return [row["scope"] for row in rows]
 
     # Writing, on record
 
@@ -326,11 +324,10 @@ class Facts:
 
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
-        rows = await tx.rows(
+        return await tx.scalars(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id",
             (scope, json.dumps(list(ids))),
         )
-        return [row["id"] for row in rows]
 
     async def expire(self, tx: Transaction, before: datetime) -> int:
         """Delete what was retired before a moment and has left the file; how many (M-065)."""
@@ -356,11 +353,10 @@ class Facts:
 
     async def is_unwritten(self, scope: str) -> bool:
         """Whether the memories file lacks a live fact or still has a retired one."""
-        row = await self._database.row(
+        return await self._database.exists(
             "SELECT 1 FROM facts WHERE scope = ? AND exported = (valid_to IS NOT NULL) LIMIT 1",
             (scope,),
         )
-        return row is not None
 
     async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
         """All live facts, oldest first, and the retired ones whose line is still in the file."""

@@ -158,11 +158,7 @@ class Gather:
         clock: Clock,
         ranking: Ranking | None = None,
     ) -> None:
-        self._core = stores.core
-        self._memories = stores.memories
-        self._tasks = stores.tasks
-        self._skills = stores.skills
-        self._health = stores.health
+        self._stores = stores
         self._instructions = instructions
         self._clock = clock
         self._ranking = ranking
@@ -184,8 +180,8 @@ class Gather:
             )
         return Parts(
             instructions=instructions,
-            now=current_time(self._clock.now(), self._tasks.zone.key),
-            core=core_text(await self._core.text(scope)),
+            now=current_time(self._clock.now(), self._stores.tasks.zone.key),
+            core=core_text(await self._stores.core.text(scope)),
             memories=await self._remembered(scope, query),
             ranked=ranked,
             tasks=await self._active(scope),
@@ -197,11 +193,11 @@ class Gather:
 
         A ranked memory has none (P-052); skills and global tasks are the owner's.
         """
-        tasks = await self._tasks.active(scope)
+        tasks = await self._stores.tasks.active(scope)
         found: dict[Component, int] = {}
         if self._ranking is None:
-            found["memories"] = len(flat_lines(await self._memories.text(scope)))
-        if self._tasks.owner.owns(scope):
+            found["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
+        if self._stores.tasks.owner.owns(scope):
             found["skills"] = len(await self._listed())
         else:
             tasks = tuple(task for task in tasks if task.scope == scope)
@@ -209,21 +205,21 @@ class Gather:
 
     async def _remembered(self, scope: str, query: str | None) -> str:
         if self._ranking is None:
-            return flat_lines(await self._memories.text(scope))
+            return flat_lines(await self._stores.memories.text(scope))
         if query is None:
             return flat_lines(await self._ranking.working_set(scope))
         try:
             return ranked_lines(await self._ranking.search(scope, query))
         except MemoryUnavailable as error:  # nothing rather than something else (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
-            await self._health.failed("memory search")
+            await self._stores.health.failed("memory search")
             return ""
 
     async def _active(self, scope: str) -> str:
-        return task_lines(await self._tasks.active(scope))
+        return task_lines(await self._stores.tasks.active(scope))
 
     async def _listed(self) -> str:
-        return skill_lines(await self._skills.listed())
+        return skill_lines(await self._stores.skills.listed())
 
 
 FILES: Mapping[Component, str] = {

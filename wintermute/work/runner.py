@@ -131,8 +131,7 @@ class Runner:
     ) -> None:
         """`toolbox`: that of rooms."""
         self.kinds = kinds
-        self._database = stores.database
-        self._health = stores.health
+        self._stores = stores
         self._speaker = speaker
         self._clock = clock
         self.toolbox = toolbox
@@ -170,7 +169,7 @@ class Runner:
                     self._tell(look.news, wake)
                     await self._pause(kind.bell, look.again)
         except asyncio.CancelledError:
-            async with self._database.transaction() as tx:
+            async with self._stores.database.transaction() as tx:
                 await kind.parked(tx, [*at_work.values()])
             raise
 
@@ -180,7 +179,7 @@ class Runner:
         looks: Callable[[Transaction], Awaitable[Look[P]]],
         at_work: dict[str, P],
     ) -> Look[P]:
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             look = await looks(tx)
             for piece in look.pieces:
                 kind.underway[piece.id] = Stop()
@@ -198,7 +197,7 @@ class Runner:
             result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
             news = await guarded(kind.over(piece, result), piece.id) if result else None
             if news is None:
-                await self._health.note("casts", "fail", "internal error, see the log")
+                await self._stores.health.note("casts", "fail", "internal error, see the log")
                 news = await kind.over(piece, None)
             del at_work[piece.id]
         finally:
