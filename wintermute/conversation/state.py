@@ -241,8 +241,7 @@ class CastState:
     def observed(self, observation: Observation) -> None:
         """A call of the newest turn has its result."""
         *before, turn = self.cast.turns
-        seen = turn.observations
-        n = observation.n
+        seen, n = turn.observations, observation.n
         turn = replace(turn, observations=(*seen[:n], observation, *seen[n + 1 :]))
         self.cast = replace(self.cast, turns=(*before, turn))
 
