@@ -67,8 +67,6 @@ class ChangeSet:
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
 STATES = ("before", "after")
-
-
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 

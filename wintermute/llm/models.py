@@ -36,8 +36,6 @@ ANSWER_SECONDS = 1.0
 """How long more a probe is listened to that has begun to answer: it may think for long."""
 FRAME = frozenset({"role", "type"})
 """Words of the protocol, which stay what they are should one of them be a password."""
-
-
 PERHAPS_BILLED = frozenset({"timeout", "cancelled", "empty"})
 """Outcomes without an answer after which the server may have worked on the prompt."""
 
@@ -264,7 +262,7 @@ class Models:
             return True
         now = self._clock.monotonic()
         for endpoint in endpoints:
-            limit = _Limit(PROBE_SECONDS)
+            limit = _Limit()
             question = Question("probe", PROBE, tokens.size(PROBE), None, now, limit)
             try:
                 async with limit.scope:
@@ -351,8 +349,8 @@ async def _listens(endpoints: Sequence[Endpoint]) -> bool:
 class _Limit(Unheard):
     """How long a probe may take: once it begins to answer, so short an answer ends soon or never."""
 
-    def __init__(self, seconds: float) -> None:
-        self.scope = asyncio.timeout(seconds)
+    def __init__(self) -> None:
+        self.scope = asyncio.timeout(PROBE_SECONDS)
         self.has_begun = False
 
     def begun(self) -> None:

@@ -30,8 +30,6 @@ PATH = (
     " UNION ALL SELECT c.branch_id, t.seq FROM path p JOIN branches b ON b.id = p.branch_id"
     " JOIN turns t ON t.id = b.forked_from JOIN casts c ON c.id = t.cast_id)"
 )
-
-
 _OF_EVENTS = (  # and what was handed out for them
     "IN (WITH RECURSIVE told (id) AS (SELECT id FROM casts WHERE event_id IN"
     "  (SELECT value FROM json_each(:events)) UNION SELECT k.id FROM told"
@@ -41,8 +39,6 @@ _OF_EVENTS = (  # and what was handed out for them
 _ENDED = "SELECT id FROM casts WHERE state <> 'running'"
 _TURN_HOLDS = holds("utterance", "calls", "error")
 _OBSERVATION_HOLDS = holds("args", "result")
-
-
 _observation = reader(Observation)
 _turn = reader(Turn, "observations")
 _cast = reader(Cast, "turns")

@@ -193,8 +193,6 @@ def _words(call: Json) -> tuple[str, list[str]]:
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
-
-
 _means = reader(WorkSettings)
 _node = reader(SubSession, "means")
 

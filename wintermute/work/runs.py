@@ -20,13 +20,7 @@ from wintermute.loom.sub_sessions import SPAWN
 from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.stores import Stores
-from wintermute.tasks.occurrences import (
-    MOST_FAILURES,
-    NO_ACTION,
-    Occurrence,
-    cause,
-    mark,
-)
+from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
@@ -131,12 +125,9 @@ class Runs:
         """No event has begun a run."""
 
     async def _served(self, tx: Transaction) -> list[str]:
-        rooms = await self._stores.runs.rooms(tx)
-        return [
-            conversation_id
-            for conversation_id in rooms
-            if self._speaker.serves((await self._stores.conversations.get(conversation_id)).room_id)
-        ]
+        conversations, rooms = self._stores.conversations, await self._stores.runs.rooms(tx)
+        held = [await conversations.get(conversation_id) for conversation_id in rooms]
+        return [each.id for each in held if self._speaker.serves(each.room_id)]
 
     async def _known(self, occurrence: Occurrence) -> Run | None:
         """A run that has begun; None: it has not."""
@@ -294,7 +285,7 @@ class Runs:
         ends = task.failures + 1 >= MOST_FAILURES or task.next_due is None
         pauses = ends and task.status == "active"
         if task.status != "deleted":
-            text = failed(task, why, self._stores.tasks.zone, paused=pauses, most=MOST_FAILURES)
+            text = failed(task, why, self._stores.tasks.zone, paused=pauses)
             outbox_id = await self._say(tx, run, text)
         await self._stores.runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
@@ -312,49 +303,31 @@ class Runs:
 
 
 FAILED = "The run of `{id}` ({content}) failed: {why}."
-
-
 RUNS_AGAIN = " It runs again on {when}."
-
-
 PAUSED = (
     " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
 )
-
-
 NEVER_AGAIN = (
     " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
     " resume it."
 )
-
-
 PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
-
-
 CONTENT_CHARACTERS = 120
-
-
 WHY_CHARACTERS = 600
 
 
-def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool, most: int) -> str:
+def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
     """A run failed; `paused`: it does not run again by itself (T-050)."""
-    text = FAILED.format(
-        id=task.id, content=_content(task), why=shortened(why, WHY_CHARACTERS).rstrip(".")
-    )
-    if not paused:
-        return text + (
-            RUNS_AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else ""
-        )
-    return text + (PAUSED if task.failures + 1 >= most else NEVER_AGAIN).format(id=task.id)
+    content = shortened(task.content, CONTENT_CHARACTERS)
+    why = shortened(why, WHY_CHARACTERS).rstrip(".")
+    text = FAILED.format(id=task.id, content=content, why=why)
+    if paused:
+        often = task.failures + 1 >= MOST_FAILURES
+        return text + (PAUSED if often else NEVER_AGAIN).format(id=task.id)
+    return text + RUNS_AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else text
 
 
 def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
     """A run waits for what passes by itself: the budget of the day, or a model that is away."""
-    return PUT_OFF.format(
-        id=task.id, content=_content(task), why=why.rstrip("."), when=in_words(until, zone)
-    )
-
-
-def _content(task: Task) -> str:
-    return shortened(task.content, CONTENT_CHARACTERS)
+    content, when = shortened(task.content, CONTENT_CHARACTERS), in_words(until, zone)
+    return PUT_OFF.format(id=task.id, content=content, why=why.rstrip("."), when=when)
