@@ -94,12 +94,8 @@ class Casts:
             " WHERE id = ? AND state = 'running'",
             (state, reason, result, stamp(self._clock.now()), cast_id),
         )
-        if ended == 1:
-            await self._end_below(tx, cast_id)
-            await sweep(tx, self._clock.now())
-        return ended == 1
-
-    async def _end_below(self, tx: Transaction, cast_id: str) -> None:
+        if ended == 0:
+            return False
         await tx.execute(
             "WITH RECURSIVE below (id) AS (SELECT :cast UNION SELECT k.id FROM below"
             " JOIN conversations c ON c.parent_cast = below.id AND NOT c.outlives"
@@ -108,6 +104,8 @@ class Casts:
             " ended_at = :now WHERE state = 'running' AND id IN (SELECT id FROM below)",
             {"cast": cast_id, "now": stamp(self._clock.now())},
         )
+        await sweep(tx, self._clock.now())
+        return True
 
     async def prompted(
         self, tx: Transaction, cast_id: str, pieces: Sequence[tuple[str, str]]
@@ -187,18 +185,16 @@ class Casts:
             "created_at": self._clock.now(),
             "prompt_hash": prompt_hash,
         }
-        row = await tx.row(*insert("turns", values, "RETURNING seq"))
-        return replace(turn, seq=row["seq"] if row else 0)
+        (seq,) = await tx.scalars(*insert("turns", values, "RETURNING seq"))
+        return replace(turn, seq=seq)
 
     async def begin_observation(
         self, tx: Transaction, turn_id: str, n: int, call: Call, args: Json | None
     ) -> None:
         """Record that a gate starts, before it has any effect."""
-        await tx.execute(
-            "INSERT INTO observations (turn_id, n, gate, args, tool_call_id, via, state, started_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, 'started', ?)",
-            (turn_id, n, call.name, _json(args), call.id, call.via, stamp(self._clock.now())),
-        )
+        values = {"turn_id": turn_id, "n": n, "gate": call.name, "args": args, "via": call.via}
+        values |= {"tool_call_id": call.id, "state": "started", "started_at": self._clock.now()}
+        await tx.execute(*insert("observations", values))
 
     async def complete_observation(
         self, tx: Transaction, turn_id: str, n: int, result: Any, is_error: bool
@@ -248,7 +244,15 @@ class Casts:
             "  AND part.value ->> 0 IN ('Task Context', 'Objective'))",
             asked,
         )
-        return casts + turns, await self._running_with(tx, asked)
+        (running,) = await tx.scalars(
+            f"SELECT count(*) FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
+            f" OR {holds('intent')}"
+            f" OR EXISTS (SELECT 1 FROM turns WHERE cast_id = casts.id AND ({_TURN_HOLDS}"
+            "  OR EXISTS (SELECT 1 FROM observations WHERE turn_id = turns.id"
+            f"   AND {_OBSERVATION_HOLDS}))))",
+            asked,
+        )
+        return casts + turns, running
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Blank what these events asked for, and summaries of it, once their casts have ended (F-027).
@@ -356,17 +360,6 @@ class Casts:
             (json.dumps([row["id"] for row in rows]),),
         )
 
-    async def _running_with(self, tx: Transaction, asked: Json) -> int:
-        row = await tx.row(
-            f"SELECT count(*) AS n FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
-            f" OR {holds('intent')}"
-            f" OR EXISTS (SELECT 1 FROM turns WHERE cast_id = casts.id AND ({_TURN_HOLDS}"
-            "  OR EXISTS (SELECT 1 FROM observations WHERE turn_id = turns.id"
-            f"   AND {_OBSERVATION_HOLDS}))))",
-            asked,
-        )
-        return int(row["n"]) if row else 0
-
     async def forget_prompts(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Blank the system prompts that hold one of the `traces`; how many that was."""
         asked = {"traces": json.dumps(list(traces))}
@@ -377,10 +370,8 @@ class Casts:
 
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""
-        rows = await self._database.rows(
-            "SELECT * FROM casts WHERE event_id = ? AND state = 'running'", (event_id,)
-        )
-        found = await self._with_turns(rows)
+        query = "SELECT * FROM casts WHERE event_id = ? AND state = 'running'"
+        found = await self._with_turns(await self._database.rows(query, (event_id,)))
         return found[0] if found else None
 
     async def get(self, cast_id: str) -> Cast:
@@ -391,10 +382,8 @@ class Casts:
 
     async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
         """All casts that began in a branch, oldest first, with their turns."""
-        rows = await self._database.rows(
-            "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq", (branch_id,)
-        )
-        return await self._with_turns(rows)
+        query = "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq"
+        return await self._with_turns(await self._database.rows(query, (branch_id,)))
 
     async def past(self, branch_id: str, fold: Fold | None) -> BranchView:
         """The path of a branch as the model sees it after this fold; None: all of it (L-052)."""
@@ -517,7 +506,3 @@ class Casts:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)

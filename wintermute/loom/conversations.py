@@ -37,6 +37,7 @@ class Conversation:
 
 
 _conversation = reader(Conversation)
+_fold = reader(Fold)
 
 
 class Conversations:
@@ -280,33 +281,22 @@ class Edits:
         text: str,
     ) -> bool:
         """Keep what somebody changed the message `edited` to; False when it was noted before."""
-        added = await tx.execute(
-            "INSERT INTO edits (event_id, edited, conversation_id, sender, text, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (event_id) DO NOTHING",
-            (
-                event_id,
-                edited,
-                conversation_id,
-                sender,
-                self._redact(text),
-                stamp(self._clock.now()),
-            ),
-        )
-        return added == 1
+        values = {"event_id": event_id, "edited": edited, "conversation_id": conversation_id}
+        values |= {"sender": sender, "text": self._redact(text)}
+        values |= {"created_at": stamp(self._clock.now())}
+        return await tx.execute(*insert("edits", values, "ON CONFLICT (event_id) DO NOTHING")) == 1
 
     async def since(self, tx: Transaction, conversation_id: str) -> datetime:
         """Since when a message may be the newest one: what came before is another history.
 
         A branch that an edit began goes on with the same message, which may be edited again.
         """
-        row = await tx.row(
+        (since,) = await tx.scalars(
             "SELECT created_at FROM branches WHERE conversation_id = ? AND reason <> 'edit'"
             " ORDER BY seq DESC LIMIT 1",
             (conversation_id,),
         )
-        if row is None:
-            raise LookupError(conversation_id)
-        return moment(row["created_at"])
+        return moment(since)
 
     async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> None:
         """Blank these edits, and those of these messages, in a room (F-027)."""
@@ -437,9 +427,7 @@ class Folds:
             " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
             {"branch": branch_id},
         )
-        if row is None:
-            return None
-        return Fold(row["summary"], row["turns"], row["last_turn"], row["last_cast"])
+        return _fold(row) if row else None
 
     async def add(
         self,
@@ -456,7 +444,18 @@ class Folds:
 
         Returns how many turns it covers.
         """
-        turns = await self._turns(tx, branch_id, to_turn, after)
+        (more,) = await tx.scalars(
+            f"{PATH} SELECT count(*) FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " AND c.seq >= :cast JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
+            " AND t.seq > :after AND t.seq <= (SELECT seq FROM turns WHERE id = :to)",
+            {
+                "branch": branch_id,
+                "cast": after.last_cast if after else 0,
+                "after": after.last_turn if after else 0,
+                "to": to_turn,
+            },
+        )
+        turns: int = more + (after.turns if after else 0)
         await tx.execute(
             f"{PATH} INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, turns,"
             " tokens_before, tokens_after, created_at) SELECT :id, :branch,"
@@ -475,19 +474,3 @@ class Folds:
             },
         )
         return turns
-
-    async def _turns(
-        self, tx: Transaction, branch_id: str, to_turn: str, after: Fold | None
-    ) -> int:
-        row = await tx.row(
-            f"{PATH} SELECT count(*) AS n FROM path p JOIN casts c ON c.branch_id = p.branch_id"
-            " AND c.seq >= :cast JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
-            " AND t.seq > :after AND t.seq <= (SELECT seq FROM turns WHERE id = :to)",
-            {
-                "branch": branch_id,
-                "cast": after.last_cast if after else 0,
-                "after": after.last_turn if after else 0,
-                "to": to_turn,
-            },
-        )
-        return (after.turns if after else 0) + (int(row["n"]) if row else 0)

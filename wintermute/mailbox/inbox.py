@@ -146,7 +146,7 @@ class Inbox:
         state: InboxState = "locked",
     ) -> None:
         """Keep an event that could not be decrypted or trusted, with its raw form (X-021, X-034)."""
-        now = stamp(self._clock.now())
+        now, sender = stamp(self._clock.now()), str(raw.get("sender"))
         await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
             " kind, body, direct, raw, sent_at, received_at, state)"
@@ -154,16 +154,7 @@ class Inbox:
             " FROM conversations WHERE id = ?"
             " ON CONFLICT (event_id) DO UPDATE SET state = excluded.state"
             " WHERE state IN ('locked', 'untrusted')",
-            (
-                event_id,
-                room_id,
-                str(raw.get("sender")),
-                json.dumps(raw),
-                now,
-                now,
-                state,
-                conversation_id,
-            ),
+            (event_id, room_id, sender, json.dumps(raw), now, now, state, conversation_id),
         )
 
     async def unlock(
@@ -514,22 +505,19 @@ class Inbox:
             f" AND body || raw <> '' AND {meant}",
             asked,
         )
-        row = await tx.row(
-            "SELECT count(*) AS n FROM inbox WHERE state IN ('waiting', 'casting', 'locked', 'untrusted')"
-            f" AND {meant}",
-            asked,
-        )
-        return blanked, int(row["n"]) if row else 0
+        query = "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting', 'locked', 'untrusted')"
+        (waiting,) = await tx.scalars(f"{query} AND {meant}", asked)
+        return blanked, waiting
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
         """How many messages of bots we took since a person last spoke (X-004)."""
-        row = await tx.row(
-            "SELECT count(*) AS n FROM inbox WHERE conversation_id = :c AND by_bot"
+        (streak,) = await tx.scalars(
+            "SELECT count(*) FROM inbox WHERE conversation_id = :c AND by_bot"
             " AND kind IN ('message', 'command') AND state <> 'ignored' AND seq > coalesce((SELECT max(seq)"
             "  FROM inbox WHERE conversation_id = :c AND NOT by_bot AND kind <> 'locked'), 0)",
             {"c": conversation_id},
         )
-        return int(row["n"]) if row else 0
+        return int(streak)
 
     async def token(self, account: str) -> str | None:
         """The sync token of this account; None before its first sync."""

@@ -261,10 +261,9 @@ class Outbox:
             " (SELECT value FROM json_each(?))",
             (json.dumps([row["id"] for row in blanked]),),
         )
-        row = await tx.row(
-            f"SELECT count(*) AS n FROM outbox WHERE state = 'waiting' AND {meant}", asked
-        )
-        return len(blanked), int(row["n"]) if row else 0
+        query = f"SELECT count(*) FROM outbox WHERE state = 'waiting' AND {meant}"
+        (waiting,) = await tx.scalars(query, asked)
+        return len(blanked), waiting
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """What waits to be said in answer to these events is not said; which of them had an answer.
@@ -298,9 +297,7 @@ class Outbox:
     async def next(self, conversation_id: str, room_id: str) -> Outgoing | None:
         """What a conversation has to say next in a room; signs when there is nothing else."""
         row = await self._database.row(NEXT, (room_id, conversation_id))
-        if row is None:
-            return None
-        return _outgoing(row, late=_late(row) if row["after"] else None)
+        return _outgoing(row, late=_late(row) if row["after"] else None) if row else None
 
     async def parts(self, outbox_id: str) -> list[OutboxPart]:
         """The events of a message, in order; empty until it was rendered."""
@@ -476,11 +473,7 @@ class Outbox:
             " room_id = (SELECT room_id FROM conversations WHERE id = :conversation),"
             " body = iif(substr(body, 1, length(:heading)) = :heading, body, :heading || body),"
             " state = 'waiting', problem = NULL WHERE id = :id",
-            {
-                "conversation": conversation_id,
-                "heading": heading,
-                "id": outbox_id,
-            },
+            {"conversation": conversation_id, "heading": heading, "id": outbox_id},
         )
 
     async def follow(

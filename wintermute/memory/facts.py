@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from wintermute import db
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
@@ -117,10 +116,9 @@ class Facts:
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""
-        row = await self._database.row(
-            "SELECT count(*) AS n FROM facts WHERE scope = ? AND valid_to IS NULL", (scope,)
-        )
-        return int(row["n"]) if row else 0
+        query = "SELECT count(*) FROM facts WHERE scope = ? AND valid_to IS NULL"
+        (count,) = await self._database.scalars(query, (scope,))
+        return int(count)
 
     async def scopes(self) -> list[str]:
         """Every scope that has live facts: for the command line of the machine's owner."""
@@ -368,7 +366,7 @@ class Facts:
             " ORDER BY created_at, seq",
             {"scope": scope},
         )
-        return await asyncio.to_thread(_lines, rows)
+        return await asyncio.to_thread(lambda: [_line(row) for row in rows])
 
     async def unwrite(self, tx: Transaction, scope: str, ids: Collection[str]) -> None:
         """Let these facts count as not written: if their lines go now, nobody removed them."""
@@ -396,7 +394,3 @@ def _renamed(fact: Fact, scope: str) -> NewFact:
         at=fact.created_at,
         valid_from=fact.valid_from,
     )
-
-
-def _lines(rows: Iterable[db.Row]) -> list[FileLine]:
-    return [_line(row) for row in rows]
