@@ -53,7 +53,7 @@ def parse(text: str, file: str) -> tuple[Section, ...]:
     heads: list[tuple[str, frozenset[str] | None, int]] = [("", None, 1)]
     bodies: list[list[str]] = [[]]
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        if _is_like_a_marker(line):
+        if LIKE_A_COMMENT.match(line) or (SECTION.search(line) and REQUIRES.search(line)):
             name, requires = _marker(line, f"{file}:{number}")
             heads.append((name, requires, number))
             bodies.append([])
@@ -85,10 +85,6 @@ def unknown_tools(sections: Collection[Section]) -> tuple[tuple[int, str], ...]:
         for section in sections
         for tool in sorted((section.requires or frozenset()) - TOOLS)
     )
-
-
-def _is_like_a_marker(line: str) -> bool:
-    return bool(LIKE_A_COMMENT.match(line) or (SECTION.search(line) and REQUIRES.search(line)))
 
 
 def _marker(line: str, where: str) -> tuple[str, frozenset[str] | None]:

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from wintermute.clock import Clock, moment, stamp
+from wintermute.clock import Clock, stamp
 from wintermute.config.schema import ComponentSizeLimits, Seed
 from wintermute.db import Transaction
+from wintermute.db.values import reader
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.prompt.assemble import (
     Parts,
@@ -72,6 +73,9 @@ class SizeNotice:
 
     size: int
     at: datetime
+
+
+_notice = reader(SizeNotice)
 
 
 def oversize(
@@ -184,7 +188,7 @@ class Gather:
             core=core_text(await self._stores.core.text(scope)),
             memories=await self._remembered(scope, query),
             ranked=ranked,
-            tasks=await self._active(scope),
+            tasks=task_lines(await self._stores.tasks.active(scope)),
             skills=await self._listed(),
         )
 
@@ -214,9 +218,6 @@ class Gather:
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")
             return ""
-
-    async def _active(self, scope: str) -> str:
-        return task_lines(await self._stores.tasks.active(scope))
 
     async def _listed(self) -> str:
         return skill_lines(await self._stores.skills.listed())
@@ -258,7 +259,11 @@ class Oversize:
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
         """The texts of the events to queue now, in order; what was said is remembered."""
-        await self._forget_the_short(tx, scope, sizes)
+        for component, size in sizes.items():
+            if size <= self._limits[component]:  # it may be told of anew when it grows
+                await tx.execute(
+                    "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
+                )
         due = oversize(sizes, self._limits, await self._told(tx, scope), self._clock.now())
         for component in due:
             await tx.execute(
@@ -276,20 +281,8 @@ class Oversize:
         return fill(self._texts[component].text(), values)
 
     async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
-        rows = await tx.rows(
-            "SELECT component, size, told_at FROM oversize WHERE scope = ?", (scope,)
-        )
-        return {row["component"]: SizeNotice(row["size"], moment(row["told_at"])) for row in rows}
-
-    async def _forget_the_short(
-        self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
-    ) -> None:
-        """A part that is short again may be told of anew when it grows."""
-        for component, size in sizes.items():
-            if size <= self._limits[component]:
-                await tx.execute(
-                    "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
-                )
+        query = "SELECT component, size, told_at AS at FROM oversize WHERE scope = ?"
+        return {row["component"]: _notice(row) for row in await tx.rows(query, (scope,))}
 
 
 @dataclass(frozen=True, slots=True)
