@@ -63,12 +63,8 @@ REMINDED = {
 }
 
 
-def due_events(found: Iterable[Occurrence], zone: ZoneInfo) -> str:
-    """What tasks have told a room, each followed by a blank line (T-052); "": nothing."""
-    return "".join(f"{_due_event(each, zone)}\n\n" for each in found)
-
-
-def _due_event(each: Occurrence, zone: ZoneInfo) -> str:
+def due_event(each: Occurrence, zone: ZoneInfo) -> str:
+    """What a task has told a room, followed by a blank line (T-052)."""
     failed = each.state == "failed"
     result = REMINDED[each.state] if each.mode == "reminder" else each.result
     result = shortened(result, RESULT_CHARACTERS)
@@ -76,7 +72,7 @@ def _due_event(each: Occurrence, zone: ZoneInfo) -> str:
         f"Task #{each.task_id}: {each.content}\nDue: {in_words(each.due_at, zone)}\n"
         f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
     )
-    return event("task_error" if failed else "scheduled_task", each.task_id, text)
+    return event("task_error" if failed else "scheduled_task", each.task_id, text) + "\n\n"
 
 
 LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
@@ -277,18 +273,15 @@ class Replies:
         if ours is not None:
             return Record(Quote("", "", ours.body), ours.meant_for)
         found = await self._inbox.newest_version(tx, event_id)
-        if found is None or found.room_id != room_id or found.kind == "event" or is_let_go(found):
+        if found is None or found.room_id != room_id or found.kind == "event":
             return None
+        if found.state == "ignored" and not found.body + found.sender_name:
+            return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
         refused = found.state == "ignored" and found.kind != "context" and found.body
         if refused or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)
         return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
-
-
-def is_let_go(row: Waiting) -> bool:
-    """Whether a row is kept for its id alone: it was nothing to us, or its text expired (F-030)."""
-    return row.state == "ignored" and not row.body + row.sender_name
 
 
 def block(quote: Quote | None, *, withheld: bool = False) -> str:
@@ -478,7 +471,7 @@ class Casting:
         asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
         if asked is not None and asked > since:  # which brought what was told until then
             told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
-        return due_events(told, self._zone)
+        return "".join(due_event(each, self._zone) for each in told)
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

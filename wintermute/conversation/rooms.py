@@ -163,8 +163,9 @@ class Rooms:
 
     async def _tell_kept(self, rows: Sequence[Waiting]) -> None:
         """Say of a command that keeps its place behind a message that waits, that it does."""
-        kept = [row for row in rows if row.kind == "command" and keeps_place(row)]
-        for row in kept:
+        for row in rows:
+            if row.kind != "command" or not keeps_place(row):
+                continue
             async with self._stores.database.transaction() as tx:
                 said = words.KEPT.format(word=row.word)
                 await self._casting.tell_once(tx, row, f"kept {row.event_id}", said)
@@ -253,10 +254,9 @@ class Rooms:
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
-        is_command = row.kind == "command"
-        work = self._command(row, stop) if is_command else self._casting.cast(row, stop)
+        answer = self._command if row.kind == "command" else self._casting.cast
         try:
-            await self._guarded(row, work)
+            await self._guarded(row, answer(row, stop))
         finally:
             del self._running[row.conversation_id]
 
@@ -266,9 +266,8 @@ class Rooms:
         except Exception as error:  # bulkhead: a bug in one room must not end the others (L-031)
             if is_blocked(error):
                 raise
-            log.exception(
-                "answer failed conversation=%s event=%s", row.conversation_id, row.event_id
-            )
+            ids = (row.conversation_id, row.event_id)
+            log.exception("answer failed conversation=%s event=%s", *ids)
             await self._broken(row)
         self._speaker.speak(row.conversation_id)
 

@@ -148,18 +148,9 @@ FINISH = {
     **dict.fromkeys(
         ("max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"), "length"
     ),
+    **dict.fromkeys(("safety", "recitation", "blocklist", "spii", "sensitive"), "content_filter"),
     **dict.fromkeys(
-        (
-            "safety",
-            "recitation",
-            "blocklist",
-            "prohibited_content",
-            "spii",
-            "sensitive",
-            "content-filter",
-            "guardrail_intervened",
-        ),
-        "content_filter",
+        ("prohibited_content", "content-filter", "guardrail_intervened"), "content_filter"
     ),
 }
 """Other words for how an answer ended; ours are those of the API that all of them speak."""

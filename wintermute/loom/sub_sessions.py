@@ -343,7 +343,9 @@ class SubSessions:
             {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
-            spawns = self._spawns(turn) if turn["state"] == "running" else {}
+            if self._read[0] != turn["id"]:  # once: it may spawn much, and is looked at after each
+                self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
+            spawns = self._read[1] if turn["state"] == "running" else {}
             names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))
             await tx.execute(
                 "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
@@ -352,12 +354,6 @@ class SubSessions:
             )
             kept = kept or bool(names)
         return not kept
-
-    def _spawns(self, turn: Row) -> Spawns:
-        """Read once: a turn may spawn very much, and is looked at after each of them."""
-        if self._read[0] != turn["id"]:
-            self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
-        return self._read[1]
 
     async def more_to_come(self, tx: Transaction, turn_id: str, n: int) -> bool:
         """Whether a turn spawns something after its n-th call as well."""

@@ -172,12 +172,9 @@ def pieces(prompt: str) -> tuple[tuple[str, str], ...]:
     """
     first, *others = prompt.split(DIVIDER)
     texts = [first, *(DIVIDER + text for text in others)]
-    return tuple((_heading(text), text) for text in texts)
-
-
-def _heading(piece: str) -> str:
-    line = piece.removeprefix(DIVIDER).partition("\n")[0]
-    return line.removeprefix("# ") if line.startswith("# ") else ""
+    lines = (text.removeprefix(DIVIDER).partition("\n")[0] for text in texts)
+    names = (line.removeprefix("# ") if line.startswith("# ") else "" for line in lines)
+    return tuple(zip(names, texts, strict=True))
 
 
 def current_time(now: datetime, timezone: str) -> str:

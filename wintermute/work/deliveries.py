@@ -71,9 +71,8 @@ class Deliveries:
         room_id = self._speaker.room_for(scope, encrypted=secret)
         if room_id is None or room_id in self._gone:
             return None
-        if not scope.startswith(PERSON) and (
-            held := await self._stores.conversations.of_room(tx, room_id)
-        ):
+        held = await self._stores.conversations.of_room(tx, room_id)
+        if held and not scope.startswith(PERSON):
             return held  # a group of two by now: what they talk about is not begun anew by this
         conversation_id = await self._stores.conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)
