@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words
@@ -35,6 +35,7 @@ from wintermute.templates import Template
 from wintermute.text import shortened, span, untagged
 
 
+@runtime_checkable
 class HandedOutWork(Protocol):
     """The sub-sessions that outlive the cast which spawned them."""
 

@@ -17,12 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import inf
-from typing import Literal, Protocol
+from typing import Literal
 
 from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.state import Speaker, Stop, Watch
+from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import EVER
 from wintermute.messages import BROKEN_OFF
@@ -48,18 +49,6 @@ SILENT = 5.0
 
 TroubleStep = Literal["unreachable", "knock", "look", "alone", "outage", "give up"]
 Since = Literal["nothing", "begun", "answered"]
-
-
-class Prober(Protocol):
-    """Who knows whether a model answers. See `llm.models.Models`."""
-
-    async def answers(self, role: str, since: float) -> bool:
-        """Whether one of a role has answered since then, by the steady clock, or does now."""
-        ...
-
-    async def listens(self, role: str) -> bool:
-        """Whether one of a role accepts connections."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +103,7 @@ def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
 class Trouble:
     """Knows which messages fail, and tells their people."""
 
-    def __init__(self, stores: Stores, models: Prober, speaker: Speaker, clock: Clock) -> None:
+    def __init__(self, stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> None:
         self._database = stores.database
         self._inbox = stores.inbox
         self._outbox = stores.outbox
@@ -457,12 +446,13 @@ class _Watched:
         self._stop = stop
         self._watch = watch
 
-    def draft(self, piece: str) -> None:
-        if piece:
-            self._trouble.silent(self._row)
-        else:
-            self._trouble.asked(self._row)
-        self._watch.draft(piece)
+    def asked(self) -> None:
+        self._trouble.asked(self._row)
+        self._watch.asked()
+
+    def said(self, piece: str) -> None:
+        self._trouble.silent(self._row)
+        self._watch.said(piece)
 
     def begun(self) -> None:
         self._trouble.came(self._row, "begun")

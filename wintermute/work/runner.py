@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from wintermute.clock import LONGEST_NAP, Clock, until_set
+from wintermute.conversation.casting import HandedOutWork
 from wintermute.conversation.rooms import is_blocked
 from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
@@ -64,6 +65,7 @@ class Look(Generic[P]):
 class Kind(Protocol[P]):
     """One kind of work. Its state is in the tables; transactions look there and change it.
 
+    One that a conversation can end is `HandedOutWork` of `conversation.casting` as well.
     `bell`: rung when something may be ready. `underway`: the end switch of each piece at work,
     which is there before anybody else may write. `unasked`: nobody waits for it.
     """
@@ -103,18 +105,6 @@ class Kind(Protocol[P]):
 
     async def over(self, piece: P, result: Any) -> Collection[str]:
         """Keep how it ended; conversations with news. `result`: what `do` gave; None: a bug."""
-        ...
-
-    async def end(
-        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
-    ) -> list[str]:
-        """As `conversation.casting.HandedOutWork`."""
-        ...
-
-    async def take_back(
-        self, tx: Transaction, conversation_id: str, events: Collection[str]
-    ) -> None:
-        """As `conversation.casting.HandedOutWork`."""
         ...
 
 
@@ -224,6 +214,7 @@ class Runner:
         return [
             ended
             for kind in self.kinds
+            if isinstance(kind, HandedOutWork)
             for ended in await kind.end(tx, conversation_id, only=only, after=after)
         ]
 
@@ -232,4 +223,5 @@ class Runner:
     ) -> None:
         """End what was handed out for these events."""
         for kind in self.kinds:
-            await kind.take_back(tx, conversation_id, events)
+            if isinstance(kind, HandedOutWork):
+                await kind.take_back(tx, conversation_id, events)
