@@ -297,8 +297,7 @@ class Folding:
         except ModelError as error:
             log.warning("fold failed cast=%s reason=%s", cast_id, error)
             return None
-        problem = useless(reply, history)
-        if problem:
+        if problem := useless(reply, history):
             log.warning("fold refused cast=%s reason=%s", cast_id, problem)
             return None
         return reply.text.strip()

@@ -338,8 +338,7 @@ class EditedFiles:
 
     async def told(self) -> set[str]:
         """The files of which the owner knows that they cannot be used."""
-        rows = await self._database.rows("SELECT name FROM edited_files WHERE told")
-        return {row["name"] for row in rows}
+        return set(await self._database.scalars("SELECT name FROM edited_files WHERE told"))
 
     async def tell(self, tx: Transaction, names: Collection[str]) -> None:
         """From now on the owner knows it of exactly these."""

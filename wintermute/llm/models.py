@@ -142,13 +142,8 @@ class Attempts:
             return trial.answered(answer, self._ms_since(question.began))
         except (Failed, BudgetSpent) as problem:
             trial.ended_by(problem)
-            log.warning(
-                "model call failed backend=%s outcome=%s attempt=%d cast=%s",
-                endpoint.name,
-                trial.outcome,
-                number,
-                question.cast_id,
-            )
+            told = (endpoint.name, trial.outcome, number, question.cast_id)
+            log.warning("model call failed backend=%s outcome=%s attempt=%d cast=%s", *told)
             raise
         finally:
             await self._record(trial, planned)
@@ -305,9 +300,9 @@ class Models:
         if backend is not None and backend not in self._endpoints:
             known = ", ".join(self._endpoints) or "none"
             raise ModelRefused(f"there is no model {backend}: choose one of llm.backends: {known}")
-        names: tuple[str, ...] = getattr(self._llm.roles, role) or self._llm.roles.base
         if backend is not None:
-            names = (backend,)
+            return [self._endpoints[backend]]
+        names: tuple[str, ...] = getattr(self._llm.roles, role) or self._llm.roles.base
         if not names:
             raise ModelRefused(
                 f"no model for {role}: name a backend of llm.backends in llm.roles.base"

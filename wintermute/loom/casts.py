@@ -312,22 +312,19 @@ class Casts:
 
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the casts for these events."""
-        return await tx.scalars(
-            f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
-        )
+        asked = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
 
     async def last_begun(self, tx: Transaction, event_id: str) -> datetime | None:
         """When the newest cast for this event began; None: there is none."""
-        row = await tx.row(
-            "SELECT max(started_at) AS at FROM casts WHERE event_id = ?", (event_id,)
-        )
-        return moment(row["at"]) if row and row["at"] else None
+        query = "SELECT max(started_at) FROM casts WHERE event_id = ?"
+        (begun,) = await tx.scalars(query, (event_id,))
+        return moment(begun) if begun else None
 
     async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the turns for these events."""
-        return await tx.scalars(
-            f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", {"events": json.dumps(list(events))}
-        )
+        asked = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
 
     async def _forget_folds(self, tx: Transaction, asked: Json) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.

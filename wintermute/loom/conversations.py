@@ -112,13 +112,11 @@ class Conversations:
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
         """A scope has another name by now; what was said in it stays in view."""
-        rows = await tx.rows(
-            "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'", (was,)
-        )
-        for row in rows:
-            left_at = await self._left_at(tx, row["id"], was)
-            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
-            await self.branch(tx, row["id"], "scope", forked_from=left_at)
+        query = "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'"
+        for held in await tx.scalars(query, (was,)):
+            left_at = await self._left_at(tx, held, was)
+            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, held))
+            await self.branch(tx, held, "scope", forked_from=left_at)
 
     async def _add(self, tx: Transaction, kind: str, scope: str, **more: object) -> tuple[str, str]:
         """A new conversation: its id and that of its first branch."""
@@ -223,13 +221,13 @@ class Conversations:
 
     async def scoped_since(self, tx: Transaction, conversation_id: str) -> datetime | None:
         """Since when a conversation has its scope without a break; None: it never had another."""
-        row = await tx.row(
-            "SELECT min(b.created_at) AS since FROM branches b JOIN conversations c"
+        (since,) = await tx.scalars(
+            "SELECT min(b.created_at) FROM branches b JOIN conversations c"
             " ON c.id = b.conversation_id WHERE c.id = :id AND b.seq > (SELECT max(o.seq)"
             "  FROM branches o WHERE o.conversation_id = :id AND o.scope NOT IN ('', c.scope))",
             {"id": conversation_id},
         )
-        return moment(row["since"]) if row and row["since"] else None
+        return moment(since) if since else None
 
     async def scope_of(self, branch_id: str) -> str:
         """Whose memory a branch may touch; that of its conversation may have changed since."""

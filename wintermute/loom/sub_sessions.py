@@ -210,7 +210,7 @@ class SubSessions:
         """An id that nobody has."""
         while True:
             found = self._new_id("sub")[:ID_LENGTH]
-            if await tx.row("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)) is None:
+            if not await tx.exists("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)):
                 return found
 
     async def add(
@@ -229,7 +229,8 @@ class SubSessions:
         dependencies: Sequence[SubSession] = (),
     ) -> SubSession:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
-        values = columns(means) | {
+        values = columns(order, "tools", "model", "depends_on", "timeout_s", "max_depth")
+        values |= columns(means) | {
             "id": sub_id,
             "blocking": blocking,
             "conversation_id": conversation[0],
@@ -243,13 +244,8 @@ class SubSessions:
             "room_turn": parent.room_turn if parent else spawner.turn_id,
             "root_event": spawner.event_id,
             "workflow": workflow,
-            "name": order.name,
-            "objective": order.objective,
-            "context": order.context,
-            "mode": order.mode,
             "scope": spawner.scope,
             "origin": spawner.origin,
-            "not_before": order.not_before,
             "missing": sum(each.state != "done" for each in dependencies),
             "held": order.name is not None,
             "state": "waiting",
@@ -377,13 +373,13 @@ class SubSessions:
 
     async def next_due(self, tx: Transaction, rooms: Collection[str]) -> datetime | None:
         """When the next one's time comes that waits for nothing else."""
-        row = await tx.row(
-            "SELECT min(not_before) AS due FROM sub_sessions WHERE state = 'waiting'"
+        (due,) = await tx.scalars(
+            "SELECT min(not_before) FROM sub_sessions WHERE state = 'waiting'"
             " AND missing = 0 AND not_before IS NOT NULL AND not_before > :now"
             f" AND room IN {_LISTED}",
             {"now": stamp(self._clock.now()), "ids": json.dumps([*rooms])},
         )
-        return moment(row["due"]) if row and row["due"] else None
+        return moment(due) if due else None
 
     async def start(self, tx: Transaction, sub_id: str, cast_id: str, context: str) -> SubSession:
         """It runs; `context` is now complete."""

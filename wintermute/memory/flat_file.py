@@ -350,7 +350,7 @@ class FlatFile:
         try:
             content = await asyncio.to_thread(self._places.memories_file(scope).content)
             last = self._settled.get(scope)
-            known = last is not None and last.digest == _digest(content)
+            known = last and last.digest == _digest(content)
             if last and known and not await self._facts.is_unwritten(scope):
                 self._said.over(scope)
                 return last.text
@@ -428,8 +428,7 @@ class FlatFile:
             return _Settled(text, digest)
 
         # Kept only when committed: else edits by hand would count as known.
-        settled = await self._transaction(scope, work)
-        self._settled[scope] = settled
+        settled = self._settled[scope] = await self._transaction(scope, work)
         if settled.digest is not None:
             self._said.over(scope)
         return settled.text
@@ -481,9 +480,7 @@ class FlatFile:
             log.warning(
                 "memories file lost most of its lines: facts retired scope=%s n=%d;"
                 " if that was an accident: wintermute memory undo %s",
-                scope,
-                len(gone),
-                set_id,
+                *(scope, len(gone), set_id),
             )
 
     async def _write(self, scope: str, found: _Found, lines: tuple[str, ...]) -> bytes:
@@ -499,8 +496,7 @@ class FlatFile:
 
 def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
     """The lines that may stand for the old facts. Raises: ToolFailed."""
-    problem = refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text)
-    if problem:
+    if problem := refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text):
         raise ToolFailed(problem)
     return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
 
