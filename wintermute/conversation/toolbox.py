@@ -55,7 +55,7 @@ class CallSite:
     left: Wards
 
 
-class Described(Protocol):
+class DescribedTool(Protocol):
     """One gate as a model is told of it. `parameters` is the JSON schema of its arguments."""
 
     @property
@@ -68,7 +68,7 @@ class Described(Protocol):
     def parameters(self) -> Json: ...
 
 
-class Tool(Described, Protocol):
+class Tool(DescribedTool, Protocol):
     """A gate with effects of any kind.
 
     `durable`: doing it twice is as doing it once; only then may it run again after a crash that
@@ -84,7 +84,7 @@ class Tool(Described, Protocol):
 
 
 @runtime_checkable
-class StoreTool(Described, Protocol):
+class StoreTool(DescribedTool, Protocol):
     """A gate that only changes our own stores, with its observation in one transaction."""
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:

@@ -135,9 +135,8 @@ class Runs:
             return None
         task = await self._stores.tasks.get(occurrence.task_id, None)
         cast = await self._stores.casts.get(occurrence.cast_id)
-        return Run(
-            occurrence, task, cast, await self._stores.conversations.scope_of(cast.branch_id)
-        )
+        scope = await self._stores.conversations.scope_of(cast.branch_id)
+        return Run(occurrence, task, cast, scope)
 
     async def left(self, tx: Transaction) -> Look[Run]:
         """T-037."""
@@ -186,9 +185,8 @@ class Runs:
     async def _begun(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
         task = await self._stores.tasks.get(occurrence.task_id, None)
         if task.status != "active":
-            await self._stores.runs.dropped(
-                tx, occurrence.seq, f"the task was {task.status} by then"
-            )
+            why = f"the task was {task.status} by then"
+            await self._stores.runs.dropped(tx, occurrence.seq, why)
             return None
         branch, scope = await self._branch(tx, occurrence, task)
         # One event: that it was tried before is no message of its own.
