@@ -227,7 +227,7 @@ class CastState:
 
     def at(self, turn: Turn, n: int) -> Caller:
         """The caller of a turn's n-th call."""
-        left = self._wards.less(self._turns, self._seconds, self._tokens)
+        left = self._wards.less(*self._used)
         terms = self.terms
         place = CallSite(
             turn.id, n, terms.toolbox, terms.role, terms.backend, terms.depth, self._wards, left
@@ -242,24 +242,22 @@ class CastState:
     @property
     def breached(self) -> str | None:
         """The first limit that is used up, by its name."""
-        return self._wards.breached(self._turns, self._seconds, self._tokens)
+        return self._wards.breached(*self._used)
 
     @property
     def on_last_turn(self) -> bool:
         """Whether there is no turn left after this one."""
-        return self._turns >= self._wards.max_turns
-
-    @property
-    def _turns(self) -> int:
-        return len(self.cast.turns)
+        return len(self.cast.turns) >= self._wards.max_turns
 
     @property
     def _seconds(self) -> float:
         return self._clock.monotonic() - self._begun
 
     @property
-    def _tokens(self) -> int:
-        return sum(turn.tokens for turn in self.cast.turns)
+    def _used(self) -> tuple[int, float, int]:
+        """Turns, seconds and tokens."""
+        turns = self.cast.turns
+        return len(turns), self._seconds, sum(turn.tokens for turn in turns)
 
 
 class Summing(Unheard):

@@ -429,11 +429,8 @@ class SubSessions:
 
     async def still_open(self, tx: Transaction, ids: Collection[str]) -> set[str]:
         """Those of these that are not over."""
-        rows = await tx.rows(
-            f"SELECT id FROM sub_sessions WHERE {OPEN} AND id IN {_LISTED}",
-            {"ids": json.dumps([*ids])},
-        )
-        return {row["id"] for row in rows}
+        query = f"SELECT id FROM sub_sessions WHERE {OPEN} AND id IN {_LISTED}"
+        return set(await tx.scalars(query, {"ids": json.dumps([*ids])}))
 
     async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> SubSession:
         """All of it is over."""

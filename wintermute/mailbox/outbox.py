@@ -405,11 +405,8 @@ class Outbox:
 
     async def promised(self, source: Transaction | Database, outbox_ids: Sequence[str]) -> set[str]:
         """Which of these messages we know of."""
-        rows = await source.rows(
-            "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))",
-            (json.dumps([*outbox_ids]),),
-        )
-        return {row["id"] for row in rows}
+        query = "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))"
+        return set(await source.scalars(query, (json.dumps([*outbox_ids]),)))
 
     async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
         """A part is in its room, although nobody told the sender yet: people may answer it."""
@@ -460,11 +457,7 @@ class Outbox:
         return {row["id"]: row["room_id"] for row in rows}
 
     async def move(
-        self,
-        tx: Transaction,
-        outbox_id: str,
-        conversation_id: str,
-        heading: str = "",
+        self, tx: Transaction, outbox_id: str, conversation_id: str, heading: str = ""
     ) -> None:
         """What was refused is said there instead, below a heading, once, split and sent anew."""
         await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))

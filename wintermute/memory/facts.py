@@ -343,11 +343,8 @@ class Facts:
         self, tx: Transaction, scope: str, begun: datetime, but_by: Cause
     ) -> set[str]:
         """Keys of what was retired since `begun` by another cause than this one."""
-        rows = await tx.rows(
-            "SELECT key FROM facts WHERE scope = ? AND valid_to >= ? AND retired_by <> ?",
-            (scope, stamp(begun), but_by),
-        )
-        return {row["key"] for row in rows}
+        query = "SELECT key FROM facts WHERE scope = ? AND valid_to >= ? AND retired_by <> ?"
+        return set(await tx.scalars(query, (scope, stamp(begun), but_by)))
 
     async def is_unwritten(self, scope: str) -> bool:
         """Whether the memories file lacks a live fact or still has a retired one."""
