@@ -192,3 +192,15 @@ async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> 
             "ok",
             f"next {task.id} 2026-03-05 09:00; 1 late since yesterday",
         )
+
+
+async def test_of_many_tasks_the_first_five_are_named_and_the_others_counted(
+    tmp_path: Path,
+) -> None:
+    """T-055."""
+    async with open_house(tmp_path, None, clock=FakeClock(MORNING)) as house:
+        paused = [await promise(house, f"secret {n}", DAILY) for n in range(7)]
+        for task in paused:
+            await do(house, "pause", task)
+        named = ", ".join(task.id for task in paused[:5])
+        assert await tasks_of(house) == ("ok", f"nothing is due; 7 paused: {named}, 2 more")

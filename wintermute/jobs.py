@@ -94,12 +94,12 @@ class Jobs:
 
     async def next_due(self, tx: Transaction, name: str) -> datetime | None:
         """When the next one's time comes."""
-        row = await tx.row(
-            "SELECT min(not_before) AS due FROM jobs WHERE name = ? AND state = 'waiting'"
+        (due,) = await tx.scalars(
+            "SELECT min(not_before) FROM jobs WHERE name = ? AND state = 'waiting'"
             " AND not_before > ?",
             (name, stamp(self._clock.now())),
         )
-        return moment(row["due"]) if row and row["due"] else None
+        return moment(due) if due else None
 
     async def interrupted(self, tx: Transaction, name: str) -> list[Job]:
         """What an earlier run left at work. What failed is tried anew: the reason may be gone."""

@@ -67,8 +67,6 @@ class ChangeSet:
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
 STATES = ("before", "after")
-
-
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 
@@ -94,10 +92,8 @@ class ChangeSets:
 
     async def extend(self, tx: Transaction, set_id: str, changes: Sequence[Change]) -> None:
         """Add to a change set whose work takes several transactions, such as an import."""
-        row = await tx.row(
-            "SELECT coalesce(max(n) + 1, 0) AS n FROM changes WHERE change_set_id = ?", (set_id,)
-        )
-        first = int(row["n"]) if row else 0
+        query = "SELECT coalesce(max(n) + 1, 0) FROM changes WHERE change_set_id = ?"
+        (first,) = await tx.scalars(query, (set_id,))
         rows = [
             columns(change)
             | {"before": _json(change.before), "after": _json(change.after)}
@@ -108,10 +104,8 @@ class ChangeSets:
 
     async def get(self, set_id: str) -> ChangeSet | None:
         """One change set, while it can be undone."""
-        rows = await self._database.rows(
-            "SELECT * FROM change_sets WHERE id = ? AND created_at > ?", (set_id, self._oldest())
-        )
-        found = await self._whole(rows)
+        query = "SELECT * FROM change_sets WHERE id = ? AND created_at > ?"
+        found = await self._whole(await self._database.rows(query, (set_id, self._oldest())))
         return found[0] if found else None
 
     async def history(

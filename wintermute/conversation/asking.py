@@ -170,9 +170,7 @@ class Folding:
         settings: Context,
         hidden: Collection[str] = (),
     ) -> None:
-        self._database = stores.database
-        self._casts = stores.casts
-        self._folds = stores.folds
+        self._stores = stores
         self._models = models
         self._template = template
         self._settings = settings
@@ -180,7 +178,7 @@ class Folding:
 
     async def past(self, branch_id: str) -> BranchView:
         """What a branch has in view."""
-        return await self._casts.past(branch_id, await self._folds.newest(branch_id))
+        return await self._stores.casts.past(branch_id, await self._stores.folds.newest(branch_id))
 
     def has_old(self, past: BranchView) -> bool:
         """Whether there is more than the newest messages, which always stay."""
@@ -232,7 +230,7 @@ class Folding:
             if stored is None:
                 break
             fold, steps = stored, steps[len(taken) :]
-        return None if fold is past.fold else await self._casts.past(branch_id, fold)
+        return None if fold is past.fold else await self._stores.casts.past(branch_id, fold)
 
     def old(self, past: BranchView, cause: FoldCause) -> tuple[FoldedTurn, ...]:
         """The turns that would be folded for this cause."""
@@ -268,14 +266,14 @@ class Folding:
         summary: str,
     ) -> Fold | None:
         """The new fold; None when what it sums up was forgotten meanwhile."""
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             now = await self.past(branch_id)
             texts = {step.turn.id: step.text for step in _steps(now.casts, self._hidden)}
             if now.fold != fold or any(
                 not texts.get(step.turn.id, "").endswith(step.text) for step in steps
             ):
                 return None
-            turns = await self._folds.add(
+            turns = await self._stores.folds.add(
                 tx,
                 branch_id,
                 steps[-1].turn.id,
@@ -285,7 +283,7 @@ class Folding:
                 tokens_after=self._count(summary),
             )
         log.info("folded branch=%s turns=%d", branch_id, turns)
-        return await self._folds.newest(branch_id)
+        return await self._stores.folds.newest(branch_id)
 
     async def _summary(
         self, prompt: str, history: str, cast_id: str | None, listener: Listener
@@ -299,8 +297,7 @@ class Folding:
         except ModelError as error:
             log.warning("fold failed cast=%s reason=%s", cast_id, error)
             return None
-        problem = useless(reply, history)
-        if problem:
+        if problem := useless(reply, history):
             log.warning("fold refused cast=%s reason=%s", cast_id, problem)
             return None
         return reply.text.strip()

@@ -11,10 +11,10 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words
@@ -28,13 +28,14 @@ from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.messages import PERSON, Quote
-from wintermute.prompt.gather import Component, Oversize, event, text_of
+from wintermute.prompt.gather import Oversize, event, text_of
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Occurrence
 from wintermute.templates import Template
 from wintermute.text import shortened, span, untagged
 
 
+@runtime_checkable
 class HandedOutWork(Protocol):
     """The sub-sessions that outlive the cast which spawned them."""
 
@@ -63,12 +64,8 @@ REMINDED = {
 }
 
 
-def due_events(found: Iterable[Occurrence], zone: ZoneInfo) -> str:
-    """What tasks have told a room, each followed by a blank line (T-052); "": nothing."""
-    return "".join(f"{_due_event(each, zone)}\n\n" for each in found)
-
-
-def _due_event(each: Occurrence, zone: ZoneInfo) -> str:
+def due_event(each: Occurrence, zone: ZoneInfo) -> str:
+    """What a task has told a room, followed by a blank line (T-052)."""
     failed = each.state == "failed"
     result = REMINDED[each.state] if each.mode == "reminder" else each.result
     result = shortened(result, RESULT_CHARACTERS)
@@ -76,7 +73,7 @@ def _due_event(each: Occurrence, zone: ZoneInfo) -> str:
         f"Task #{each.task_id}: {each.content}\nDue: {in_words(each.due_at, zone)}\n"
         f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
     )
-    return event("task_error" if failed else "scheduled_task", each.task_id, text)
+    return event("task_error" if failed else "scheduled_task", each.task_id, text) + "\n\n"
 
 
 LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
@@ -138,17 +135,15 @@ class Branching:
 
 
 def _done(casts: Iterable[Cast]) -> str:
-    effects = "; ".join(_effects(casts))
-    return words.EDITED.format(effects=effects) if effects else ""
-
-
-def _effects(casts: Iterable[Cast]) -> Iterable[str]:
-    for cast in casts:
-        for turn in cast.turns:
-            for seen in turn.observations:
-                if seen.gate not in LOOKING and not (seen.completed and seen.is_error):
-                    args = json.dumps(seen.args, ensure_ascii=False)
-                    yield untagged(shortened(f"{seen.gate} {args}", MOST_CHARACTERS))
+    effects = [
+        f"{seen.gate} {json.dumps(seen.args, ensure_ascii=False)}"
+        for cast in casts
+        for turn in cast.turns
+        for seen in turn.observations
+        if seen.gate not in LOOKING and not (seen.completed and seen.is_error)
+    ]
+    listed = "; ".join(untagged(shortened(each, MOST_CHARACTERS)) for each in effects)
+    return words.EDITED.format(effects=listed) if effects else ""
 
 
 MOST_CONTEXT_CHARACTERS = 1000
@@ -279,18 +274,15 @@ class Replies:
         if ours is not None:
             return Record(Quote("", "", ours.body), ours.meant_for)
         found = await self._inbox.newest_version(tx, event_id)
-        if found is None or found.room_id != room_id or found.kind == "event" or is_let_go(found):
+        if found is None or found.room_id != room_id or found.kind == "event":
             return None
+        if found.state == "ignored" and not found.body + found.sender_name:
+            return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
         refused = found.state == "ignored" and found.kind != "context" and found.body
         if refused or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)
         return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
-
-
-def is_let_go(row: Waiting) -> bool:
-    """Whether a row is kept for its id alone: it was nothing to us, or its text expired (F-030)."""
-    return row.state == "ignored" and not row.body + row.sender_name
 
 
 def block(quote: Quote | None, *, withheld: bool = False) -> str:
@@ -359,11 +351,13 @@ class Casting:
         self._speaker.attend(row)
         try:
             if given_up := self._trouble.given_up(row):
-                await self._give_up(row, given_up)
+                async with self._database.transaction() as tx:
+                    if await self._inbox.is_waiting(tx, row.event_id):
+                        await self.reply(tx, row, words.reply_text(given_up))
                 return
             turnstile = self._turnstiles[row.sender]
             if turnstile.locked():
-                self._trouble.queued(row)
+                self._trouble.silent(row)
             async with turnstile:
                 cast = await self._opened(row, await self._replies.fetched(row))
                 if cast is None:
@@ -379,19 +373,13 @@ class Casting:
                     written=written(row, self._clock.now()),
                 )
                 shown = Shown(self._speaker, row.conversation_id)
-                outcome = await self._loop.run(
-                    cast, caller, self._settings, stop, self._trouble.watched(row, stop, shown)
-                )
+                watch = self._trouble.watched(row, stop, shown)
+                outcome = await self._loop.run(cast, caller, self._settings, stop, watch)
                 outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
         finally:
-            self._trouble.left(row)
+            self._trouble.works(row)
             self._speaker.rest(row)
-
-    async def _give_up(self, row: Waiting, outcome: Outcome) -> None:
-        async with self._database.transaction() as tx:
-            if await self._inbox.is_waiting(tx, row.event_id):
-                await self.reply(tx, row, words.reply_text(outcome))
 
     async def reply(
         self,
@@ -451,17 +439,10 @@ class Casting:
             branch, effects = await self._branching.fork(tx, row, branch)
             lines = await self._said_before(tx, row)
             replied = await self._replies.shown(tx, row, scope, fetched)
-            return await self._casts.start(
-                tx,
-                branch,
-                row.event_id,
-                effects + await self._told_before(tx, row) + self._intent(row, lines, replied),
-                row.origin,
-                self._settings.wards.record(),
-            )
-
-    def _intent(self, row: Waiting, said: Sequence[Waiting], replied: str) -> str:
-        return intent(row, said, age(row, self._clock.now(), self._zone), replied)
+            told = effects + await self._told_before(tx, row)
+            told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
+            wards = self._settings.wards.record()
+            return await self._casts.start(tx, branch, row.event_id, told, row.origin, wards)
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
         """Whether an event of ours is about what the room has in view (L-062, L-074)."""
@@ -474,13 +455,9 @@ class Casting:
 
     async def _out_of_view(self, tx: Transaction, row: Waiting, now: str, said: str) -> None:
         """A result is for those who could read here when it was asked for; after `/new` for nobody."""
-        scope = ANYBODY if said else now
-        if (
-            not said
-            and row.turn_id is not None
-            and not await self._conversations.is_over(tx, row.turn_id)
-        ):
-            scope = await self._conversations.scope_of_turn(row.turn_id)
+        scope, turn = ANYBODY if said else now, row.turn_id
+        if not said and turn is not None and not await self._conversations.is_over(tx, turn):
+            scope = await self._conversations.scope_of_turn(turn)
             said = words.RESULT.format(result=text_of(row.body))
         await self.reply(tx, row, said, meant_for=scope)
 
@@ -495,7 +472,7 @@ class Casting:
         asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
         if asked is not None and asked > since:  # which brought what was told until then
             told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
-        return due_events(told, self._zone)
+        return "".join(due_event(each, self._zone) for each in told)
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:
@@ -506,14 +483,19 @@ class Casting:
 
     async def _close(self, row: Waiting, cast: Cast, outcome: Outcome, scope: str) -> None:
         """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
-        sizes = await self._sizes(row, scope)
+        # After events of ours nothing is told to be too long (P-051).
+        sizes = await self._oversize.sizes(scope) if row.kind == "message" else {}
         async with self._database.transaction() as tx:
             if not await self._casts.in_scope(cast.branch_id):
                 outcome = JOINED
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
                 return  # stopped or edited, and that was answered
             await self._settle(tx, row, cast, outcome, scope)
-            await self._ask_for_less(tx, row, cast, scope, sizes)
+            # An event for each part of the prompt that is too long (P-048).
+            for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
+                event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
+                body = event("component_oversize", event_id, text)
+                await self._inbox.store_event(tx, row, event_id, body)
 
     async def _settle(
         self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome, scope: str
@@ -528,26 +510,10 @@ class Casting:
             left = (until - self._clock.now()).total_seconds()
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
-                await self.tell_once(
-                    tx, row, f"budget {until.isoformat()}", words.reply_text(outcome)
-                )
+                key, said = f"budget {until.isoformat()}", words.reply_text(outcome)
+                await self.tell_once(tx, row, key, said)
         else:
             await self.reply(tx, row, words.reply_text(outcome), cast.id, meant_for=scope)
-
-    async def _ask_for_less(
-        self, tx: Transaction, row: Waiting, cast: Cast, scope: str, sizes: Mapping[Component, int]
-    ) -> None:
-        """Queue an event for each part of the prompt that is too long (P-048)."""
-        for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
-            event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
-            body = event("component_oversize", event_id, text)
-            await self._inbox.store_event(tx, row, event_id, body)
-
-    async def _sizes(self, row: Waiting, scope: str) -> Mapping[Component, int]:
-        """What may be told to be too long after this row: nothing after events of ours (P-051)."""
-        if row.kind != "message":
-            return {}
-        return await self._oversize.sizes(scope)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""

@@ -84,15 +84,12 @@ class Rooms:
         trouble: Trouble,
         clock: Clock,
     ) -> None:
-        self._database = stores.database
-        self._inbox = stores.inbox
-        self._casts = stores.casts
+        self._stores = stores
         self._casting = casting
         self._commands = commands
         self._sub_sessions = sub_sessions
         self._speaker = speaker
         self._trouble = trouble
-        self._health = stores.health
         self._clock = clock
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}
@@ -126,8 +123,8 @@ class Rooms:
 
     async def run(self) -> None:
         """Work until cancelled, beginning with what an earlier run left."""
-        await self._inbox.hurry()
-        for conversation_id, room_id in await self._inbox.open_conversations():
+        await self._stores.inbox.hurry()
+        for conversation_id, room_id in await self._stores.inbox.open_conversations():
             if self._speaker.serves(room_id):
                 self.wake(conversation_id)
         async with asyncio.TaskGroup() as workers:
@@ -151,7 +148,7 @@ class Rooms:
             while True:
                 bell.clear()
                 seconds = await self._trouble.attend(conversation_id)
-                rows = await self._inbox.open_rows(conversation_id)
+                rows = await self._stores.inbox.open_rows(conversation_id)
                 row, until = next_row(rows, self._clock.monotonic())
                 if row is not None:
                     await self._take(row)
@@ -166,17 +163,18 @@ class Rooms:
 
     async def _tell_kept(self, rows: Sequence[Waiting]) -> None:
         """Say of a command that keeps its place behind a message that waits, that it does."""
-        kept = [row for row in rows if row.kind == "command" and keeps_place(row)]
-        for row in kept:
-            async with self._database.transaction() as tx:
+        for row in rows:
+            if row.kind != "command" or not keeps_place(row):
+                continue
+            async with self._stores.database.transaction() as tx:
                 said = words.KEPT.format(word=row.word)
                 await self._casting.tell_once(tx, row, f"kept {row.event_id}", said)
             self._speaker.speak(row.conversation_id)
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         """Answer `/stop`. One transaction with what it ends, so a kill cannot undo it (L-023)."""
-        for row in await self._inbox.stops(conversation_id):
-            async with self._database.transaction() as tx:
+        for row in await self._stores.inbox.stops(conversation_id):
+            async with self._stores.database.transaction() as tx:
                 said = await self._stop_one(tx, row) or await self._stop_all(tx, row)
                 await self._casting.reply(tx, row, said)
             self._speaker.speak(row.conversation_id)
@@ -194,7 +192,7 @@ class Rooms:
     async def _stop_all(self, tx: Transaction, row: Waiting) -> str:
         conversation_id = row.conversation_id
         taken, _ = self._running.get(conversation_id, (None, None))
-        given_up = await self._inbox.give_up(
+        given_up = await self._stores.inbox.give_up(
             tx, conversation_id, row.seq, taken=taken, also_new=conversation_id not in self._bells
         )
         await self._end(tx, conversation_id, given_up, "stopped")
@@ -203,16 +201,16 @@ class Rooms:
 
     async def _stop_if_edited(self, conversation_id: str) -> None:
         """End the work on a message of which a newer version is here (L-054)."""
-        for row in await self._inbox.edits_waiting(conversation_id):
-            async with self._database.transaction() as tx:
-                given_up = await self._inbox.give_up_versions(tx, str(row.edits), row.seq)
+        for row in await self._stores.inbox.edits_waiting(conversation_id):
+            async with self._stores.database.transaction() as tx:
+                given_up = await self._stores.inbox.give_up_versions(tx, str(row.edits), row.seq)
                 await self._end(tx, conversation_id, given_up, "edited")
 
     async def _stop_if_joined(self, conversation_id: str) -> None:
         """Take no more time for what those who can read here now must not hear (F-004)."""
         taken, stop = self._running.get(conversation_id, (None, None))
-        cast = await self._casts.running(taken) if taken else None
-        if stop and cast and not await self._casts.in_scope(cast.branch_id):
+        cast = await self._stores.casts.running(taken) if taken else None
+        if stop and cast and not await self._stores.casts.in_scope(cast.branch_id):
             stop.press()
 
     def _ask_anew_if_outdated(self, conversation_id: str) -> None:
@@ -228,7 +226,7 @@ class Rooms:
         if wait is None:
             return
         taken, _ = self._running.get(conversation_id, (None, None))
-        rows = await self._inbox.open_rows(conversation_id)
+        rows = await self._stores.inbox.open_rows(conversation_id)
         behind = [row for row in rows if row.kind == "command" and row.event_id != taken]
         if behind and wait > 0:
             self._trouble.remind(conversation_id, wait)
@@ -246,9 +244,9 @@ class Rooms:
         """End the casts of these events, with that at work among them."""
         self._trouble.drop(events)
         for event_id in events:
-            cast = await self._casts.running(event_id)
+            cast = await self._stores.casts.running(event_id)
             if cast is not None:
-                await self._casts.end(tx, cast.id, "truncated", reason, cast.last_words)
+                await self._stores.casts.end(tx, cast.id, "truncated", reason, cast.last_words)
         taken, stop = self._running.get(conversation_id, (None, None))
         if stop is not None and taken in events:
             stop.press()  # before anybody else may write: the cast takes no further step
@@ -256,10 +254,9 @@ class Rooms:
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
-        is_command = row.kind == "command"
-        work = self._command(row, stop) if is_command else self._casting.cast(row, stop)
+        answer = self._command if row.kind == "command" else self._casting.cast
         try:
-            await self._guarded(row, work)
+            await self._guarded(row, answer(row, stop))
         finally:
             del self._running[row.conversation_id]
 
@@ -269,17 +266,16 @@ class Rooms:
         except Exception as error:  # bulkhead: a bug in one room must not end the others (L-031)
             if is_blocked(error):
                 raise
-            log.exception(
-                "answer failed conversation=%s event=%s", row.conversation_id, row.event_id
-            )
+            ids = (row.conversation_id, row.event_id)
+            log.exception("answer failed conversation=%s event=%s", *ids)
             await self._broken(row)
         self._speaker.speak(row.conversation_id)
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
         before = await self._casting.scope(row)
         said = None if outdated(row, before) else await self._prepared(row, stop)
-        async with self._database.transaction() as tx:
-            if not await self._inbox.begin(tx, row.event_id):
+        async with self._stores.database.transaction() as tx:
+            if not await self._stores.inbox.begin(tx, row.event_id):
                 return  # `/stop` has answered
             now = await self._casting.scope(row)
             if refusal := outdated(row, now):
@@ -305,10 +301,10 @@ class Rooms:
             return str(problem)
 
     async def _broken(self, row: Waiting) -> None:
-        cast = await self._casts.running(row.event_id)
-        async with self._database.transaction() as tx:
+        cast = await self._stores.casts.running(row.event_id)
+        async with self._stores.database.transaction() as tx:
             if cast is not None:
-                await self._casts.end(tx, cast.id, "truncated", "internal_error", "")
-            if await self._inbox.begin(tx, row.event_id):  # else it has its answer
+                await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", "")
+            if await self._stores.inbox.begin(tx, row.event_id):  # else it has its answer
                 await self._casting.reply(tx, row, words.INTERNAL, cast.id if cast else None)
-            await self._health.note_in(tx, "casts", "fail", "internal error, see the log")
+            await self._stores.health.note_in(tx, "casts", "fail", "internal error, see the log")

@@ -14,6 +14,7 @@ from typing import Protocol
 from wintermute.clock import Clock
 from wintermute.config.schema import LoopSettings
 from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
+from wintermute.llm.backend import Listener, Unheard
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
@@ -108,37 +109,16 @@ class CastSettings:
     wards: Wards = USUAL
 
 
-class Watch(Protocol):
+class Watch(Listener, Protocol):
     """Somebody who sees a cast being made."""
-
-    def draft(self, piece: str) -> None:
-        """The model says more; an empty piece begins an utterance, or a new attempt at it."""
-        ...
-
-    def failed(self, problem: str, *, unreachable: bool) -> None:
-        """An attempt to ask the model failed; see `llm.backend.Listener`."""
-        ...
-
-    def begun(self) -> None:
-        """The first token of an attempt is here, be it of what is not shown."""
-        ...
 
     def gate(self, name: str) -> None:
         """A gate starts."""
         ...
 
 
-class Unwatched:
+class Unwatched(Unheard):
     """Nobody sees the cast being made. Implements `Watch`."""
-
-    def draft(self, piece: str) -> None:
-        pass
-
-    def failed(self, problem: str, *, unreachable: bool) -> None:
-        pass
-
-    def begun(self) -> None:
-        pass
 
     def gate(self, name: str) -> None:
         pass
@@ -178,7 +158,7 @@ class CastState:
 
     def asked(self) -> None:
         """The model is asked."""
-        self.watch.draft("")
+        self.watch.asked()
         self.held()
 
     def held(self) -> None:
@@ -203,7 +183,7 @@ class CastState:
 
     def said(self, piece: str) -> None:
         """It says more."""
-        self.watch.draft(piece)
+        self.watch.said(piece)
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """It will not answer this time."""
@@ -241,14 +221,13 @@ class CastState:
     def observed(self, observation: Observation) -> None:
         """A call of the newest turn has its result."""
         *before, turn = self.cast.turns
-        seen = turn.observations
-        n = observation.n
+        seen, n = turn.observations, observation.n
         turn = replace(turn, observations=(*seen[:n], observation, *seen[n + 1 :]))
         self.cast = replace(self.cast, turns=(*before, turn))
 
     def at(self, turn: Turn, n: int) -> Caller:
         """The caller of a turn's n-th call."""
-        left = self._wards.less(self._turns, self._seconds, self._tokens)
+        left = self._wards.less(*self._used)
         terms = self.terms
         place = CallSite(
             turn.id, n, terms.toolbox, terms.role, terms.backend, terms.depth, self._wards, left
@@ -263,27 +242,25 @@ class CastState:
     @property
     def breached(self) -> str | None:
         """The first limit that is used up, by its name."""
-        return self._wards.breached(self._turns, self._seconds, self._tokens)
+        return self._wards.breached(*self._used)
 
     @property
     def on_last_turn(self) -> bool:
         """Whether there is no turn left after this one."""
-        return self._turns >= self._wards.max_turns
-
-    @property
-    def _turns(self) -> int:
-        return len(self.cast.turns)
+        return len(self.cast.turns) >= self._wards.max_turns
 
     @property
     def _seconds(self) -> float:
         return self._clock.monotonic() - self._begun
 
     @property
-    def _tokens(self) -> int:
-        return sum(turn.tokens for turn in self.cast.turns)
+    def _used(self) -> tuple[int, float, int]:
+        """Turns, seconds and tokens."""
+        turns = self.cast.turns
+        return len(turns), self._seconds, sum(turn.tokens for turn in turns)
 
 
-class Summing:
+class Summing(Unheard):
     """Listens to the model that sums up for a cast, whose first token is waited for as well."""
 
     def __init__(self, running: CastState) -> None:
@@ -294,9 +271,6 @@ class Summing:
 
     def begun(self) -> None:
         self._running.went_on()
-
-    def said(self, piece: str) -> None:
-        """A summary is nothing to be watched."""
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         self._running.went_on()
@@ -346,20 +320,17 @@ class Speaker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A cast's watcher in its conversation."""
+class Shown(Unheard):
+    """A cast's watcher in its conversation. What is to be said of a failure, `Trouble` says."""
 
     speaker: Speaker
     conversation_id: str
 
-    def draft(self, piece: str) -> None:
-        self.speaker.draft(self.conversation_id, piece)
+    def asked(self) -> None:
+        self.speaker.draft(self.conversation_id, "")
 
-    def begun(self) -> None:
-        """What is not shown is nobody's to see."""
+    def said(self, piece: str) -> None:
+        self.speaker.draft(self.conversation_id, piece)
 
     def gate(self, name: str) -> None:
         self.speaker.gate(self.conversation_id, name)
-
-    def failed(self, problem: str, *, unreachable: bool) -> None:
-        """What is to be said of it, `Trouble` says."""

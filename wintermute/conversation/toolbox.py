@@ -55,12 +55,8 @@ class CallSite:
     left: Wards
 
 
-class Tool(Protocol):
-    """One gate. `parameters` is the JSON schema of its arguments.
-
-    `durable`: doing it twice is as doing it once; only then may it run again after a crash that
-    left its outcome unknown (L-051).
-    """
+class DescribedTool(Protocol):
+    """One gate as a model is told of it. `parameters` is the JSON schema of its arguments."""
 
     @property
     def name(self) -> str: ...
@@ -70,6 +66,14 @@ class Tool(Protocol):
 
     @property
     def parameters(self) -> Json: ...
+
+
+class Tool(DescribedTool, Protocol):
+    """A gate with effects of any kind.
+
+    `durable`: doing it twice is as doing it once; only then may it run again after a crash that
+    left its outcome unknown (L-051).
+    """
 
     @property
     def durable(self) -> bool: ...
@@ -80,17 +84,8 @@ class Tool(Protocol):
 
 
 @runtime_checkable
-class StoreTool(Protocol):
+class StoreTool(DescribedTool, Protocol):
     """A gate that only changes our own stores, with its observation in one transaction."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def parameters(self) -> Json: ...
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
         """Do it within `tx`. Raises: ToolFailed; then nothing of it is stored."""
@@ -157,8 +152,11 @@ class Toolbox:
         if isinstance(args, str):
             return Rejected(args)
         if tool.name == DONE:
-            return _accept_done(tool, args)
-        problem = _breach(tool.parameters, args)
+            answer = args.get("answer")
+            is_blank = answer is None or (isinstance(answer, str) and not answer.strip())
+            problem = "done requires a non-empty answer" if is_blank else None
+        else:
+            problem = _breach(tool.parameters, args)
         return Rejected(problem, args) if problem else Accepted(tool, args)
 
 
@@ -181,13 +179,6 @@ def _too_deep(args: Json) -> bool:
         inner = [item.values() if isinstance(item, dict) else item for item in level]
         level = [item for items in inner for item in items if isinstance(item, dict | list)]
     return bool(level)
-
-
-def _accept_done(tool: AnyTool, args: Json) -> Accepted | Rejected:
-    answer = args.get("answer")
-    if answer is None or (isinstance(answer, str) and not answer.strip()):
-        return Rejected("done requires a non-empty answer", args)
-    return Accepted(tool, args)
 
 
 def _breach(schema: Json, args: Json) -> str | None:

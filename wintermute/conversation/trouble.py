@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import inf
-from typing import Literal, Protocol
+from typing import Literal
 
 from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.state import Speaker, Stop, Watch
-from wintermute.db import Transaction
+from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import EVER
 from wintermute.messages import BROKEN_OFF
@@ -49,18 +49,6 @@ SILENT = 5.0
 
 TroubleStep = Literal["unreachable", "knock", "look", "alone", "outage", "give up"]
 Since = Literal["nothing", "begun", "answered"]
-
-
-class Prober(Protocol):
-    """Who knows whether a model answers. See `llm.models.Models`."""
-
-    async def answers(self, role: str, since: float) -> bool:
-        """Whether one of a role has answered since then, by the steady clock, or does now."""
-        ...
-
-    async def listens(self, role: str) -> bool:
-        """Whether one of a role accepts connections."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +103,7 @@ def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
 class Trouble:
     """Knows which messages fail, and tells their people."""
 
-    def __init__(self, stores: Stores, models: Prober, speaker: Speaker, clock: Clock) -> None:
+    def __init__(self, stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> None:
         self._database = stores.database
         self._inbox = stores.inbox
         self._outbox = stores.outbox
@@ -135,25 +123,17 @@ class Trouble:
         """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
         return watch if row.is_unasked else _Watched(self, row, stop, watch)
 
-    def queued(self, row: Waiting) -> None:
-        """A message waits until others of its person are answered."""
+    def silent(self, row: Waiting) -> None:
+        """From now on a message waits: for others of its person, or for more from the model."""
         self._silent[row.conversation_id] = self._clock.monotonic()
-
-    def left(self, row: Waiting) -> None:
-        """Nothing is at work any more where this was."""
-        self._silent.pop(row.conversation_id, None)
 
     def asked(self, row: Waiting) -> None:
         """A model was asked about a message."""
-        self.queued(row)
+        self.silent(row)
         self._change(row, lambda now: replace(now, at_work=True))
 
-    def heard(self, row: Waiting) -> None:
-        """The model says something; it may fall silent in the middle."""
-        self._silent[row.conversation_id] = self._clock.monotonic()
-
     def works(self, row: Waiting) -> None:
-        """No model is waited for."""
+        """No model is waited for, or nothing is at work any more where this was."""
         self._silent.pop(row.conversation_id, None)
 
     def came(self, row: Waiting, then: Since) -> None:
@@ -204,8 +184,10 @@ class Trouble:
             while True:
                 self._bell.clear()
                 now = self._clock.monotonic()
-                self._wake_due(now, wake)
-                steps = self._at_work()
+                for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
+                    del self._wakes[conversation_id]
+                    wake(conversation_id)
+                steps = self._steps(at_work=True)
                 if look is not None and not look.done():
                     steps = [each for each in steps if each[1] != "look"]
                 await self._take_due(steps, now, wake)
@@ -220,17 +202,12 @@ class Trouble:
                     async with asyncio.timeout(min(due_next) - now if due_next else None):
                         await self._bell.wait()
 
-    def _wake_due(self, now: float, wake: Callable[[str], None]) -> None:
-        for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
-            del self._wakes[conversation_id]
-            wake(conversation_id)
-
-    def _at_work(self) -> list[DueStep]:
-        """What is to be done about messages at work, and when."""
+    def _steps(self, *, at_work: bool) -> list[DueStep]:
+        """What is to be done about messages at work, or those that wait, and when."""
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()
-            if failing.at_work and (step := next_step(failing))
+            if failing.at_work == at_work and (step := next_step(failing))
         ]
 
     def _is_due(self, due: DueStep, now: float) -> bool:
@@ -261,18 +238,20 @@ class Trouble:
         """See to what waits in a conversation; how many seconds until that is due again."""
         while True:
             steps = [
-                (step[1], failing, step[0])
-                for failing in self._failing.values()
-                if failing.row.conversation_id == conversation_id and not failing.at_work
-                if (step := next_step(failing))
+                each
+                for each in self._steps(at_work=False)
+                if each[2].row.conversation_id == conversation_id
             ]
             if not steps:
                 return inf
-            due, failing, first = min(steps, key=lambda each: each[0])
+            due, first, failing = min(steps, key=lambda each: each[0])
             left = due - self._clock.monotonic()
             if left > 0:
                 return left
-            if not await self._still_waits(failing.row):
+            async with self._database.transaction() as tx:
+                waits = await self._inbox.is_waiting(tx, failing.row.event_id)
+            if not waits:  # it may have been stopped or taken back
+                self._forget(failing.row)
                 continue
             self._attended.add(conversation_id)
             try:
@@ -284,11 +263,18 @@ class Trouble:
         row = failing.row
         match step:
             case "look":
-                await self._look(failing)
+                self._change(row, await self._seen(failing))
+                known = self._failing.get(row.event_id)
+                if known and known.alone and not known.at_work:
+                    await self._again(row)
             case "knock":
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
                 if await self._models.listens(ROLE):
-                    await self._try_again(failing)
+                    # There again: it is asked, unless it went away each time it was (F-021).
+                    now = self._clock.monotonic()
+                    if failing.casts >= MOST_CASTS and await self._models.answers(ROLE, now):
+                        self._change(row, lambda now: replace(now, given_up=True))
+                    await self._again(row)
             case "give up":
                 self._change(row, lambda now: replace(now, given_up=True))
                 failing.stop.press()
@@ -301,13 +287,6 @@ class Trouble:
                 unreachable = step == "unreachable"
                 said = words.UNREACHABLE if unreachable else words.OUTAGE
                 await self._tell(failing, await self._outage(), said)
-
-    async def _look(self, failing: Failing) -> None:
-        """See whether others are answered."""
-        self._change(failing.row, await self._seen(failing))
-        now = self._failing.get(failing.row.event_id)
-        if now and now.alone and not now.at_work:
-            await self._again(failing.row)
 
     async def _seen(self, *failing: Failing) -> Callable[[Failing], Failing]:
         """What is known of messages once it is seen whether others are answered since they fail.
@@ -322,14 +301,6 @@ class Trouble:
         # It may have brought the server down.
         return lambda known: replace(known, alone=None, unreachable=True)
 
-    async def _try_again(self, failing: Failing) -> None:
-        """The server is there again: ask it, unless it went away each time it was asked (F-021)."""
-        if failing.casts >= MOST_CASTS and await self._models.answers(
-            ROLE, self._clock.monotonic()
-        ):
-            self._change(failing.row, lambda now: replace(now, given_up=True))
-        await self._again(failing.row)
-
     def given_up(self, row: Waiting) -> Outcome | None:
         """What to answer to a message that is not to be asked any more."""
         failing = self._failing.get(row.event_id)
@@ -337,14 +308,6 @@ class Trouble:
             return None
         self._forget(row)
         return _given_up(failing.problem)
-
-    async def _still_waits(self, row: Waiting) -> bool:
-        """Whether a message still wants its answer: it may have been stopped or taken back."""
-        async with self._database.transaction() as tx:
-            waits = await self._inbox.is_waiting(tx, row.event_id)
-        if not waits:
-            self._forget(row)
-        return waits
 
     async def _again(self, row: Waiting) -> None:
         """Let a message that waits be tried at once."""
@@ -381,16 +344,13 @@ class Trouble:
                     first = await self._inbox.find(tx, row.edits) if row.edits else None
                     asked = (first or row).received_at
                     await self._outbox.notice_again(tx, f"{key} {row.room_id}", before=asked)
-                await self._say(tx, key, row.conversation_id, row.room_id, said)
+                await self._outbox.notice_once(
+                    tx, f"{key} {row.room_id}", EVER, row.conversation_id, said
+                )
             else:
                 self._forget(row)
         self._change(row, lambda now: replace(now, told=now.told or final))
         self._speaker.speak(row.conversation_id)
-
-    async def _say(
-        self, tx: Transaction, key: str, conversation_id: str, room_id: str, text: str
-    ) -> None:
-        await self._outbox.notice_once(tx, f"{key} {room_id}", EVER, conversation_id, text)
 
     async def _outage(self) -> str:
         self._was_away = True
@@ -399,7 +359,7 @@ class Trouble:
 
     async def ended(self, row: Waiting, outcome: Outcome) -> Outcome:
         """What is to come of a message whose cast has ended so."""
-        self._silent.pop(row.conversation_id, None)
+        self.works(row)
         failing = self._failing.get(row.event_id)
         if outcome.reason in ANSWERED:
             await self._answered()
@@ -454,23 +414,21 @@ class Trouble:
             away = self._clock.now() - part.since
             if not timedelta() <= away <= timedelta(seconds=MINUTE):
                 await self._tell_back(f"outage {part.since.isoformat()} ")
-            await self._hurry()
+            # Everybody else's messages are tried at once, where answers go out here.
+            await self._inbox.hurry()
+            for conversation_id, room_id in await self._inbox.open_conversations():
+                if self._speaker.serves(room_id):
+                    self.remind(conversation_id, 0.0)
         self._was_away = False
         await self._health.note("model", "ok", "answers")
-
-    async def _hurry(self) -> None:
-        """Let everybody else's messages be tried at once, where answers go out here."""
-        await self._inbox.hurry()
-        for conversation_id, room_id in await self._inbox.open_conversations():
-            if self._speaker.serves(room_id):
-                self.remind(conversation_id, 0.0)
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:
             rooms = [key.removeprefix(outage) for key in await self._outbox.noticed(tx, outage)]
             told = [held for each in rooms if (held := await self._conversations.of_room(tx, each))]
             for held in told:
-                await self._say(tx, f"back {outage}", held.id, held.room_id, words.BACK)
+                key = f"back {outage} {held.room_id}"
+                await self._outbox.notice_once(tx, key, EVER, held.id, words.BACK)
         for held in told:
             self._speaker.speak(held.id)
 
@@ -488,12 +446,13 @@ class _Watched:
         self._stop = stop
         self._watch = watch
 
-    def draft(self, piece: str) -> None:
-        if piece:
-            self._trouble.heard(self._row)
-        else:
-            self._trouble.asked(self._row)
-        self._watch.draft(piece)
+    def asked(self) -> None:
+        self._trouble.asked(self._row)
+        self._watch.asked()
+
+    def said(self, piece: str) -> None:
+        self._trouble.silent(self._row)
+        self._watch.said(piece)
 
     def begun(self) -> None:
         self._trouble.came(self._row, "begun")

@@ -56,13 +56,10 @@ def messages(
         previous = cast.event_id
         for turn in filter(is_shown, cast.turns):
             found += turn_messages(turn, cast, hidden)
-            if not turn.calls and cast.wards.get("require_done") and _goes_on(cast, turn):
+            goes_on = cast.state == "running" or turn is not cast.turns[-1]
+            if goes_on and not turn.calls and cast.wards.get("require_done"):
                 found.append({"role": "user", "content": CALL_DONE})  # L-012
     return tuple(found)
-
-
-def _goes_on(cast: Cast, turn: Turn) -> bool:
-    return cast.state == "running" or turn is not cast.turns[-1]
 
 
 def is_shown(turn: Turn) -> bool:
@@ -264,11 +261,9 @@ def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None
     longest = max(range(len(messages)), key=lengths.__getitem__)
     if lengths[longest] <= KEPT_CHARACTERS:
         return None
-    return (
-        *messages[:longest],
-        {**messages[longest], "content": _halved(messages[longest]["content"])},
-        *messages[longest + 1 :],
-    )
+    halved = _ends(str(messages[longest]["content"]), lengths[longest] // 4)
+    message = {**messages[longest], "content": halved}
+    return (*messages[:longest], message, *messages[longest + 1 :])
 
 
 def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
@@ -286,10 +281,6 @@ def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
     short = json.dumps({"shortened": _ends(function["arguments"], 100)}, ensure_ascii=False)
     calls[k] = {**calls[k], "function": {**function, "arguments": short}}
     return (*messages[:n], {**messages[n], "tool_calls": calls}, *messages[n + 1 :])
-
-
-def _halved(text: Any) -> str:
-    return _ends(str(text), len(str(text)) // 4)
 
 
 def _ends(content: str, keep: int) -> str:

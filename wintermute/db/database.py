@@ -79,6 +79,14 @@ class Transaction:
         found = await self.rows(sql, parameters)
         return found[0] if found else None
 
+    async def scalars(self, sql: str, parameters: Parameters = ()) -> list[Any]:
+        """The first column of all rows of a query."""
+        return [row[0] for row in await self.rows(sql, parameters)]
+
+    async def exists(self, sql: str, parameters: Parameters = ()) -> bool:
+        """Whether a query finds anything."""
+        return bool(await self.rows(sql, parameters))
+
 
 class Database:
     """The program's own database file. Readers never wait for the writer."""
@@ -185,6 +193,14 @@ class Database:
         """The first row of a query over what is committed, or None."""
         found = await self.rows(sql, parameters)
         return found[0] if found else None
+
+    async def scalars(self, sql: str, parameters: Parameters = ()) -> list[Any]:
+        """The first column of all rows of a query."""
+        return [row[0] for row in await self.rows(sql, parameters)]
+
+    async def exists(self, sql: str, parameters: Parameters = ()) -> bool:
+        """Whether a query finds anything."""
+        return bool(await self.rows(sql, parameters))
 
 
 @asynccontextmanager

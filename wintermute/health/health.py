@@ -98,7 +98,6 @@ class Health:
         return next((part for part in await self.parts() if part.part == name), None)
 
 
-MOST_PEOPLE = 20
 AGAIN = "begin again with your client or /verify"
 UNFIT = (
     f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
@@ -127,10 +126,15 @@ async def people(database: Database) -> tuple[HealthState, str]:
     rows = await database.rows(
         "SELECT user_id, master_key, changed_to, verified FROM people ORDER BY user_id"
     )
-    named = "; ".join(f"{row['user_id']} {_standing(row)}" for row in rows[:MOST_PEOPLE])
-    more = f"; {len(rows) - MOST_NAMED} more" if len(rows) > MOST_PEOPLE else ""
+    named = _first([f"{row['user_id']} {_standing(row)}" for row in rows], MOST_NAMED)
     changed = any(row["changed_to"] is not None for row in rows)
-    return ("warn" if changed else "ok"), (named + more) or "nobody looked for yet"
+    return ("warn" if changed else "ok"), "; ".join(named) or "nobody looked for yet"
+
+
+def _first(names: Sequence[str], most: int) -> list[str]:
+    """The first of them, and how many there are besides."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return [*names[:most], *more]
 
 
 def _standing(row: Row) -> str:
@@ -202,57 +206,38 @@ async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[He
     now = clock.now()
     overdue = stamp(now - GRACE)
     wrong = {
-        "overdue": await _ids(
-            database,
+        "overdue": await database.scalars(
             "SELECT id FROM tasks WHERE status = 'active' AND held = 0 AND next_due < ?"
             " ORDER BY next_due, seq",
-            overdue,
+            (overdue,),
         ),
-        "not said yet": await _ids(
-            database,
+        "not said yet": await database.scalars(
             "SELECT task_id FROM occurrences WHERE state = 'claimed' AND mode = 'reminder'"
             " AND due_at < ? ORDER BY due_at",
-            overdue,
+            (overdue,),
         ),
-        "due, but there is no room to say it in": await _ids(
-            database, "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
+        "due, but there is no room to say it in": await database.scalars(
+            "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
         ),
-        "failed": await _failed(database),
+        # Those whose last run failed, with how many did in a row.
+        "failed": await database.scalars(
+            "SELECT id || iif(failures > 1, ' (' || failures || ' in a row)', '') FROM tasks"
+            " WHERE status IN ('active', 'paused') AND failures > 0 ORDER BY seq"
+        ),
     }
-    paused = await _ids(database, "SELECT id FROM tasks WHERE status = 'paused' ORDER BY seq")
-    late = await _late(database, stamp(now - LATELY))
+    paused = await database.scalars("SELECT id FROM tasks WHERE status = 'paused' ORDER BY seq")
+    # Because we were away when it was due, or because a message did not get through.
+    (late,) = await database.scalars(
+        "SELECT count(*) FROM occurrences WHERE state = 'done' AND ended_at >= ?"
+        " AND (missed > 0 OR mode = 'reminder'"
+        "  AND unixepoch(ended_at) - unixepoch(due_at) > ?)",
+        (stamp(now - LATELY), GRACE.total_seconds()),
+    )
     counted = [f"{len(ids)} {what}: {_named(ids)}" for what, ids in wrong.items() if ids]
     counted += [f"{len(paused)} paused: {_named(paused)}"] if paused else []
     counted += [f"{late} late since yesterday"] if late else []
     text = "; ".join([await _next(database, zone), *counted])
     return "warn" if any(wrong.values()) else "ok", text
-
-
-async def _ids(database: Database, sql: str, *values: str) -> list[str]:
-    return [row[0] for row in await database.rows(sql, values)]
-
-
-async def _failed(database: Database) -> list[str]:
-    """Those whose last run failed, with how many did in a row."""
-    rows = await database.rows(
-        "SELECT id, failures FROM tasks WHERE status IN ('active', 'paused') AND failures > 0"
-        " ORDER BY seq"
-    )
-    return [
-        f"{row['id']} ({row['failures']} in a row)" if row["failures"] > 1 else row["id"]
-        for row in rows
-    ]
-
-
-async def _late(database: Database, since: str) -> int:
-    """Because we were away when it was due, or because a message did not get through."""
-    row = await database.row(
-        "SELECT count(*) AS n FROM occurrences WHERE state = 'done' AND ended_at >= ?"
-        " AND (missed > 0 OR mode = 'reminder'"
-        "  AND unixepoch(ended_at) - unixepoch(due_at) > ?)",
-        (since, GRACE.total_seconds()),
-    )
-    return int(row["n"]) if row else 0
 
 
 async def _next(database: Database, zone: ZoneInfo) -> str:
@@ -268,8 +253,7 @@ async def _next(database: Database, zone: ZoneInfo) -> str:
 
 
 def _named(ids: Sequence[str]) -> str:
-    more = [f"{len(ids) - MOST_NAMED} more"] if len(ids) > MOST_PROMISES else []
-    return ", ".join([*ids[:MOST_PROMISES], *more])
+    return ", ".join(_first(ids, MOST_PROMISES))
 
 
 MOST_ROOMS = 5
@@ -296,8 +280,7 @@ async def left_behind(database: Database) -> str:
     told += [
         f"{row['old']} gave way to {row['new']}, where I am not -> invite me there" for row in away
     ]
-    more = [f"{len(told) - MOST_NAMED} more"] if len(told) > MOST_ROOMS else []
-    return "; ".join([*told[:MOST_ROOMS], *more])
+    return "; ".join(_first(told, MOST_ROOMS))
 
 
 class ClockMarks:
@@ -355,8 +338,7 @@ class EditedFiles:
 
     async def told(self) -> set[str]:
         """The files of which the owner knows that they cannot be used."""
-        rows = await self._database.rows("SELECT name FROM edited_files WHERE told")
-        return {row["name"] for row in rows}
+        return set(await self._database.scalars("SELECT name FROM edited_files WHERE told"))
 
     async def tell(self, tx: Transaction, names: Collection[str]) -> None:
         """From now on the owner knows it of exactly these."""
@@ -399,11 +381,14 @@ async def gather(
     """What the database says about the daemon, the worst not hidden."""
     zone = ZoneInfo(timezone)
     parts = await Health(database, clock).parts()
-    facts = [
-        Finding(part.part, part.state, f"{part.detail} (since {_local(part.since, zone)})".strip())
-        for part in parts
-    ]
-    facts.append(await _inbox(database))
+    facts = []
+    for part in parts:
+        since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
+        facts.append(Finding(part.part, part.state, f"{part.detail} {since}".strip()))
+    (waiting,) = await database.scalars(
+        "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'"
+    )
+    facts.append(Finding("inbox", "ok", f"{waiting} waiting for an answer"))
     facts.append(await _outbox(database))
     if waits := await left_behind(database):
         facts.append(Finding("rooms", "warn", waits))
@@ -413,31 +398,16 @@ async def gather(
     facts.append(await _decryption(database))
     facts.append(Finding("people", *await people(database)))
     facts.append(Finding("unverified sessions", *await untrusted(database)))
-    facts.append(await _malformed(database))
-    facts += await _searches(database)
+    malformed = await _counter(database, "malformed")
+    facts.append(Finding("malformed events", "ok", f"{malformed} passed over"))
+    if failed := await _counter(database, "memory search failed"):
+        facts.append(Finding("memory search", "warn", f"failed {failed} times so far"))
     facts += await _usage(database, clock, timezone, ceilings)
     return tuple(facts)
 
 
-def _local(when: datetime, zone: ZoneInfo) -> str:
-    return when.astimezone(zone).strftime("%Y-%m-%d %H:%M")
-
-
-async def _number(database: Database, sql: str) -> int:
-    row = await database.row(sql)
-    return int(row[0] or 0) if row else 0
-
-
-async def _inbox(database: Database) -> Finding:
-    waiting = await _number(
-        database,
-        "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'",
-    )
-    return Finding("inbox", "ok", f"{waiting} waiting for an answer")
-
-
 async def _outbox(database: Database) -> Finding:
-    waiting = await _number(database, "SELECT count(*) FROM outbox WHERE state = 'waiting'")
+    (waiting,) = await database.scalars("SELECT count(*) FROM outbox WHERE state = 'waiting'")
     stuck = await database.rows(
         "SELECT room_id, problem, count(*) AS n FROM outbox WHERE state = 'stuck'"
         " GROUP BY room_id, problem"
@@ -469,9 +439,8 @@ async def _sub_sessions(database: Database) -> Finding:
     )
     running = sum(row["doing"] == "running" for row in rows)
     # Not by their names, which say what they are about: a status is also asked for in groups.
-    named = [f"{row['id']} {row['doing']}" for row in rows[:MOST_NAMED]]
-    more = [f"{len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else []
-    listed = f": {', '.join([*named, *more])}" if rows else ""
+    named = _first([f"{row['id']} {row['doing']}" for row in rows], MOST_NAMED)
+    listed = f": {', '.join(named)}" if rows else ""
     text = f"{running} running, {len(rows) - running} waiting{listed}"
     return Finding("sub-sessions", "ok", text)
 
@@ -482,21 +451,11 @@ async def _counter(database: Database, name: str) -> int:
 
 
 async def _decryption(database: Database) -> Finding:
-    locked = await _number(database, "SELECT count(*) FROM inbox WHERE state = 'locked'")
+    (locked,) = await database.scalars("SELECT count(*) FROM inbox WHERE state = 'locked'")
     good = await _counter(database, "decrypted")
     bad = await _counter(database, "undecryptable")
     text = f"{good} messages decrypted, {bad} not at first, {locked} still locked"
     return Finding("decryption", "warn" if locked else "ok", text)
-
-
-async def _malformed(database: Database) -> Finding:
-    count = await _counter(database, "malformed")
-    return Finding("malformed events", "ok", f"{count} passed over")
-
-
-async def _searches(database: Database) -> list[Finding]:
-    failed = await _counter(database, "memory search failed")
-    return [Finding("memory search", "warn", f"failed {failed} times so far")] if failed else []
 
 
 async def _usage(

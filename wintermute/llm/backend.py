@@ -189,7 +189,11 @@ class Endpoint:
                     deadline.reschedule(self._patience(gathering, began))
         except TimeoutError:
             if not gathering.complete:
-                raise Outage("timeout", self._silence(begun=begun)) from None
+                silence = f"did not begin an answer in {first:g} s"
+                if begun:
+                    seconds = self.settings.timeout_s
+                    silence = f"fell silent in the middle of an answer for {seconds:g} s"
+                raise Outage("timeout", silence) from None
         except Outage:
             if not gathering.complete:
                 raise
@@ -217,11 +221,6 @@ class Endpoint:
         if gathering.begun:
             return now + self.settings.timeout_s
         return min(now + first, began + FIRST_TOKEN_TIMES * first)
-
-    def _silence(self, *, begun: bool) -> str:
-        if begun:
-            return f"fell silent in the middle of an answer for {self.settings.timeout_s:g} s"
-        return f"did not begin an answer in {self.settings.first_token_s:g} s"
 
 
 def offered(request: Request) -> dict[str, Json]:

@@ -70,16 +70,24 @@ class Budget:
         async with self._database.transaction() as tx:
             row = await tx.row(SUM, (planned.day.isoformat(),))
             self._admit(_amount(row), planned)
-            await self._store(tx, planned, planned.worst, call_id=None)
+            await self.settle(planned, planned.worst, tx, None)
 
     async def settle(
-        self, planned: Reservation, spent: Amount, tx: Transaction, call_id: str
+        self, planned: Reservation, spent: Amount, tx: Transaction, call_id: str | None
     ) -> None:
-        """Put what the call cost in place of its worst case.
+        """Put what the call cost in place of its worst case; None: it is not made yet.
 
         Without ceilings the row is made here, so that one that is set later knows of the whole day.
         """
-        await self._store(tx, planned, spent, call_id)
+        values = columns(planned, "worst") | columns(spent)
+        values |= {"call_id": call_id, "settled": call_id is not None}
+        statement = insert(
+            "reservations",
+            values | {"created_at": self._clock.now()},
+            "ON CONFLICT (id) DO UPDATE SET call_id = excluded.call_id, tokens = excluded.tokens,"
+            " usd = excluded.usd, settled = excluded.settled",
+        )
+        await tx.execute(*statement)
 
     async def spent_today(self) -> Amount:
         """What counts against the ceilings now."""
@@ -117,19 +125,6 @@ class Budget:
             f"{planned.backend} is not asked, for the day's budget is spent: {told}; {way}",
             midnight.astimezone(UTC),
         )
-
-    async def _store(
-        self, tx: Transaction, planned: Reservation, amount: Amount, call_id: str | None
-    ) -> None:
-        values = columns(planned, "worst") | columns(amount)
-        values |= {"call_id": call_id, "settled": call_id is not None}
-        statement = insert(
-            "reservations",
-            values | {"created_at": self._clock.now()},
-            "ON CONFLICT (id) DO UPDATE SET call_id = excluded.call_id, tokens = excluded.tokens,"
-            " usd = excluded.usd, settled = excluded.settled",
-        )
-        await tx.execute(*statement)
 
 
 def _beyond(ceiling: float | None, worst: float) -> bool:

@@ -18,20 +18,12 @@ from wintermute.text import clean
 
 MarkupState = Literal["say", "fence", "reason", "call", "header", "over"]
 
-REASONING = {
-    "<think>": ("</think>",),
-    "<thinking>": ("</thinking>",),
-    "<thought>": ("</thought>",),
-    "<reasoning>": ("</reasoning>",),
-    "<seed:think>": ("</seed:think>",),
-    "[think]": ("[/think]",),
-    "\N{WHITE LEFT-POINTING TRIANGLE}think\N{WHITE RIGHT-POINTING TRIANGLE}": (
-        "\N{WHITE LEFT-POINTING TRIANGLE}/think\N{WHITE RIGHT-POINTING TRIANGLE}",
-    ),
-    "\N{FULLWIDTH LESS-THAN SIGN}think\N{FULLWIDTH GREATER-THAN SIGN}": (
-        "\N{FULLWIDTH LESS-THAN SIGN}/think\N{FULLWIDTH GREATER-THAN SIGN}",
-    ),
-}
+THINKING = (
+    *("<think>", "<thinking>", "<thought>", "<reasoning>", "<seed:think>", "[think]"),
+    "\N{WHITE LEFT-POINTING TRIANGLE}think\N{WHITE RIGHT-POINTING TRIANGLE}",
+    "\N{FULLWIDTH LESS-THAN SIGN}think\N{FULLWIDTH GREATER-THAN SIGN}",
+)
+REASONING = {mark: (f"{mark[0]}/{mark[1:]}",) for mark in THINKING}
 CALLS = {
     "<tool_call>": ("</tool_call>",),
     "<|tool_call|>": ("<|/tool_call|>", "<|end|>"),

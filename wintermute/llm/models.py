@@ -36,8 +36,6 @@ ANSWER_SECONDS = 1.0
 """How long more a probe is listened to that has begun to answer: it may think for long."""
 FRAME = frozenset({"role", "type"})
 """Words of the protocol, which stay what they are should one of them be a password."""
-
-
 PERHAPS_BILLED = frozenset({"timeout", "cancelled", "empty"})
 """Outcomes without an answer after which the server may have worked on the prompt."""
 
@@ -144,13 +142,8 @@ class Attempts:
             return trial.answered(answer, self._ms_since(question.began))
         except (Failed, BudgetSpent) as problem:
             trial.ended_by(problem)
-            log.warning(
-                "model call failed backend=%s outcome=%s attempt=%d cast=%s",
-                endpoint.name,
-                trial.outcome,
-                number,
-                question.cast_id,
-            )
+            told = (endpoint.name, trial.outcome, number, question.cast_id)
+            log.warning("model call failed backend=%s outcome=%s attempt=%d cast=%s", *told)
             raise
         finally:
             await self._record(trial, planned)
@@ -264,7 +257,7 @@ class Models:
             return True
         now = self._clock.monotonic()
         for endpoint in endpoints:
-            limit = _Limit(PROBE_SECONDS)
+            limit = _Limit()
             question = Question("probe", PROBE, tokens.size(PROBE), None, now, limit)
             try:
                 async with limit.scope:
@@ -307,9 +300,9 @@ class Models:
         if backend is not None and backend not in self._endpoints:
             known = ", ".join(self._endpoints) or "none"
             raise ModelRefused(f"there is no model {backend}: choose one of llm.backends: {known}")
-        names: tuple[str, ...] = getattr(self._llm.roles, role) or self._llm.roles.base
         if backend is not None:
-            names = (backend,)
+            return [self._endpoints[backend]]
+        names: tuple[str, ...] = getattr(self._llm.roles, role) or self._llm.roles.base
         if not names:
             raise ModelRefused(
                 f"no model for {role}: name a backend of llm.backends in llm.roles.base"
@@ -351,8 +344,8 @@ async def _listens(endpoints: Sequence[Endpoint]) -> bool:
 class _Limit(Unheard):
     """How long a probe may take: once it begins to answer, so short an answer ends soon or never."""
 
-    def __init__(self, seconds: float) -> None:
-        self.scope = asyncio.timeout(seconds)
+    def __init__(self) -> None:
+        self.scope = asyncio.timeout(PROBE_SECONDS)
         self.has_begun = False
 
     def begun(self) -> None:

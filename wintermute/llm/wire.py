@@ -148,18 +148,9 @@ FINISH = {
     **dict.fromkeys(
         ("max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"), "length"
     ),
+    **dict.fromkeys(("safety", "recitation", "blocklist", "spii", "sensitive"), "content_filter"),
     **dict.fromkeys(
-        (
-            "safety",
-            "recitation",
-            "blocklist",
-            "prohibited_content",
-            "spii",
-            "sensitive",
-            "content-filter",
-            "guardrail_intervened",
-        ),
-        "content_filter",
+        ("prohibited_content", "content-filter", "guardrail_intervened"), "content_filter"
     ),
 }
 """Other words for how an answer ended; ours are those of the API that all of them speak."""
@@ -228,24 +219,21 @@ class Gathering:
         self._redact = redact
         self._offered = offered or {}
         self._markup = Markup(aloud=aloud)
+        self.begun = False
+        """The first token is here: text, reasoning or part of a call (F-017)."""
+        self.ended = False
+        """The stream said its last word."""
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
         self._streamed = False
-        self._ended = False
         self._chose = False
-        self._begun = False
         self._refusal: list[str] = []
         self._calls: list[_Call] = []
         self._slots: dict[int, _Call] = {}
         self._finish = ""
         self._usage: Usage | None = None
         self._model = ""
-
-    @property
-    def begun(self) -> bool:
-        """The first token is here: text, reasoning or part of a call (F-017)."""
-        return self._begun
 
     @property
     def aloud(self) -> bool:
@@ -259,12 +247,7 @@ class Gathering:
     @property
     def complete(self) -> bool:
         """The stream said that the answer is whole; a connection lost now costs nothing."""
-        return self._ended or bool(self._finish)
-
-    @property
-    def ended(self) -> bool:
-        """The stream said its last word."""
-        return self._ended
+        return self.ended or bool(self._finish)
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes, cut anywhere."""
@@ -287,8 +270,9 @@ class Gathering:
         if not self._chose:
             raise Outage("garbage", "sent an answer without choices")
         self._markup.end()
-        text, calls = self._redact(self._said()), self._all_calls(new_id)
-        finish = self._how_it_ended()
+        said = self._markup.text
+        text = self._redact(said if said.strip() else clean("".join(self._refusal)))
+        calls, finish = self._all_calls(new_id), self._how_it_ended()
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
         if finish == ENDLESS and not self._may_be_all(text):
@@ -300,10 +284,6 @@ class Gathering:
                 usage=self._usage or NOTHING,
             )
         return Answer(text, calls, finish, self._usage, _name(self._redact(self._model)))
-
-    def _said(self) -> str:
-        text = self._markup.text
-        return text if text.strip() else clean("".join(self._refusal))
 
     def _all_calls(self, new_id: NewId) -> tuple[Call, ...]:
         """What the model called; if it said nothing else, also in its text (F-020)."""
@@ -335,8 +315,8 @@ class Gathering:
             self._streamed = True
             event = line[5:].strip()
             if event == b"[DONE]":
-                self._ended = True
-            elif event and not self._ended:
+                self.ended = True
+            elif event and not self.ended:
                 self._take_document(event, "delta")
         elif line.startswith(b"error:"):  # llama.cpp's of 2025
             self._take_document(b'{"error": %b}' % line[6:], "delta")
@@ -368,10 +348,10 @@ class Gathering:
         self._finish = _string(choice.get("finish_reason")) or self._finish
         message = _mapping(choice.get(part) or choice.get("message"))
         for text in _texts(message.get("content")):
-            self._begun = True
+            self.begun = True
             self._markup.feed(text)
         self._refusal.extend(_texts(message.get("refusal")))
-        self._begun = self._begun or any(message.get(field) for field in REASONING)
+        self.begun = self.begun or any(message.get(field) for field in REASONING)
         self._take_calls(message.get("tool_calls"))
         if message.get("function_call"):  # the shape before tools
             self._take_calls([{"index": 0, "function": message["function_call"]}])
@@ -386,7 +366,7 @@ class Gathering:
                 call = self._slots[slot] = _Call()
                 self._calls.append(call)
             call.extend(delta)
-            self._begun = True
+            self.begun = True
 
 
 def _arguments_of(function: Json) -> str:

@@ -30,8 +30,6 @@ PATH = (
     " UNION ALL SELECT c.branch_id, t.seq FROM path p JOIN branches b ON b.id = p.branch_id"
     " JOIN turns t ON t.id = b.forked_from JOIN casts c ON c.id = t.cast_id)"
 )
-
-
 _OF_EVENTS = (  # and what was handed out for them
     "IN (WITH RECURSIVE told (id) AS (SELECT id FROM casts WHERE event_id IN"
     "  (SELECT value FROM json_each(:events)) UNION SELECT k.id FROM told"
@@ -41,8 +39,6 @@ _OF_EVENTS = (  # and what was handed out for them
 _ENDED = "SELECT id FROM casts WHERE state <> 'running'"
 _TURN_HOLDS = holds("utterance", "calls", "error")
 _OBSERVATION_HOLDS = holds("args", "result")
-
-
 _observation = reader(Observation)
 _turn = reader(Turn, "observations")
 _cast = reader(Cast, "turns")
@@ -98,12 +94,8 @@ class Casts:
             " WHERE id = ? AND state = 'running'",
             (state, reason, result, stamp(self._clock.now()), cast_id),
         )
-        if ended == 1:
-            await self._end_below(tx, cast_id)
-            await sweep(tx, self._clock.now())
-        return ended == 1
-
-    async def _end_below(self, tx: Transaction, cast_id: str) -> None:
+        if ended == 0:
+            return False
         await tx.execute(
             "WITH RECURSIVE below (id) AS (SELECT :cast UNION SELECT k.id FROM below"
             " JOIN conversations c ON c.parent_cast = below.id AND NOT c.outlives"
@@ -112,6 +104,8 @@ class Casts:
             " ended_at = :now WHERE state = 'running' AND id IN (SELECT id FROM below)",
             {"cast": cast_id, "now": stamp(self._clock.now())},
         )
+        await sweep(tx, self._clock.now())
+        return True
 
     async def prompted(
         self, tx: Transaction, cast_id: str, pieces: Sequence[tuple[str, str]]
@@ -191,18 +185,16 @@ class Casts:
             "created_at": self._clock.now(),
             "prompt_hash": prompt_hash,
         }
-        row = await tx.row(*insert("turns", values, "RETURNING seq"))
-        return replace(turn, seq=row["seq"] if row else 0)
+        (seq,) = await tx.scalars(*insert("turns", values, "RETURNING seq"))
+        return replace(turn, seq=seq)
 
     async def begin_observation(
         self, tx: Transaction, turn_id: str, n: int, call: Call, args: Json | None
     ) -> None:
         """Record that a gate starts, before it has any effect."""
-        await tx.execute(
-            "INSERT INTO observations (turn_id, n, gate, args, tool_call_id, via, state, started_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, 'started', ?)",
-            (turn_id, n, call.name, _json(args), call.id, call.via, stamp(self._clock.now())),
-        )
+        values = {"turn_id": turn_id, "n": n, "gate": call.name, "args": args, "via": call.via}
+        values |= {"tool_call_id": call.id, "state": "started", "started_at": self._clock.now()}
+        await tx.execute(*insert("observations", values))
 
     async def complete_observation(
         self, tx: Transaction, turn_id: str, n: int, result: Any, is_error: bool
@@ -252,7 +244,15 @@ class Casts:
             "  AND part.value ->> 0 IN ('Task Context', 'Objective'))",
             asked,
         )
-        return casts + turns, await self._running_with(tx, asked)
+        (running,) = await tx.scalars(
+            f"SELECT count(*) FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
+            f" OR {holds('intent')}"
+            f" OR EXISTS (SELECT 1 FROM turns WHERE cast_id = casts.id AND ({_TURN_HOLDS}"
+            "  OR EXISTS (SELECT 1 FROM observations WHERE turn_id = turns.id"
+            f"   AND {_OBSERVATION_HOLDS}))))",
+            asked,
+        )
+        return casts + turns, running
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Blank what these events asked for, and summaries of it, once their casts have ended (F-027).
@@ -303,34 +303,28 @@ class Casts:
         self, tx: Transaction, conversation_id: str, casts: Sequence[str]
     ) -> list[str]:
         """The casts of a conversation from the first of these on: those that may have seen it."""
-        rows = await tx.rows(
+        return await tx.scalars(
             "SELECT c.id FROM casts c JOIN branches b ON b.id = c.branch_id"
             " WHERE b.conversation_id = ? AND c.seq >= (SELECT min(seq) FROM casts WHERE id IN"
             "  (SELECT value FROM json_each(?)))",
             (conversation_id, json.dumps(list(casts))),
         )
-        return [row["id"] for row in rows]
 
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the casts for these events."""
-        rows = await tx.rows(
-            f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
-        )
-        return [row["id"] for row in rows]
+        asked = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
 
     async def last_begun(self, tx: Transaction, event_id: str) -> datetime | None:
         """When the newest cast for this event began; None: there is none."""
-        row = await tx.row(
-            "SELECT max(started_at) AS at FROM casts WHERE event_id = ?", (event_id,)
-        )
-        return moment(row["at"]) if row and row["at"] else None
+        query = "SELECT max(started_at) FROM casts WHERE event_id = ?"
+        (begun,) = await tx.scalars(query, (event_id,))
+        return moment(begun) if begun else None
 
     async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """The ids of the turns for these events."""
-        rows = await tx.rows(
-            f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", {"events": json.dumps(list(events))}
-        )
-        return [row["id"] for row in rows]
+        asked = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
 
     async def _forget_folds(self, tx: Transaction, asked: Json) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.
@@ -363,17 +357,6 @@ class Casts:
             (json.dumps([row["id"] for row in rows]),),
         )
 
-    async def _running_with(self, tx: Transaction, asked: Json) -> int:
-        row = await tx.row(
-            f"SELECT count(*) AS n FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
-            f" OR {holds('intent')}"
-            f" OR EXISTS (SELECT 1 FROM turns WHERE cast_id = casts.id AND ({_TURN_HOLDS}"
-            "  OR EXISTS (SELECT 1 FROM observations WHERE turn_id = turns.id"
-            f"   AND {_OBSERVATION_HOLDS}))))",
-            asked,
-        )
-        return int(row["n"]) if row else 0
-
     async def forget_prompts(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Blank the system prompts that hold one of the `traces`; how many that was."""
         asked = {"traces": json.dumps(list(traces))}
@@ -384,10 +367,8 @@ class Casts:
 
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""
-        rows = await self._database.rows(
-            "SELECT * FROM casts WHERE event_id = ? AND state = 'running'", (event_id,)
-        )
-        found = await self._with_turns(rows)
+        query = "SELECT * FROM casts WHERE event_id = ? AND state = 'running'"
+        found = await self._with_turns(await self._database.rows(query, (event_id,)))
         return found[0] if found else None
 
     async def get(self, cast_id: str) -> Cast:
@@ -398,10 +379,8 @@ class Casts:
 
     async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
         """All casts that began in a branch, oldest first, with their turns."""
-        rows = await self._database.rows(
-            "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq", (branch_id,)
-        )
-        return await self._with_turns(rows)
+        query = "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq"
+        return await self._with_turns(await self._database.rows(query, (branch_id,)))
 
     async def past(self, branch_id: str, fold: Fold | None) -> BranchView:
         """The path of a branch as the model sees it after this fold; None: all of it (L-052)."""
@@ -454,12 +433,11 @@ class Casts:
 
         Who was there for a moment only counts as well: what is said now goes on in another branch.
         """
-        row = await self._database.row(
+        return not await self._database.exists(
             "SELECT 1 FROM branches b JOIN branches n ON n.conversation_id = b.conversation_id"
             " AND n.seq > b.seq AND n.reason = 'scope' WHERE b.id = ?",
             (branch_id,),
         )
-        return row is None
 
     async def turn_before(
         self, tx: Transaction, branch_id: str, cast: Cast
@@ -475,14 +453,13 @@ class Casts:
 
     async def addressed(self, tx: Transaction, branch_id: str) -> bool:
         """Whether a person has said anything that is in view of this branch."""
-        row = await tx.row(
+        return await tx.exists(
             f"{PATH} SELECT 1 FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " WHERE c.origin IN ('owner', 'other') AND EXISTS"
             "  (SELECT 1 FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until"
             f"   UNION ALL SELECT 1 WHERE p.until = {LAST}) LIMIT 1",
             {"branch": branch_id},
         )
-        return row is not None
 
     async def last_turn(self, tx: Transaction, cast_id: str) -> tuple[bool, str | None]:
         """Whether nothing has ended a cast from outside, and the parent of its next turn.
@@ -526,7 +503,3 @@ class Casts:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)

@@ -37,6 +37,7 @@ class Conversation:
 
 
 _conversation = reader(Conversation)
+_fold = reader(Fold)
 
 
 class Conversations:
@@ -111,13 +112,11 @@ class Conversations:
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
         """A scope has another name by now; what was said in it stays in view."""
-        rows = await tx.rows(
-            "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'", (was,)
-        )
-        for row in rows:
-            left_at = await self._left_at(tx, row["id"], was)
-            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
-            await self.branch(tx, row["id"], "scope", forked_from=left_at)
+        query = "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'"
+        for held in await tx.scalars(query, (was,)):
+            left_at = await self._left_at(tx, held, was)
+            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, held))
+            await self.branch(tx, held, "scope", forked_from=left_at)
 
     async def _add(self, tx: Transaction, kind: str, scope: str, **more: object) -> tuple[str, str]:
         """A new conversation: its id and that of its first branch."""
@@ -198,7 +197,7 @@ class Conversations:
 
     async def is_over(self, tx: Transaction, turn_id: str) -> bool:
         """Whether those who could read a turn began anew after it, or an edit has cut it out."""
-        row = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id JOIN branches b ON b.id = c.branch_id"
             " JOIN branches n ON n.conversation_id = b.conversation_id AND n.seq > b.seq"
             "  AND n.scope = b.scope"
@@ -207,16 +206,14 @@ class Conversations:
             "  AND coalesce(f.seq, 0) < t.seq) LIMIT 1",
             (turn_id,),
         )
-        return row is not None
 
     async def in_view(self, tx: Transaction, conversation_id: str, turn_id: str) -> bool:
         """Whether a turn belongs to the path of the current branch."""
-        row = await tx.row(
+        return await tx.exists(
             f"{PATH} SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id"
             " JOIN path p ON p.branch_id = c.branch_id AND t.seq <= p.until WHERE t.id = :turn",
             {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
         )
-        return row is not None
 
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
         """When the current branch began: nothing from before is in view."""
@@ -224,13 +221,13 @@ class Conversations:
 
     async def scoped_since(self, tx: Transaction, conversation_id: str) -> datetime | None:
         """Since when a conversation has its scope without a break; None: it never had another."""
-        row = await tx.row(
-            "SELECT min(b.created_at) AS since FROM branches b JOIN conversations c"
+        (since,) = await tx.scalars(
+            "SELECT min(b.created_at) FROM branches b JOIN conversations c"
             " ON c.id = b.conversation_id WHERE c.id = :id AND b.seq > (SELECT max(o.seq)"
             "  FROM branches o WHERE o.conversation_id = :id AND o.scope NOT IN ('', c.scope))",
             {"id": conversation_id},
         )
-        return moment(row["since"]) if row and row["since"] else None
+        return moment(since) if since else None
 
     async def scope_of(self, branch_id: str) -> str:
         """Whose memory a branch may touch; that of its conversation may have changed since."""
@@ -282,33 +279,22 @@ class Edits:
         text: str,
     ) -> bool:
         """Keep what somebody changed the message `edited` to; False when it was noted before."""
-        added = await tx.execute(
-            "INSERT INTO edits (event_id, edited, conversation_id, sender, text, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (event_id) DO NOTHING",
-            (
-                event_id,
-                edited,
-                conversation_id,
-                sender,
-                self._redact(text),
-                stamp(self._clock.now()),
-            ),
-        )
-        return added == 1
+        values = {"event_id": event_id, "edited": edited, "conversation_id": conversation_id}
+        values |= {"sender": sender, "text": self._redact(text)}
+        values |= {"created_at": stamp(self._clock.now())}
+        return await tx.execute(*insert("edits", values, "ON CONFLICT (event_id) DO NOTHING")) == 1
 
     async def since(self, tx: Transaction, conversation_id: str) -> datetime:
         """Since when a message may be the newest one: what came before is another history.
 
         A branch that an edit began goes on with the same message, which may be edited again.
         """
-        row = await tx.row(
+        (since,) = await tx.scalars(
             "SELECT created_at FROM branches WHERE conversation_id = ? AND reason <> 'edit'"
             " ORDER BY seq DESC LIMIT 1",
             (conversation_id,),
         )
-        if row is None:
-            raise LookupError(conversation_id)
-        return moment(row["created_at"])
+        return moment(since)
 
     async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> None:
         """Blank these edits, and those of these messages, in a room (F-027)."""
@@ -439,9 +425,7 @@ class Folds:
             " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
             {"branch": branch_id},
         )
-        if row is None:
-            return None
-        return Fold(row["summary"], row["turns"], row["last_turn"], row["last_cast"])
+        return _fold(row) if row else None
 
     async def add(
         self,
@@ -458,7 +442,18 @@ class Folds:
 
         Returns how many turns it covers.
         """
-        turns = await self._turns(tx, branch_id, to_turn, after)
+        (more,) = await tx.scalars(
+            f"{PATH} SELECT count(*) FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            " AND c.seq >= :cast JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
+            " AND t.seq > :after AND t.seq <= (SELECT seq FROM turns WHERE id = :to)",
+            {
+                "branch": branch_id,
+                "cast": after.last_cast if after else 0,
+                "after": after.last_turn if after else 0,
+                "to": to_turn,
+            },
+        )
+        turns: int = more + (after.turns if after else 0)
         await tx.execute(
             f"{PATH} INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, turns,"
             " tokens_before, tokens_after, created_at) SELECT :id, :branch,"
@@ -477,19 +472,3 @@ class Folds:
             },
         )
         return turns
-
-    async def _turns(
-        self, tx: Transaction, branch_id: str, to_turn: str, after: Fold | None
-    ) -> int:
-        row = await tx.row(
-            f"{PATH} SELECT count(*) AS n FROM path p JOIN casts c ON c.branch_id = p.branch_id"
-            " AND c.seq >= :cast JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
-            " AND t.seq > :after AND t.seq <= (SELECT seq FROM turns WHERE id = :to)",
-            {
-                "branch": branch_id,
-                "cast": after.last_cast if after else 0,
-                "after": after.last_turn if after else 0,
-                "to": to_turn,
-            },
-        )
-        return (after.turns if after else 0) + (int(row["n"]) if row else 0)

@@ -1,7 +1,7 @@
 """The loom as somebody reads it: lists of branches, and the whole story of one, as JSON."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +109,16 @@ class LoomReader:
         )
         until = {row["id"]: row["until"] for row in rows}
         turns = await self._turns(until)
+        folds = await self._database.rows(
+            f"{PATH} SELECT f.* FROM path p JOIN folds f ON f.branch_id = p.branch_id"
+            " JOIN turns t ON t.id = f.to_turn AND t.seq <= p.until ORDER BY f.seq",
+            {"branch": branch_id},
+        )
+        edits = await self._database.rows(
+            "SELECT event_id, edited, sender, text, created_at FROM edits"
+            " WHERE edited IN (SELECT value FROM json_each(?)) ORDER BY seq",
+            (json.dumps([row["event_id"] for row in rows if row["event_id"]]),),
+        )
         return {
             "branch": await self.branch(branch_id),
             "casts": [
@@ -116,8 +126,8 @@ class LoomReader:
                 for row in rows
                 if row["until"] == LAST or turns.get(row["id"])
             ],
-            "folds": await self._folds(branch_id),
-            "edits": await self._edits([row["event_id"] for row in rows if row["event_id"]]),
+            "folds": [_named(row, _FOLD) for row in folds],
+            "edits": [_named(row, "event_id edited sender text created_at") for row in edits],
         }
 
     async def prompts(self, hashes: Collection[str]) -> dict[str, list[Json]]:
@@ -131,11 +141,8 @@ class LoomReader:
         )
         found: dict[str, list[Json]] = {}
         for row in rows:
-            whole = row["key"] is None
-            piece = {
-                "name": "" if whole else row["name"],
-                "text": row["text"] if whole else row["piece"],
-            }
+            named = {"name": row["name"], "text": row["piece"]}
+            piece = {"name": "", "text": row["text"]} if row["key"] is None else named
             found.setdefault(row["hash"], []).append(piece)
         return found
 
@@ -179,22 +186,6 @@ class LoomReader:
                 lists = (each.get(row["id"], ()) for each in below)
                 found.setdefault(row["cast_id"], []).append(_turn(row, *lists))
         return found
-
-    async def _folds(self, branch_id: str) -> list[Json]:
-        rows = await self._database.rows(
-            f"{PATH} SELECT f.* FROM path p JOIN folds f ON f.branch_id = p.branch_id"
-            " JOIN turns t ON t.id = f.to_turn AND t.seq <= p.until ORDER BY f.seq",
-            {"branch": branch_id},
-        )
-        return [_named(row, _FOLD) for row in rows]
-
-    async def _edits(self, events: Sequence[str]) -> list[Json]:
-        rows = await self._database.rows(
-            "SELECT event_id, edited, sender, text, created_at FROM edits"
-            " WHERE edited IN (SELECT value FROM json_each(?)) ORDER BY seq",
-            (json.dumps(events),),
-        )
-        return [_named(row, "event_id edited sender text created_at") for row in rows]
 
 
 def lines(story: Json) -> list[Json]:

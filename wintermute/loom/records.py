@@ -139,6 +139,4 @@ class Wards:
 
 
 PromptMode = Literal["minimal", "full", "base_only", "none"]
-
-
 MODES: tuple[PromptMode, ...] = get_args(PromptMode)

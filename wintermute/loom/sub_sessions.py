@@ -193,8 +193,6 @@ def _words(call: Json) -> tuple[str, list[str]]:
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
-
-
 _means = reader(WorkSettings)
 _node = reader(SubSession, "means")
 
@@ -212,7 +210,7 @@ class SubSessions:
         """An id that nobody has."""
         while True:
             found = self._new_id("sub")[:ID_LENGTH]
-            if await tx.row("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)) is None:
+            if not await tx.exists("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)):
                 return found
 
     async def add(
@@ -231,7 +229,8 @@ class SubSessions:
         dependencies: Sequence[SubSession] = (),
     ) -> SubSession:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
-        values = columns(means) | {
+        values = columns(order, "tools", "model", "depends_on", "timeout_s", "max_depth")
+        values |= columns(means) | {
             "id": sub_id,
             "blocking": blocking,
             "conversation_id": conversation[0],
@@ -245,13 +244,8 @@ class SubSessions:
             "room_turn": parent.room_turn if parent else spawner.turn_id,
             "root_event": spawner.event_id,
             "workflow": workflow,
-            "name": order.name,
-            "objective": order.objective,
-            "context": order.context,
-            "mode": order.mode,
             "scope": spawner.scope,
             "origin": spawner.origin,
-            "not_before": order.not_before,
             "missing": sum(each.state != "done" for each in dependencies),
             "held": order.name is not None,
             "state": "waiting",
@@ -345,7 +339,9 @@ class SubSessions:
             {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
-            spawns = self._spawns(turn) if turn["state"] == "running" else {}
+            if self._read[0] != turn["id"]:  # once: it may spawn much, and is looked at after each
+                self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
+            spawns = self._read[1] if turn["state"] == "running" else {}
             names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))
             await tx.execute(
                 "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
@@ -355,20 +351,13 @@ class SubSessions:
             kept = kept or bool(names)
         return not kept
 
-    def _spawns(self, turn: Row) -> Spawns:
-        """Read once: a turn may spawn very much, and is looked at after each of them."""
-        if self._read[0] != turn["id"]:
-            self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
-        return self._read[1]
-
     async def more_to_come(self, tx: Transaction, turn_id: str, n: int) -> bool:
         """Whether a turn spawns something after its n-th call as well."""
-        row = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM turns t JOIN json_each(t.calls) c WHERE t.id = ? AND c.key > ?"
             " AND c.value ->> 'name' = ? LIMIT 1",
             (turn_id, n, SPAWN),
         )
-        return row is not None
 
     async def ready(
         self, tx: Transaction, rooms: Collection[str], most: int
@@ -384,13 +373,13 @@ class SubSessions:
 
     async def next_due(self, tx: Transaction, rooms: Collection[str]) -> datetime | None:
         """When the next one's time comes that waits for nothing else."""
-        row = await tx.row(
-            "SELECT min(not_before) AS due FROM sub_sessions WHERE state = 'waiting'"
+        (due,) = await tx.scalars(
+            "SELECT min(not_before) FROM sub_sessions WHERE state = 'waiting'"
             " AND missing = 0 AND not_before IS NOT NULL AND not_before > :now"
             f" AND room IN {_LISTED}",
             {"now": stamp(self._clock.now()), "ids": json.dumps([*rooms])},
         )
-        return moment(row["due"]) if row and row["due"] else None
+        return moment(due) if due else None
 
     async def start(self, tx: Transaction, sub_id: str, cast_id: str, context: str) -> SubSession:
         """It runs; `context` is now complete."""
@@ -440,11 +429,8 @@ class SubSessions:
 
     async def still_open(self, tx: Transaction, ids: Collection[str]) -> set[str]:
         """Those of these that are not over."""
-        rows = await tx.rows(
-            f"SELECT id FROM sub_sessions WHERE {OPEN} AND id IN {_LISTED}",
-            {"ids": json.dumps([*ids])},
-        )
-        return {row["id"] for row in rows}
+        query = f"SELECT id FROM sub_sessions WHERE {OPEN} AND id IN {_LISTED}"
+        return set(await tx.scalars(query, {"ids": json.dumps([*ids])}))
 
     async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> SubSession:
         """All of it is over."""
@@ -495,11 +481,10 @@ class SubSessions:
 
     async def has_open_below(self, tx: Transaction, sub_id: str) -> bool:
         """Whether something that it spawned is not over."""
-        row = await tx.row(
+        return await tx.exists(
             f"SELECT 1 FROM sub_sessions WHERE parent = ? AND {OPEN} AND NOT blocking LIMIT 1",
             (sub_id,),
         )
-        return row is not None
 
     async def spawned_by(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
         """What it spawned and was not taken from it, oldest first."""
@@ -512,10 +497,9 @@ class SubSessions:
 
     async def workflow_is_open(self, tx: Transaction, workflow: str) -> bool:
         """Whether something of a workflow is not over."""
-        row = await tx.row(
+        return await tx.exists(
             f"SELECT 1 FROM sub_sessions WHERE workflow = ? AND {OPEN} LIMIT 1", (workflow,)
         )
-        return row is not None
 
     async def of_workflow(self, tx: Transaction, workflow: str) -> tuple[SubSession, ...]:
         """All of a workflow but what was abandoned, oldest first."""

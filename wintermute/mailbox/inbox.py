@@ -146,7 +146,7 @@ class Inbox:
         state: InboxState = "locked",
     ) -> None:
         """Keep an event that could not be decrypted or trusted, with its raw form (X-021, X-034)."""
-        now = stamp(self._clock.now())
+        now, sender = stamp(self._clock.now()), str(raw.get("sender"))
         await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
             " kind, body, direct, raw, sent_at, received_at, state)"
@@ -154,16 +154,7 @@ class Inbox:
             " FROM conversations WHERE id = ?"
             " ON CONFLICT (event_id) DO UPDATE SET state = excluded.state"
             " WHERE state IN ('locked', 'untrusted')",
-            (
-                event_id,
-                room_id,
-                str(raw.get("sender")),
-                json.dumps(raw),
-                now,
-                now,
-                state,
-                conversation_id,
-            ),
+            (event_id, room_id, sender, json.dumps(raw), now, now, state, conversation_id),
         )
 
     async def unlock(
@@ -226,7 +217,7 @@ class Inbox:
         a seed. With `also_new` messages that were not tried yet are dropped too. Returns the ids
         of the dropped events.
         """
-        rows = await tx.rows(
+        return await tx.scalars(
             "UPDATE inbox SET state = 'answered' WHERE conversation_id = :conversation"
             " AND seq < :before AND (state = 'casting' OR state = 'waiting' AND (event_id = :taken"
             "  OR kind = 'message' AND (not_before IS NOT NULL OR :also_new OR :seed AND seq ="
@@ -240,7 +231,6 @@ class Inbox:
                 "seed": bool(taken and taken.startswith(SEED)),
             },
         )
-        return [row["event_id"] for row in rows]
 
     async def begin(self, tx: Transaction, event_id: str) -> bool:
         """A cast for this event begins; False when it was given up meanwhile."""
@@ -308,29 +298,26 @@ class Inbox:
 
     async def is_open(self, tx: Transaction, room_id: str, event_id: str) -> bool:
         """Whether a message, or an edit of it, still wants something done in this room."""
-        row = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM inbox WHERE (event_id = :event OR edits = :event) AND room_id = :room"
             " AND state IN ('waiting', 'casting') LIMIT 1",
             {"event": event_id, "room": room_id},
         )
-        return row is not None
 
     async def is_waiting(self, tx: Transaction, event_id: str) -> bool:
         """Whether this very row still wants something done."""
-        row = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM inbox WHERE event_id = ? AND state IN ('waiting', 'casting')",
             (event_id,),
         )
-        return row is not None
 
     async def waits_before(self, tx: Transaction, row: Waiting) -> bool:
         """Whether something before this one still waits for an answer of the model."""
-        found = await tx.row(
+        return await tx.exists(
             "SELECT 1 FROM inbox WHERE conversation_id = ? AND state IN ('waiting', 'casting')"
             " AND kind IN ('message', 'event') AND seq < ? LIMIT 1",
             (row.conversation_id, row.seq),
         )
-        return found is not None
 
     async def newest_message(self, tx: Transaction, conversation_id: str) -> Waiting | None:
         """The last that was said to us here, edits of it included, whether answered or not."""
@@ -370,23 +357,21 @@ class Inbox:
 
     async def versions(self, event_id: str) -> list[str]:
         """The ids of a message and of those of its edits that are rows, oldest first."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT event_id FROM inbox WHERE event_id = :event OR edits = :event ORDER BY seq",
             {"event": event_id},
         )
-        return [row["event_id"] for row in rows]
 
     async def give_up_versions(self, tx: Transaction, edited: str, before_seq: int) -> list[str]:
         """Drop the message `edited` and those of its edits that came before row `before_seq`.
 
         Only while they still want an answer. Returns the ids of the dropped events.
         """
-        rows = await tx.rows(
+        return await tx.scalars(
             "UPDATE inbox SET state = 'answered' WHERE (event_id = :event OR edits = :event)"
             " AND seq < :before_seq AND state IN ('waiting', 'casting') RETURNING event_id",
             {"event": edited, "before_seq": before_seq},
         )
-        return [row["event_id"] for row in rows]
 
     async def of_events(
         self, tx: Transaction, room_id: str, events: Collection[str]
@@ -422,12 +407,11 @@ class Inbox:
 
     async def said_in(self, conversation_id: str, limit: int) -> list[str]:
         """The newest messages and commands of a conversation, oldest of them first."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT body FROM (SELECT seq, body FROM inbox WHERE conversation_id = ? AND body <> ''"
             " AND kind IN ('message', 'command') ORDER BY seq DESC LIMIT ?) ORDER BY seq",
             (conversation_id, limit),
         )
-        return [row["body"] for row in rows]
 
     async def hurry(self) -> None:
         """Try again now what waits for its time: after a start the reason may be gone (L-086)."""
@@ -439,21 +423,19 @@ class Inbox:
 
     async def bodies(self, events: Sequence[str]) -> list[str]:
         """The texts of these events."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT body FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(events)),),
         )
-        return [row["body"] for row in rows]
 
     async def reports(self, turns: Sequence[str]) -> list[str]:
         """The events that tell how the sub-sessions of these turns ended."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT event_id FROM inbox JOIN json_each(?) turn"
             f" ON event_id >= '{RESULT}' || turn.value || '/'"
-            f" AND event_id < '{RESULT}' || turn.value || '0'",  # 0 follows the slash
+            f" AND event_id < '{RESULT}' || turn.value || '0'",
             (json.dumps(list(turns)),),
         )
-        return [row["event_id"] for row in rows]
 
     async def open_conversations(self) -> list[tuple[str, str]]:
         """Conversations in which something waits, each with its room."""
@@ -491,10 +473,9 @@ class Inbox:
 
     async def groups(self) -> list[str]:
         """Conversations of which lines are kept that nobody addressed to us."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT DISTINCT conversation_id FROM inbox WHERE kind = 'context' AND body <> ''"
         )
-        return [row["conversation_id"] for row in rows]
 
     async def expire_context(
         self, tx: Transaction, conversation_id: str, before: datetime, upto: int, limit: int = 500
@@ -524,22 +505,19 @@ class Inbox:
             f" AND body || raw <> '' AND {meant}",
             asked,
         )
-        row = await tx.row(
-            "SELECT count(*) AS n FROM inbox WHERE state IN ('waiting', 'casting', 'locked', 'untrusted')"
-            f" AND {meant}",
-            asked,
-        )
-        return blanked, int(row["n"]) if row else 0
+        query = "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting', 'locked', 'untrusted')"
+        (waiting,) = await tx.scalars(f"{query} AND {meant}", asked)
+        return blanked, waiting
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
         """How many messages of bots we took since a person last spoke (X-004)."""
-        row = await tx.row(
-            "SELECT count(*) AS n FROM inbox WHERE conversation_id = :c AND by_bot"
+        (streak,) = await tx.scalars(
+            "SELECT count(*) FROM inbox WHERE conversation_id = :c AND by_bot"
             " AND kind IN ('message', 'command') AND state <> 'ignored' AND seq > coalesce((SELECT max(seq)"
             "  FROM inbox WHERE conversation_id = :c AND NOT by_bot AND kind <> 'locked'), 0)",
             {"c": conversation_id},
         )
-        return int(row["n"]) if row else 0
+        return int(streak)
 
     async def token(self, account: str) -> str | None:
         """The sync token of this account; None before its first sync."""

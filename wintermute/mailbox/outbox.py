@@ -228,11 +228,10 @@ class Outbox:
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
         """The keys of notices that begin so."""
-        rows = await tx.rows(
+        return await tx.scalars(
             "SELECT key FROM notices WHERE substr(key, 1, ?) = ? ORDER BY key",
             (len(prefix), prefix),
         )
-        return [row["key"] for row in rows]
 
     async def notice_again(
         self, tx: Transaction, prefix: str, before: datetime | None = None
@@ -262,10 +261,9 @@ class Outbox:
             " (SELECT value FROM json_each(?))",
             (json.dumps([row["id"] for row in blanked]),),
         )
-        row = await tx.row(
-            f"SELECT count(*) AS n FROM outbox WHERE state = 'waiting' AND {meant}", asked
-        )
-        return len(blanked), int(row["n"]) if row else 0
+        query = f"SELECT count(*) FROM outbox WHERE state = 'waiting' AND {meant}"
+        (waiting,) = await tx.scalars(query, asked)
+        return len(blanked), waiting
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """What waits to be said in answer to these events is not said; which of them had an answer.
@@ -299,9 +297,7 @@ class Outbox:
     async def next(self, conversation_id: str, room_id: str) -> Outgoing | None:
         """What a conversation has to say next in a room; signs when there is nothing else."""
         row = await self._database.row(NEXT, (room_id, conversation_id))
-        if row is None:
-            return None
-        return _outgoing(row, late=_late(row) if row["after"] else None)
+        return _outgoing(row, late=_late(row) if row["after"] else None) if row else None
 
     async def parts(self, outbox_id: str) -> list[OutboxPart]:
         """The events of a message, in order; empty until it was rendered."""
@@ -409,11 +405,8 @@ class Outbox:
 
     async def promised(self, source: Transaction | Database, outbox_ids: Sequence[str]) -> set[str]:
         """Which of these messages we know of."""
-        rows = await source.rows(
-            "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))",
-            (json.dumps([*outbox_ids]),),
-        )
-        return {row["id"] for row in rows}
+        query = "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))"
+        return set(await source.scalars(query, (json.dumps([*outbox_ids]),)))
 
     async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
         """A part is in its room, although nobody told the sender yet: people may answer it."""
@@ -464,11 +457,7 @@ class Outbox:
         return {row["id"]: row["room_id"] for row in rows}
 
     async def move(
-        self,
-        tx: Transaction,
-        outbox_id: str,
-        conversation_id: str,
-        heading: str = "",
+        self, tx: Transaction, outbox_id: str, conversation_id: str, heading: str = ""
     ) -> None:
         """What was refused is said there instead, below a heading, once, split and sent anew."""
         await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))
@@ -477,11 +466,7 @@ class Outbox:
             " room_id = (SELECT room_id FROM conversations WHERE id = :conversation),"
             " body = iif(substr(body, 1, length(:heading)) = :heading, body, :heading || body),"
             " state = 'waiting', problem = NULL WHERE id = :id",
-            {
-                "conversation": conversation_id,
-                "heading": heading,
-                "id": outbox_id,
-            },
+            {"conversation": conversation_id, "heading": heading, "id": outbox_id},
         )
 
     async def follow(

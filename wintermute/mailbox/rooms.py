@@ -202,8 +202,8 @@ class KnownRooms:
 
     async def gone(self, tx: Transaction) -> frozenset[str]:
         """Rooms that we are no longer in, or that are over."""
-        rows = await tx.rows("SELECT room_id FROM rooms WHERE state = 'left'")
-        return (await self.moves(tx)).closed.union(row["room_id"] for row in rows)
+        left = await tx.scalars("SELECT room_id FROM rooms WHERE state = 'left'")
+        return (await self.moves(tx)).closed.union(left)
 
     async def replaced(self, tx: Transaction, room_id: str, successor: str) -> None:
         """A tombstone names the room that follows this one; the newest one counts."""
@@ -234,10 +234,8 @@ class KnownRooms:
 
     async def is_encrypted(self, tx: Transaction, room_id: str) -> bool:
         """Whether a room was ever seen as encrypted."""
-        query = "SELECT 1 FROM rooms WHERE room_id = ? AND encrypted"
-        return await tx.row(query, (room_id,)) is not None
+        return await tx.exists("SELECT 1 FROM rooms WHERE room_id = ? AND encrypted", (room_id,))
 
     async def encrypted(self) -> frozenset[str]:
         """Rooms in which nothing may ever be sent in clear."""
-        rows = await self._database.rows("SELECT room_id FROM rooms WHERE encrypted")
-        return frozenset(row["room_id"] for row in rows)
+        return frozenset(await self._database.scalars("SELECT room_id FROM rooms WHERE encrypted"))

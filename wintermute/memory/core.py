@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import content_of, decoded
+from wintermute.files import content_of, decoded, sync_folder
 from wintermute.health.health import EditedFiles
 from wintermute.owner import Owner
 
@@ -71,23 +71,20 @@ class TextFile:
         # Always the same name, so that a crash leaves at most one copy, and that is overwritten.
         part = self.path.with_name(f".{self.path.name}.part")
         try:
-            _make_folder(self.path.parent)
+            folder = self.path.parent
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             _write(part, text.encode())
             if self.content() != seen:
                 part.unlink()
                 return False
             part.replace(self.path)
-            _sync_folder(self.path.parent)
+            sync_folder(folder)
         except OSError as error:
             with suppress(OSError):
                 part.unlink()
             raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
         return True
-
-
-def _make_folder(folder: Path) -> None:
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -96,14 +93,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 MEMORIES = "MEMORIES.txt"

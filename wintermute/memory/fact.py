@@ -133,7 +133,8 @@ def entries(line: str) -> list[str]:
 def cleaned(text: str) -> str:
     """The text in one line, without invisible characters and leading marks of structure."""
     if not text.isprintable():
-        text = "".join(mark for mark in text if mark.isspace() or not _invisible(mark))
+        dropped = {mark for mark in text if unicodedata.category(mark) in DROPPED} - JOINERS
+        text = "".join(mark for mark in text if mark.isspace() or mark not in dropped)
     line = " ".join(text.split())
     marks = MARKS.match(line)
     return line[marks.end() :] if marks else line
@@ -147,10 +148,6 @@ def key(text: str) -> str:
 
 def _says_something(line: str) -> bool:
     return any(mark.isalnum() for mark in line)
-
-
-def _invisible(mark: str) -> bool:
-    return unicodedata.category(mark) in DROPPED and mark not in JOINERS
 
 
 TOKENS = re.compile(r"[^\W_]+")
@@ -263,10 +260,8 @@ def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
     kept = {key(line) for line in new}
     gone = [line for line, protected in old if protected and key(line) not in kept]
     orphans = [line for line, heir in zip(gone, successors(gone, new), strict=True) if heir is None]
-    return _orphaned(orphans) if orphans else None
-
-
-def _orphaned(orphans: Sequence[str]) -> str:
+    if not orphans:
+        return None
     quoted = "; ".join(f'"{shortened(line, 200)}"' for line in orphans[:SHOWN])
     more = f" and {len(orphans) - SHOWN} more" if len(orphans) > SHOWN else ""
     return (
@@ -276,14 +271,10 @@ def _orphaned(orphans: Sequence[str]) -> str:
 
 
 def _sense(text: str) -> _Sense:
-    words = main_words(text)
-    return _Sense(words, frozenset(filter(_has_digit, words)), _is_negated(_folded(text)))
-
-
-def _is_negated(folded: str) -> bool:
-    return not NEGATIONS.isdisjoint(TOKENS.findall(folded)) or any(
-        sign in folded for sign in SIGNS_OF_NEGATION
-    )
+    words, folded = main_words(text), _folded(text)
+    negated = not NEGATIONS.isdisjoint(TOKENS.findall(folded))
+    negated = negated or not SIGNS_OF_NEGATION.isdisjoint(folded)
+    return _Sense(words, frozenset(filter(_has_digit, words)), negated)
 
 
 def _folded(text: str) -> str:
@@ -327,14 +318,9 @@ def state_of(fact: Fact) -> Json:
     return state | {"speaker": fact.speaker} if fact.speaker else state
 
 
-def retirement(fact: Fact) -> Change:
-    """How a fact that goes is recorded."""
-    return Change("fact", fact.id, state_of(fact), None)
-
-
 def retirements(facts: Iterable[Fact]) -> list[Change]:
     """How facts that go are recorded."""
-    return [retirement(fact) for fact in facts]
+    return [Change("fact", fact.id, state_of(fact), None) for fact in facts]
 
 
 def revivals(facts: Iterable[Fact]) -> list[Change]:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from wintermute import db
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
@@ -110,25 +109,22 @@ class Facts:
 
     async def saying(self, traces: Sequence[str]) -> list[str]:
         """The ids of the facts of all scopes, live or retired, that hold one of the `traces`."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             f"SELECT id FROM facts WHERE {holds('text')} ORDER BY scope, seq",
             {"traces": json.dumps(list(traces))},
         )
-        return [row["id"] for row in rows]
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""
-        row = await self._database.row(
-            "SELECT count(*) AS n FROM facts WHERE scope = ? AND valid_to IS NULL", (scope,)
-        )
-        return int(row["n"]) if row else 0
+        query = "SELECT count(*) FROM facts WHERE scope = ? AND valid_to IS NULL"
+        (count,) = await self._database.scalars(query, (scope,))
+        return int(count)
 
     async def scopes(self) -> list[str]:
         """Every scope that has live facts: for the command line of the machine's owner."""
-        rows = await self._database.rows(
+        return await self._database.scalars(
             "SELECT DISTINCT scope FROM facts WHERE valid_to IS NULL ORDER BY scope"
         )
-        return [row["scope"] for row in rows]
 
     # Writing, on record
 
@@ -326,11 +322,10 @@ class Facts:
 
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
-        rows = await tx.rows(
+        return await tx.scalars(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id",
             (scope, json.dumps(list(ids))),
         )
-        return [row["id"] for row in rows]
 
     async def expire(self, tx: Transaction, before: datetime) -> int:
         """Delete what was retired before a moment and has left the file; how many (M-065)."""
@@ -348,19 +343,15 @@ class Facts:
         self, tx: Transaction, scope: str, begun: datetime, but_by: Cause
     ) -> set[str]:
         """Keys of what was retired since `begun` by another cause than this one."""
-        rows = await tx.rows(
-            "SELECT key FROM facts WHERE scope = ? AND valid_to >= ? AND retired_by <> ?",
-            (scope, stamp(begun), but_by),
-        )
-        return {row["key"] for row in rows}
+        query = "SELECT key FROM facts WHERE scope = ? AND valid_to >= ? AND retired_by <> ?"
+        return set(await tx.scalars(query, (scope, stamp(begun), but_by)))
 
     async def is_unwritten(self, scope: str) -> bool:
         """Whether the memories file lacks a live fact or still has a retired one."""
-        row = await self._database.row(
+        return await self._database.exists(
             "SELECT 1 FROM facts WHERE scope = ? AND exported = (valid_to IS NOT NULL) LIMIT 1",
             (scope,),
         )
-        return row is not None
 
     async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
         """All live facts, oldest first, and the retired ones whose line is still in the file."""
@@ -372,7 +363,7 @@ class Facts:
             " ORDER BY created_at, seq",
             {"scope": scope},
         )
-        return await asyncio.to_thread(_lines, rows)
+        return await asyncio.to_thread(lambda: [_line(row) for row in rows])
 
     async def unwrite(self, tx: Transaction, scope: str, ids: Collection[str]) -> None:
         """Let these facts count as not written: if their lines go now, nobody removed them."""
@@ -400,7 +391,3 @@ def _renamed(fact: Fact, scope: str) -> NewFact:
         at=fact.created_at,
         valid_from=fact.valid_from,
     )
-
-
-def _lines(rows: Iterable[db.Row]) -> list[FileLine]:
-    return [_line(row) for row in rows]

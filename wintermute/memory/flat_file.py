@@ -21,10 +21,11 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from wintermute import db
 from wintermute.changes.change_sets import ChangeSets, Reason
 from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
 from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.files import to_its_end
 from wintermute.memory.core import Places, SaidOnce, TextFile
 from wintermute.memory.fact import (
     EXPLICIT,
@@ -87,6 +88,9 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
     return min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset())
 
 
+_life, _kept_line = reader(LineLife), reader(KeptLine)
+
+
 class Versions:
     """The store of versions."""
 
@@ -100,7 +104,7 @@ class Versions:
             " WHERE l.scope = ?",
             (scope,),
         )
-        return await asyncio.to_thread(_spans, rows)
+        return await asyncio.to_thread(lambda: [_life(row) for row in rows])
 
     async def found(self, tx: Transaction, scope: str, names: Iterable[str]) -> None:
         """A person saved a file with these lines, by their keys."""
@@ -116,11 +120,8 @@ class Versions:
         self, tx: Transaction, scope: str, which: str, names: Sequence[str], ours: int
     ) -> None:
         """A version with those of the live facts, unless the newest is the same."""
-        row = await tx.row(
-            "SELECT max(max(since), coalesce(max(until), 0)) AS n FROM file_lines WHERE scope = ?",
-            (scope,),
-        )
-        newest = int(row["n"] or 0) if row else 0
+        query = "SELECT max(max(since), coalesce(max(until), 0)) FROM file_lines WHERE scope = ?"
+        newest = (await tx.scalars(query, (scope,)))[0] or 0
         values = {"scope": scope, "names": json.dumps(names), "new": newest + 1, "ours": ours}
         there = f"SELECT seq FROM facts WHERE scope = :scope AND valid_to IS NULL {which}"
         await tx.execute(
@@ -154,7 +155,7 @@ class Versions:
             "SELECT f.scope, f.id FROM kept_lines k JOIN facts f ON f.seq = k.fact"
             " WHERE NOT k.told AND f.valid_to IS NULL ORDER BY k.fact"
         )
-        return [KeptLine(row["scope"], row["id"]) for row in rows]
+        return [_kept_line(row) for row in rows]
 
     async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
         """The owner knows of these: once is enough."""
@@ -163,10 +164,6 @@ class Versions:
             " WHERE id IN (SELECT value FROM json_each(?)))",
             (json.dumps([line.id for line in lines]),),
         )
-
-
-def _spans(rows: Iterable[db.Row]) -> list[LineLife]:
-    return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
 
 
 MANY = 5
@@ -353,7 +350,7 @@ class FlatFile:
         try:
             content = await asyncio.to_thread(self._places.memories_file(scope).content)
             last = self._settled.get(scope)
-            known = last is not None and last.digest == _digest(content)
+            known = last and last.digest == _digest(content)
             if last and known and not await self._facts.is_unwritten(scope):
                 self._said.over(scope)
                 return last.text
@@ -431,8 +428,7 @@ class FlatFile:
             return _Settled(text, digest)
 
         # Kept only when committed: else edits by hand would count as known.
-        settled = await self._transaction(scope, work)
-        self._settled[scope] = settled
+        settled = self._settled[scope] = await self._transaction(scope, work)
         if settled.digest is not None:
             self._said.over(scope)
         return settled.text
@@ -484,9 +480,7 @@ class FlatFile:
             log.warning(
                 "memories file lost most of its lines: facts retired scope=%s n=%d;"
                 " if that was an accident: wintermute memory undo %s",
-                scope,
-                len(gone),
-                set_id,
+                *(scope, len(gone), set_id),
             )
 
     async def _write(self, scope: str, found: _Found, lines: tuple[str, ...]) -> bytes:
@@ -495,15 +489,14 @@ class FlatFile:
             return _digest(found.content)
         text = text_of(lines)
         file = self._places.memories_file(scope)
-        if not await _to_its_end(partial(file.replace, text, found.content)):
+        if not await to_its_end(partial(file.replace, text, found.content)):
             raise _SavedMeanwhile
         return _digest(text.encode())
 
 
 def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
     """The lines that may stand for the old facts. Raises: ToolFailed."""
-    problem = refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text)
-    if problem:
+    if problem := refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text):
         raise ToolFailed(problem)
     return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
 
@@ -516,19 +509,6 @@ def _without(lines: Sequence[str], goes: set[str]) -> tuple[str, ...]:
 def _found(file: TextFile) -> _Found:
     content = file.content()
     return _Found(content, None if content is None else lines_of(file.decoded(content)))
-
-
-async def _to_its_end(work: Callable[[], T]) -> T:
-    """Run in a thread, and wait for its end even when cancelled.
-
-    A write left behind could replace the file after a later transaction has.
-    """
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 def _digest(content: bytes | None) -> bytes:

@@ -16,11 +16,7 @@ class Expiry:
     """Looks once at the start and then daily, and never by a time that may not be (F-015)."""
 
     def __init__(self, stores: Stores, clock: CheckedClock) -> None:
-        self._database = stores.database
-        self._inbox = stores.inbox
-        self._conversations = stores.conversations
-        self._facts = stores.facts
-        self._changes = stores.changes
+        self._stores = stores
         self._clock = clock
 
     async def run(self) -> None:
@@ -33,20 +29,20 @@ class Expiry:
     async def purge(self) -> None:
         """Remove what can no longer be undone, copies as old, and what groups said long ago."""
         before = self._clock.now() - KEPT
-        async with self._database.transaction() as tx:
-            await self._facts.expire(tx, before)
-            await self._changes.expire(tx)
-        await self._database.expire_copies(before)
-        for conversation_id in await self._inbox.groups():
+        async with self._stores.database.transaction() as tx:
+            await self._stores.facts.expire(tx, before)
+            await self._stores.changes.expire(tx)
+        await self._stores.database.expire_copies(before)
+        for conversation_id in await self._stores.inbox.groups():
             await self._purge_lines(conversation_id)
 
     async def _purge_lines(self, conversation_id: str) -> None:
         """Remove lines that a message which came now would not be shown with (F-030)."""
         before = self._clock.now() - LINES_KEPT
-        async with self._database.transaction() as tx:
-            began = await self._conversations.began(tx, conversation_id)
-        shown = await self._inbox.context(conversation_id, LAST, began)
+        async with self._stores.database.transaction() as tx:
+            began = await self._stores.conversations.began(tx, conversation_id)
+        shown = await self._stores.inbox.context(conversation_id, LAST, began)
         upto, more = shown[0].seq if shown else LAST, 1
         while more:  # others may write in between
-            async with self._database.transaction() as tx:
-                more = await self._inbox.expire_context(tx, conversation_id, before, upto)
+            async with self._stores.database.transaction() as tx:
+                more = await self._stores.inbox.expire_context(tx, conversation_id, before, upto)

@@ -53,7 +53,7 @@ def parse(text: str, file: str) -> tuple[Section, ...]:
     heads: list[tuple[str, frozenset[str] | None, int]] = [("", None, 1)]
     bodies: list[list[str]] = [[]]
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        if _is_like_a_marker(line):
+        if LIKE_A_COMMENT.match(line) or (SECTION.search(line) and REQUIRES.search(line)):
             name, requires = _marker(line, f"{file}:{number}")
             heads.append((name, requires, number))
             bodies.append([])
@@ -85,10 +85,6 @@ def unknown_tools(sections: Collection[Section]) -> tuple[tuple[int, str], ...]:
         for section in sections
         for tool in sorted((section.requires or frozenset()) - TOOLS)
     )
-
-
-def _is_like_a_marker(line: str) -> bool:
-    return bool(LIKE_A_COMMENT.match(line) or (SECTION.search(line) and REQUIRES.search(line)))
 
 
 def _marker(line: str, where: str) -> tuple[str, frozenset[str] | None]:
@@ -176,12 +172,9 @@ def pieces(prompt: str) -> tuple[tuple[str, str], ...]:
     """
     first, *others = prompt.split(DIVIDER)
     texts = [first, *(DIVIDER + text for text in others)]
-    return tuple((_heading(text), text) for text in texts)
-
-
-def _heading(piece: str) -> str:
-    line = piece.removeprefix(DIVIDER).partition("\n")[0]
-    return line.removeprefix("# ") if line.startswith("# ") else ""
+    lines = (text.removeprefix(DIVIDER).partition("\n")[0] for text in texts)
+    names = (line.removeprefix("# ") if line.startswith("# ") else "" for line in lines)
+    return tuple(zip(names, texts, strict=True))
 
 
 def current_time(now: datetime, timezone: str) -> str:

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from wintermute.clock import Clock, moment, stamp
+from wintermute.clock import Clock, stamp
 from wintermute.config.schema import ComponentSizeLimits, Seed
 from wintermute.db import Transaction
+from wintermute.db.values import reader
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.prompt.assemble import (
     Parts,
@@ -72,6 +73,9 @@ class SizeNotice:
 
     size: int
     at: datetime
+
+
+_notice = reader(SizeNotice)
 
 
 def oversize(
@@ -158,11 +162,7 @@ class Gather:
         clock: Clock,
         ranking: Ranking | None = None,
     ) -> None:
-        self._core = stores.core
-        self._memories = stores.memories
-        self._tasks = stores.tasks
-        self._skills = stores.skills
-        self._health = stores.health
+        self._stores = stores
         self._instructions = instructions
         self._clock = clock
         self._ranking = ranking
@@ -184,11 +184,11 @@ class Gather:
             )
         return Parts(
             instructions=instructions,
-            now=current_time(self._clock.now(), self._tasks.zone.key),
-            core=core_text(await self._core.text(scope)),
+            now=current_time(self._clock.now(), self._stores.tasks.zone.key),
+            core=core_text(await self._stores.core.text(scope)),
             memories=await self._remembered(scope, query),
             ranked=ranked,
-            tasks=await self._active(scope),
+            tasks=task_lines(await self._stores.tasks.active(scope)),
             skills=await self._listed(),
         )
 
@@ -197,11 +197,11 @@ class Gather:
 
         A ranked memory has none (P-052); skills and global tasks are the owner's.
         """
-        tasks = await self._tasks.active(scope)
+        tasks = await self._stores.tasks.active(scope)
         found: dict[Component, int] = {}
         if self._ranking is None:
-            found["memories"] = len(flat_lines(await self._memories.text(scope)))
-        if self._tasks.owner.owns(scope):
+            found["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
+        if self._stores.tasks.owner.owns(scope):
             found["skills"] = len(await self._listed())
         else:
             tasks = tuple(task for task in tasks if task.scope == scope)
@@ -209,21 +209,18 @@ class Gather:
 
     async def _remembered(self, scope: str, query: str | None) -> str:
         if self._ranking is None:
-            return flat_lines(await self._memories.text(scope))
+            return flat_lines(await self._stores.memories.text(scope))
         if query is None:
             return flat_lines(await self._ranking.working_set(scope))
         try:
             return ranked_lines(await self._ranking.search(scope, query))
         except MemoryUnavailable as error:  # nothing rather than something else (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
-            await self._health.failed("memory search")
+            await self._stores.health.failed("memory search")
             return ""
 
-    async def _active(self, scope: str) -> str:
-        return task_lines(await self._tasks.active(scope))
-
     async def _listed(self) -> str:
-        return skill_lines(await self._skills.listed())
+        return skill_lines(await self._stores.skills.listed())
 
 
 FILES: Mapping[Component, str] = {
@@ -262,7 +259,11 @@ class Oversize:
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
         """The texts of the events to queue now, in order; what was said is remembered."""
-        await self._forget_the_short(tx, scope, sizes)
+        for component, size in sizes.items():
+            if size <= self._limits[component]:  # it may be told of anew when it grows
+                await tx.execute(
+                    "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
+                )
         due = oversize(sizes, self._limits, await self._told(tx, scope), self._clock.now())
         for component in due:
             await tx.execute(
@@ -280,20 +281,8 @@ class Oversize:
         return fill(self._texts[component].text(), values)
 
     async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
-        rows = await tx.rows(
-            "SELECT component, size, told_at FROM oversize WHERE scope = ?", (scope,)
-        )
-        return {row["component"]: SizeNotice(row["size"], moment(row["told_at"])) for row in rows}
-
-    async def _forget_the_short(
-        self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
-    ) -> None:
-        """A part that is short again may be told of anew when it grows."""
-        for component, size in sizes.items():
-            if size <= self._limits[component]:
-                await tx.execute(
-                    "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
-                )
+        query = "SELECT component, size, told_at AS at FROM oversize WHERE scope = ?"
+        return {row["component"]: _notice(row) for row in await tx.rows(query, (scope,))}
 
 
 @dataclass(frozen=True, slots=True)

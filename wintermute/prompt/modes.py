@@ -8,6 +8,7 @@ from wintermute.loom.records import MODES, PromptMode
 from wintermute.prompt.assemble import (
     DIVIDER,
     INSTRUCTIONS,
+    SUMMARY,
     WORKER_HEADINGS,
     Parts,
     assemble,
@@ -16,7 +17,6 @@ from wintermute.prompt.assemble import (
 )
 
 START = "Start."
-SUMMARY = "Conversation Summary"
 WORKING = frozenset({"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "done"})
 PERSONAL = frozenset(
     {"append_memory", "task", "add_skill", "recall", "search_memory", "send_message", "send_file"}

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
+from wintermute.files import sync_folder, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.text import clean, one_line
@@ -161,11 +162,6 @@ def text_of(folder: Path, name: str) -> str | None:
         raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
 
 
-def new_part(folder: Path) -> Path:
-    """Where the new text of a skill is written before it takes the place of the old one."""
-    return folder / f".{new_id('part')}"
-
-
 def prepare(folder: Path, name: str, part: Path, text: str) -> None:
     """The new text of a skill, safe on the disk beside the old one. Raises: ToolFailed."""
     with _told(name):
@@ -191,27 +187,19 @@ def place(folder: Path, name: str, part: Path) -> None:
     """Old or new text, whole, whenever the power fails. Raises: ToolFailed."""
     with _told(name):
         part.replace(folder / f"{name}{ENDING}")
-        _settle(folder)
+        sync_folder(folder)
 
 
 def remove(folder: Path, name: str) -> None:
     """No file of that name any more. Raises: ToolFailed."""
     with _told(name):
         (folder / f"{name}{ENDING}").unlink(missing_ok=True)
-        _settle(folder)
+        sync_folder(folder)
 
 
 def shown(name: str) -> str:
     """What the prompt calls the file (P-035)."""
     return f"data/skills/{name}{ENDING}"
-
-
-def _settle(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -303,19 +291,18 @@ class Skills:
 
     async def state(self, item: str) -> Json | None:
         """What a change set holds of a skill: its whole file."""
-        text = await self._text(item)
-        return None if text is None else {"text": text}
+        return _state(await self._text(item))
 
     @asynccontextmanager
     async def prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
         """A full disk is noticed before the change is recorded, not after."""
-        part = new_part(self._folder)
+        part = self._folder / f".{new_id('part')}"
         try:
             if state is None:
-                yield partial(_to_its_end, partial(remove, self._folder, item))
+                yield partial(to_its_end, partial(remove, self._folder, item))
             else:
-                await _to_its_end(partial(prepare, self._folder, item, part, state["text"]))
-                yield partial(_to_its_end, partial(place, self._folder, item, part))
+                await to_its_end(partial(prepare, self._folder, item, part, state["text"]))
+                yield partial(to_its_end, partial(place, self._folder, item, part))
         finally:
             with suppress(OSError):
                 part.unlink()
@@ -343,19 +330,6 @@ class Skills:
             async with self._database.transaction() as tx:
                 await self._changes.record(tx, why, [change])
             await place()
-
-
-async def _to_its_end(work: Callable[[], None]) -> None:
-    """Run in a thread, and wait for its end even when cancelled.
-
-    A write left behind could replace the file after a later one has.
-    """
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 def _said(name: str, newest: ChangeSet, undone: Undone) -> str:

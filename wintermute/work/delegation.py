@@ -66,7 +66,8 @@ class Bounds:
         self._check(order, place)
         if blocking and (used_up := place.left.breached(0, 0, 0)):
             raise ToolFailed(f"nothing was started: {used_up} leaves nothing for a sub-session")
-        depth = self._depth(order, place)
+        levels = (place.depth, self.limits.max_depth, order.max_depth)
+        depth = min(each for each in levels if each is not None) - 1  # that may be below it (L-060)
         tools = tools_for(order.mode, depth, order.tools, place.toolbox.names)
         wards = Wards(
             self.limits.max_turns,
@@ -82,11 +83,6 @@ class Bounds:
             depth=depth,
             wards=wards.within(place.left if blocking else place.wards),
         )
-
-    def _depth(self, order: Order, place: CallSite) -> int:
-        """Levels that may be below it (L-060)."""
-        most = min(place.depth, self.limits.max_depth)
-        return (most if order.max_depth is None else min(most, order.max_depth)) - 1
 
     def _check(self, order: Order, place: CallSite) -> None:
         available = place.toolbox.names
@@ -125,10 +121,14 @@ def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
     return EVENT_KINDS.get(only.state, "sub_session_failed"), listed(members)
 
 
+def share(members: Sequence[SubSession]) -> int:
+    """How much of each result stands in one text of them all."""
+    return max(MOST_CHARACTERS // max(len(members), 1), FEWEST_CHARACTERS)
+
+
 def listed(members: Sequence[SubSession]) -> str:
     """Each with its status and result."""
-    most = max(MOST_CHARACTERS // max(len(members), 1), FEWEST_CHARACTERS)
-    return "\n\n".join(_entry(each, most) for each in members)
+    return "\n\n".join(_entry(each, share(members)) for each in members)
 
 
 def _entry(node: SubSession, most: int) -> str:
@@ -149,18 +149,6 @@ def failure(node: SubSession) -> str:
     """What a parent that waited is told of a sub-session that gave no answer (L-061)."""
     last = f" Its last step: {shortened(node.result, MOST_CHARACTERS)}" if node.result else ""
     return f"sub-session {node.label} {status(node)}.{last}"
-
-
-def with_results(context: str, needed: Sequence[SubSession]) -> str:
-    """The context of a sub-session with the results that it waited for, labelled (L-063)."""
-    most = max(MOST_CHARACTERS // max(len(needed), 1), FEWEST_CHARACTERS)
-    labelled = [f"## Result of {each.label}\n{shortened(each.result, most)}" for each in needed]
-    return "\n\n".join(filter(None, [context, *labelled]))
-
-
-def with_spawned(answer: str, spawned: Sequence[SubSession]) -> str:
-    """The result of a sub-session together with what it has handed out (L-067)."""
-    return "\n\n".join(filter(None, [answer, listed(spawned)]))
 
 
 def last_step(cast: Cast) -> str:
@@ -213,7 +201,7 @@ class Ending:
         """All of it is over."""
         spawned = await self._store.spawned_by(tx, sub_id)
         if spawned and state_of(reason) != "ended":
-            result = with_spawned(result, spawned)
+            result = "\n\n".join(filter(None, [result, listed(spawned)]))
         node = await self._store.close(tx, sub_id, reason, result)
         log.info("sub-session over id=%s state=%s reason=%s", node.id, node.state, node.reason)
         if node.state == "done":
@@ -401,7 +389,9 @@ class Delegation:
         found = await self._store.open_in(tx, conversation_id, after)
         if only is None:
             await self._abandon(tx, found)
-            await self._tell_rest(tx, conversation_id, found, after)
+            if after and found:  # what was begun before may have waited only for these
+                await self._store.part(tx, conversation_id, after)
+                await self._tell_all(tx, found)
             return [node.id for node in found]
         named = [node for node in reversed(found) if only in (node.id, node.name)]
         if not named:
@@ -420,25 +410,17 @@ class Delegation:
 
         What depends on it fails, and is told with what it belongs to.
         """
-        found = [
-            node
-            for node in await self._store.open_in(tx, conversation_id)
-            if node.root_event in events
-        ]
+        nodes = await self._store.open_in(tx, conversation_id)
+        found = [node for node in nodes if node.root_event in events]
         await self._abandon(tx, found)
         for node in found:
             await self._store.fail_dependents(tx, replace(node, name=None))
-        for workflow in dict.fromkeys(node.workflow for node in found):
-            await self._ending.tell(tx, workflow)
+        await self._tell_all(tx, found)
 
-    async def _tell_rest(
-        self, tx: Transaction, conversation_id: str, ended: Sequence[SubSession], after: int
-    ) -> None:
-        """Tell what was begun before, if it only waited for what has ended now."""
-        if after and ended:
-            await self._store.part(tx, conversation_id, after)
-            for workflow in dict.fromkeys(node.workflow for node in ended):
-                await self._ending.tell(tx, workflow)
+    async def _tell_all(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
+        """Tell of the workflows of these, if they are over."""
+        for workflow in dict.fromkeys(node.workflow for node in nodes):
+            await self._ending.tell(tx, workflow)
 
     async def left(self, tx: Transaction) -> Look[SubSession]:
         """L-068."""
@@ -488,10 +470,9 @@ class Delegation:
         told, outcome = False, result or BROKEN
         said = outcome.text or last_step(await self._cast_of(piece))
         async with self._database.transaction() as tx:
-            if await self._casts.end(
-                tx, str(piece.cast_id), outcome.state, outcome.reason, outcome.text
-            ):
-                told = await self._ending.over(tx, piece.id, outcome.reason, said)
+            cast_id, reason = str(piece.cast_id), outcome.reason
+            if await self._casts.end(tx, cast_id, outcome.state, reason, outcome.text):
+                told = await self._ending.over(tx, piece.id, reason, said)
         self._ring()
         return [piece.room] if told else []
 
@@ -529,8 +510,12 @@ class Delegation:
         return node
 
     async def _started(self, tx: Transaction, node: SubSession) -> SubSession:
-        """Give it its cast, and what it waited for."""
-        context = with_results(node.context, await self._store.needs(tx, node.id))
+        """Give it its cast, and the results that it waited for, labelled (L-063)."""
+        needed = await self._store.needs(tx, node.id)
+        results = [
+            f"## Result of {each.label}\n{shortened(each.result, share(needed))}" for each in needed
+        ]
+        context = "\n\n".join(filter(None, [node.context, *results]))
         intent = first_user(node.mode, node.objective, context)
         wards = node.means.wards.record()
         cast = await self._casts.start(tx, node.branch_id, None, intent, node.origin, wards)
@@ -554,18 +539,15 @@ class Delegation:
                     node = await self._store.get(tx, node.id)
                 if not node.is_open:
                     return node
-                await self._until_finished(finished, left)
+                # For what it has spawned there is a place, whoever else is at work.
+                self._idle += 1
+                self.bell.set()
+                try:
+                    await until_set(finished, self._clock, left)
+                finally:
+                    self._idle -= 1
         finally:
             del self._awaited[node.id]
-
-    async def _until_finished(self, finished: asyncio.Event, seconds: float) -> None:
-        """Wait for what a child has spawned; there is a place for that, whoever else is at work."""
-        self._idle += 1
-        self.bell.set()
-        try:
-            await until_set(finished, self._clock, seconds)
-        finally:
-            self._idle -= 1
 
     async def _abandon(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         for node in nodes:
@@ -578,10 +560,8 @@ class Delegation:
             return
         cast = await self._cast_of(node)
         await self._casts.end(tx, node.cast_id, "truncated", reason, cast.last_words)
-        if node.id in self.underway:
-            self.underway[
-                node.id
-            ].press()  # before anybody else may write: it takes no further step
+        if stop := self.underway.get(node.id):
+            stop.press()  # before anybody else may write: it takes no further step
 
     def _ring(self) -> None:
         """Something is over: more may start, and calls may return."""

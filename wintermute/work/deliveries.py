@@ -23,8 +23,7 @@ class Deliveries:
 
         What was made in one of the `encrypted` ones is said in such a one only.
         """
-        self._conversations = stores.conversations
-        self._owner = stores.owner
+        self._stores = stores
         self._gone = gone
         self._barred = barred
         self._encrypted = encrypted
@@ -47,10 +46,10 @@ class Deliveries:
 
     async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         if scope == EVERYWHERE and made_in is not None:
-            found = [await self._conversations.get(made_in)]
+            found = [await self._stores.conversations.get(made_in)]
         else:
-            scope = self._owner.scope if scope == EVERYWHERE else scope
-            found = await self._conversations.homes(tx, scope, made_in)
+            scope = self._stores.owner.scope if scope == EVERYWHERE else scope
+            found = await self._stores.conversations.homes(tx, scope, made_in)
         secret = await self._is_secret(made_in)
         home = next((each for each in found if self._may(each, made_in, secret)), None)
         return home or await self._opened(tx, scope, secret)
@@ -58,7 +57,7 @@ class Deliveries:
     async def _is_secret(self, made_in: str | None) -> bool:
         if made_in is None:
             return False
-        return (await self._conversations.get(made_in)).room_id in self._encrypted
+        return (await self._stores.conversations.get(made_in)).room_id in self._encrypted
 
     def _may(self, each: Conversation, made_in: str | None, secret: bool) -> bool:
         if each.room_id in self._gone or (each.room_id in self._barred and each.id != made_in):
@@ -72,9 +71,8 @@ class Deliveries:
         room_id = self._speaker.room_for(scope, encrypted=secret)
         if room_id is None or room_id in self._gone:
             return None
-        if not scope.startswith(PERSON) and (
-            held := await self._conversations.of_room(tx, room_id)
-        ):
+        held = await self._stores.conversations.of_room(tx, room_id)
+        if held and not scope.startswith(PERSON):
             return held  # a group of two by now: what they talk about is not begun anew by this
-        conversation_id = await self._conversations.in_room(tx, room_id, scope)
+        conversation_id = await self._stores.conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)

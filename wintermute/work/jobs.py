@@ -148,17 +148,6 @@ class JobKind:
                     news = await self._tell_owner(tx, piece, STOPPED, error)
         return news
 
-    async def end(
-        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
-    ) -> list[str]:
-        """No conversation has a job under way."""
-        return []
-
-    async def take_back(
-        self, tx: Transaction, conversation_id: str, events: Collection[str]
-    ) -> None:
-        """No event has a job under way."""
-
     async def _tell_owner(
         self, tx: Transaction, job: Job, text: str, error: str = ""
     ) -> Collection[str]:

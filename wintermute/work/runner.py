@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from wintermute.clock import LONGEST_NAP, Clock, until_set
+from wintermute.conversation.casting import HandedOutWork
 from wintermute.conversation.rooms import is_blocked
 from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
@@ -64,6 +65,7 @@ class Look(Generic[P]):
 class Kind(Protocol[P]):
     """One kind of work. Its state is in the tables; transactions look there and change it.
 
+    One that a conversation can end is `HandedOutWork` of `conversation.casting` as well.
     `bell`: rung when something may be ready. `underway`: the end switch of each piece at work,
     which is there before anybody else may write. `unasked`: nobody waits for it.
     """
@@ -105,18 +107,6 @@ class Kind(Protocol[P]):
         """Keep how it ended; conversations with news. `result`: what `do` gave; None: a bug."""
         ...
 
-    async def end(
-        self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
-    ) -> list[str]:
-        """As `conversation.casting.HandedOutWork`."""
-        ...
-
-    async def take_back(
-        self, tx: Transaction, conversation_id: str, events: Collection[str]
-    ) -> None:
-        """As `conversation.casting.HandedOutWork`."""
-        ...
-
 
 class Runner:
     """Runs all kinds. Implements `HandedOutWork` of `conversation.casting` for all of them."""
@@ -131,8 +121,7 @@ class Runner:
     ) -> None:
         """`toolbox`: that of rooms."""
         self.kinds = kinds
-        self._database = stores.database
-        self._health = stores.health
+        self._stores = stores
         self._speaker = speaker
         self._clock = clock
         self.toolbox = toolbox
@@ -170,7 +159,7 @@ class Runner:
                     self._tell(look.news, wake)
                     await self._pause(kind.bell, look.again)
         except asyncio.CancelledError:
-            async with self._database.transaction() as tx:
+            async with self._stores.database.transaction() as tx:
                 await kind.parked(tx, [*at_work.values()])
             raise
 
@@ -180,7 +169,7 @@ class Runner:
         looks: Callable[[Transaction], Awaitable[Look[P]]],
         at_work: dict[str, P],
     ) -> Look[P]:
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             look = await looks(tx)
             for piece in look.pieces:
                 kind.underway[piece.id] = Stop()
@@ -198,7 +187,7 @@ class Runner:
             result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
             news = await guarded(kind.over(piece, result), piece.id) if result else None
             if news is None:
-                await self._health.note("casts", "fail", "internal error, see the log")
+                await self._stores.health.note("casts", "fail", "internal error, see the log")
                 news = await kind.over(piece, None)
             del at_work[piece.id]
         finally:
@@ -225,6 +214,7 @@ class Runner:
         return [
             ended
             for kind in self.kinds
+            if isinstance(kind, HandedOutWork)
             for ended in await kind.end(tx, conversation_id, only=only, after=after)
         ]
 
@@ -233,4 +223,5 @@ class Runner:
     ) -> None:
         """End what was handed out for these events."""
         for kind in self.kinds:
-            await kind.take_back(tx, conversation_id, events)
+            if isinstance(kind, HandedOutWork):
+                await kind.take_back(tx, conversation_id, events)

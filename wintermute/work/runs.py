@@ -20,13 +20,7 @@ from wintermute.loom.sub_sessions import SPAWN
 from wintermute.mailbox.outbox import EVER, TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.stores import Stores
-from wintermute.tasks.occurrences import (
-    MOST_FAILURES,
-    NO_ACTION,
-    Occurrence,
-    cause,
-    mark,
-)
+from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
@@ -98,12 +92,6 @@ class Runs:
     ) -> None:
         """`instruction`: TASK_RUN.txt."""
         self._stores = stores
-        self._database = stores.database
-        self._tasks = stores.tasks
-        self._runs = stores.runs
-        self._outbox = stores.outbox
-        self._conversations = stores.conversations
-        self._casts = stores.casts
         self._loop = loop
         self._texts = texts
         self._instruction = instruction
@@ -122,12 +110,12 @@ class Runs:
             return []
         found = [
             run
-            for occurrence in await self._runs.open_in(tx, conversation_id)
+            for occurrence in await self._stores.runs.open_in(tx, conversation_id)
             if (run := await self._known(occurrence)) and run.id in self.underway
         ]
         for run in found:
-            await self._casts.end(tx, run.cast.id, "truncated", "stopped", "")
-            await self._runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
+            await self._stores.casts.end(tx, run.cast.id, "truncated", "stopped", "")
+            await self._stores.runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
             self.underway[run.id].press()
         return [run.task.id for run in found]
 
@@ -137,33 +125,31 @@ class Runs:
         """No event has begun a run."""
 
     async def _served(self, tx: Transaction) -> list[str]:
-        rooms = await self._runs.rooms(tx)
-        return [
-            conversation_id
-            for conversation_id in rooms
-            if self._speaker.serves((await self._conversations.get(conversation_id)).room_id)
-        ]
+        conversations, rooms = self._stores.conversations, await self._stores.runs.rooms(tx)
+        held = [await conversations.get(conversation_id) for conversation_id in rooms]
+        return [each.id for each in held if self._speaker.serves(each.room_id)]
 
     async def _known(self, occurrence: Occurrence) -> Run | None:
         """A run that has begun; None: it has not."""
         if occurrence.cast_id is None:
             return None
-        task = await self._tasks.get(occurrence.task_id, None)
-        cast = await self._casts.get(occurrence.cast_id)
-        return Run(occurrence, task, cast, await self._conversations.scope_of(cast.branch_id))
+        task = await self._stores.tasks.get(occurrence.task_id, None)
+        cast = await self._stores.casts.get(occurrence.cast_id)
+        scope = await self._stores.conversations.scope_of(cast.branch_id)
+        return Run(occurrence, task, cast, scope)
 
     async def left(self, tx: Transaction) -> Look[Run]:
         """T-037."""
         going: list[Run] = []
         await self._take_over(tx)
         rooms = await self._served(tx)
-        await self._runs.hurry(tx)
-        for occurrence, crashes in await self._runs.interrupted(tx, rooms):
+        await self._stores.runs.hurry(tx)
+        for occurrence, crashes in await self._stores.runs.interrupted(tx, rooms):
             run = await self._known(occurrence)
             if run is not None and crashes < MOST_CRASHES:
                 going.append(run)
             elif run is not None:
-                await self._casts.end(
+                await self._stores.casts.end(
                     tx, run.cast.id, "truncated", "restarted", run.cast.last_words
                 )
                 await self._failed(tx, run, "restarted", "")
@@ -171,41 +157,42 @@ class Runs:
 
     async def parked(self, tx: Transaction, pieces: Sequence[Run]) -> None:
         """Their next start is no interruption."""
-        await self._runs.parked(tx, [run.occurrence.seq for run in pieces])
+        await self._stores.runs.parked(tx, [run.occurrence.seq for run in pieces])
 
     async def _take_over(self, tx: Transaction) -> None:
         """What a chat at the terminal has left, once nobody sits there, is for a room (T-037)."""
         if self._speaker.serves(TERMINAL):
             return
         homes = await Deliveries.now(tx, self._stores, self._speaker)
-        for conversation_id in await self._runs.rooms(tx):
-            if (await self._conversations.get(conversation_id)).room_id != TERMINAL:
+        for conversation_id in await self._stores.runs.rooms(tx):
+            if (await self._stores.conversations.get(conversation_id)).room_id != TERMINAL:
                 continue
-            for run in await self._runs.open_in(tx, conversation_id):
-                task = await self._tasks.get(run.task_id, None)
+            for run in await self._stores.runs.open_in(tx, conversation_id):
+                task = await self._stores.tasks.get(run.task_id, None)
                 home = await homes.home(tx, task.scope, None)
                 if home is not None:
                     await self._stores.occurrences.move(tx, run.seq, home.id)
 
     async def ready(self, tx: Transaction, free: int) -> Look[Run]:
         """Begin what is due; one whose task is not active any more is dropped."""
-        ready = await self._runs.ready(tx, await self._served(tx), free)
+        ready = await self._stores.runs.ready(tx, await self._served(tx), free)
         begun = [await self._begun(tx, occurrence) for occurrence in ready]
-        until = await self._runs.next_try(tx)
+        until = await self._stores.runs.next_try(tx)
         left = None if until is None else timedelta(seconds=until - self._clock.monotonic())
         again = None if left is None else self._clock.now() + left
         return Look([run for run in begun if run is not None], again=again)
 
     async def _begun(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
-        task = await self._tasks.get(occurrence.task_id, None)
+        task = await self._stores.tasks.get(occurrence.task_id, None)
         if task.status != "active":
-            await self._runs.dropped(tx, occurrence.seq, f"the task was {task.status} by then")
+            why = f"the task was {task.status} by then"
+            await self._stores.runs.dropped(tx, occurrence.seq, why)
             return None
         branch, scope = await self._branch(tx, occurrence, task)
         # One event: that it was tried before is no message of its own.
         event, wards = f"run_{occurrence.seq}", self._means.wards.record()
-        cast = await self._casts.start(tx, branch, event, START, "timer", wards)
-        await self._runs.begin(tx, occurrence.seq, cast.id)
+        cast = await self._stores.casts.start(tx, branch, event, START, "timer", wards)
+        await self._stores.runs.begin(tx, occurrence.seq, cast.id)
         log.info("run starts task=%s cast=%s", task.id, cast.id)
         return Run(occurrence, task, cast, scope)
 
@@ -215,12 +202,12 @@ class Runs:
         That of an earlier attempt has in view what was done then, and stays whose it was.
         """
         if occurrence.cast_id is not None:
-            branch = (await self._casts.get(occurrence.cast_id)).branch_id
-            return branch, await self._conversations.scope_of(branch)
+            branch = (await self._stores.casts.get(occurrence.cast_id)).branch_id
+            return branch, await self._stores.conversations.scope_of(branch)
         scope = task.scope
         if scope == EVERYWHERE:
-            scope = (await self._conversations.get(occurrence.conversation_id)).scope
-        return await self._conversations.open_run(tx, scope, self._means.depth), scope
+            scope = (await self._stores.conversations.get(occurrence.conversation_id)).scope
+        return await self._stores.conversations.open_run(tx, scope, self._means.depth), scope
 
     async def do(self, piece: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
         """Its cast."""
@@ -235,9 +222,9 @@ class Runs:
 
     async def _objective(self, run: Run) -> str:
         """What is to be done, and what the run should know about itself (T-045, T-049)."""
-        task, occurrence, zone = run.task, run.occurrence, self._tasks.zone
-        async with self._database.transaction() as tx:
-            before, last = await self._runs.before(tx, occurrence)
+        task, occurrence, zone = run.task, run.occurrence, self._stores.tasks.zone
+        async with self._stores.database.transaction() as tx:
+            before, last = await self._stores.runs.before(tx, occurrence)
         late = mark(occurrence.due_at, occurrence.missed, zone) if occurrence.missed else ""
         values = {
             "instruction": task.plan.ai_prompt or task.content,
@@ -255,8 +242,8 @@ class Runs:
     async def over(self, piece: Run, result: Outcome | None) -> Collection[str]:
         """The end of the cast with what its room is told of it, in one transaction."""
         run, outcome = piece, result or BROKEN
-        async with self._database.transaction() as tx:
-            ended = await self._casts.end(
+        async with self._stores.database.transaction() as tx:
+            ended = await self._stores.casts.end(
                 tx, run.cast.id, outcome.state, outcome.reason, outcome.text
             )
             if not ended:
@@ -273,36 +260,36 @@ class Runs:
     async def _done(self, tx: Transaction, run: Run, result: str) -> None:
         occurrence, outbox_id = run.occurrence, None
         notify = occurrence.mode == "autonomous_notify" and result not in ("", NO_ACTION)
-        if notify and (await self._tasks.get(run.task.id, None)).status != "deleted":
+        if notify and (await self._stores.tasks.get(run.task.id, None)).status != "deleted":
             outbox_id = await self._say(tx, run, result)
-        await self._runs.done(tx, occurrence, result, outbox_id)
+        await self._stores.runs.done(tx, occurrence, result, outbox_id)
 
     async def _put_off(self, tx: Transaction, run: Run, outcome: Outcome) -> None:
         """Not a failure of the task: it waits, and its room is told so once."""
         until = outcome.until or self._clock.now() + AGAIN
-        occurrence, zone = run.occurrence, self._tasks.zone
+        occurrence, zone = run.occurrence, self._stores.tasks.zone
         left = (until - self._clock.now()).total_seconds()
-        await self._runs.put_off(tx, occurrence.seq, self._clock.monotonic() + left)
+        await self._stores.runs.put_off(tx, occurrence.seq, self._clock.monotonic() + left)
         key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
         text = put_off(run.task, outcome.text, until, zone)
-        await self._outbox.notice_once(
+        await self._stores.outbox.notice_once(
             tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
 
     async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
         """The error is kept and told, also of a silent task (T-048, T-050)."""
         why = NO_ANSWER.get(reason, said or reason)
-        task, outbox_id = await self._tasks.get(run.task.id, None), None
+        task, outbox_id = await self._stores.tasks.get(run.task.id, None), None
         ends = task.failures + 1 >= MOST_FAILURES or task.next_due is None
         pauses = ends and task.status == "active"
         if task.status != "deleted":
-            text = failed(task, why, self._tasks.zone, paused=pauses, most=MOST_FAILURES)
+            text = failed(task, why, self._stores.tasks.zone, paused=pauses)
             outbox_id = await self._say(tx, run, text)
-        await self._runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
+        await self._stores.runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
     async def _say(self, tx: Transaction, run: Run, text: str) -> str:
         """Tell the room; if others can read there by then, it waits for where they cannot (F-002)."""
-        return await self._outbox.enqueue(
+        return await self._stores.outbox.enqueue(
             tx,
             run.occurrence.conversation_id,
             text,
@@ -314,49 +301,31 @@ class Runs:
 
 
 FAILED = "The run of `{id}` ({content}) failed: {why}."
-
-
 RUNS_AGAIN = " It runs again on {when}."
-
-
 PAUSED = (
     " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
 )
-
-
 NEVER_AGAIN = (
     " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
     " resume it."
 )
-
-
 PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
-
-
 CONTENT_CHARACTERS = 120
-
-
 WHY_CHARACTERS = 600
 
 
-def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool, most: int) -> str:
+def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
     """A run failed; `paused`: it does not run again by itself (T-050)."""
-    text = FAILED.format(
-        id=task.id, content=_content(task), why=shortened(why, WHY_CHARACTERS).rstrip(".")
-    )
-    if not paused:
-        return text + (
-            RUNS_AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else ""
-        )
-    return text + (PAUSED if task.failures + 1 >= most else NEVER_AGAIN).format(id=task.id)
+    content = shortened(task.content, CONTENT_CHARACTERS)
+    why = shortened(why, WHY_CHARACTERS).rstrip(".")
+    text = FAILED.format(id=task.id, content=content, why=why)
+    if paused:
+        often = task.failures + 1 >= MOST_FAILURES
+        return text + (PAUSED if often else NEVER_AGAIN).format(id=task.id)
+    return text + RUNS_AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else text
 
 
 def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
     """A run waits for what passes by itself: the budget of the day, or a model that is away."""
-    return PUT_OFF.format(
-        id=task.id, content=_content(task), why=why.rstrip("."), when=in_words(until, zone)
-    )
-
-
-def _content(task: Task) -> str:
-    return shortened(task.content, CONTENT_CHARACTERS)
+    content, when = shortened(task.content, CONTENT_CHARACTERS), in_words(until, zone)
+    return PUT_OFF.format(id=task.id, content=content, why=why.rstrip("."), when=when)
