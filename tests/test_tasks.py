@@ -20,7 +20,7 @@ from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.owner import Owner
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 
 ANN, BEN, ROOM = "person:@ann:test", "person:@ben:test", "room:!kitchen:test"
 SCOPES = [ANN, BEN, ROOM]
@@ -39,12 +39,21 @@ class Desk:
         async with self.database.transaction() as tx:
             return await self.tasks.add(tx, why(scope), content, scope=scope, **more)
 
-    async def do(self, action: str, task: Task | str, scope: str | None = ANN, **more: Any) -> Task:
+    async def do(
+        self,
+        action: str,
+        task: Task | str,
+        scope: str | None = ANN,
+        *,
+        by_owner: bool = False,
+        **more: Any,
+    ) -> Task:
         """One change in a transaction of its own."""
         act: Callable[..., Awaitable[Task]] = getattr(self.tasks, action)
         task_id = task if isinstance(task, str) else task.id
         async with self.database.transaction() as tx:
-            return await act(tx, why(scope or ANN), task_id, scope, **more)
+            target = Target(task_id, scope, why(scope or ANN), by_owner)
+            return await act(tx, target, **more)
 
     async def undo(self, newest: int = 0) -> Undone:
         """Take back the newest change of all, or one further back."""
@@ -408,5 +417,5 @@ async def test_a_moment_that_comes_while_it_is_written_down_is_due(tmp_path: Pat
             assert made.next_due == at
             at = clock.now() + timedelta(seconds=2)
             asked = PlanRequest(schedule_type="once", at=at.isoformat())
-            changed = await tasks.change(tx, why(ANN), made.id, ANN, request=asked)
+            changed = await tasks.change(tx, Target(made.id, ANN, why(ANN)), request=asked)
             assert changed.next_due == at

@@ -1,13 +1,12 @@
 """`history` and `undo`: the same for everything that can be changed."""
 
-import dataclasses
-from zoneinfo import ZoneInfo
+from dataclasses import asdict
 
 import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import Undone
-from wintermute.cli.opening import tell, with_stores
+from wintermute.cli.opening import Answer, on_stores, tell, with_stores
 from wintermute.cli.options import config_option, json_option
 from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines
@@ -21,19 +20,16 @@ def history_command(kind: ItemKind) -> click.Command:
 
     @click.command("history")
     @click.option("--count", default=20, show_default=True, help="How many change sets.")
-    @config_option
-    @json_option
-    @click.pass_context
-    def history(ctx: click.Context, count: int, as_json: bool) -> None:
-        async def work(stores: Stores, config: Config) -> tuple[tuple[ChangeSet, ...], ZoneInfo]:
-            await _take_hand_edits(stores, kind)
-            found = await stores.changes.history((kind,), limit=max(count, 0))
-            return found, ZoneInfo(config.timezone)
-
-        found, zone = with_stores(ctx, work)
-        lines = [line for one in found for line in set_lines(one, zone)]
-        lines = lines or ["Nothing was changed in the last 30 days."]
-        tell(ctx, [_json(one) for one in found], *lines, as_json=as_json)
+    @on_stores
+    async def history(stores: Stores, count: int) -> Answer:
+        await _take_hand_edits(stores, kind)
+        found = await stores.changes.history((kind,), limit=max(count, 0))
+        lines = [line for one in found for line in set_lines(one, stores.tasks.zone)]
+        values = [
+            {**asdict(one), "created_at": stamp(one.created_at), "undone": sorted(one.undone)}
+            for one in found
+        ]
+        return Answer(values, lines or ["Nothing was changed in the last 30 days."])
 
     history.help = (
         "Show what was changed in the last 30 days, newest first.\n\n"
@@ -65,8 +61,8 @@ def undo_command(kind: ItemKind) -> click.Command:
         undone = with_stores(ctx, work)
         values = {
             "set": undone.set_id,
-            "back": [dataclasses.asdict(change) for change in undone.back],
-            "kept": [dataclasses.asdict(change) for change in undone.kept],
+            "back": [asdict(change) for change in undone.back],
+            "kept": [asdict(change) for change in undone.kept],
         }
         head = ["taken back:"] if undone.back else []
         tell(ctx, values, *head, *undone_lines(undone), as_json=as_json)
@@ -108,11 +104,3 @@ def _scopes(undone: Undone) -> set[str]:
 
 def _noun(kind: ItemKind) -> str:
     return {"fact": "memory"}.get(kind, kind)
-
-
-def _json(one: ChangeSet) -> dict[str, object]:
-    return {
-        **dataclasses.asdict(one),
-        "created_at": stamp(one.created_at),
-        "undone": sorted(one.undone),
-    }

@@ -8,15 +8,17 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.options import CONFIG, REDACT, redacted
+from wintermute.cli.options import CONFIG, REDACT, config_option, json_option, redacted
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
@@ -128,6 +130,28 @@ def say(ctx: click.Context, *lines: str) -> None:
 def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
     """Print values as JSON for a program, or lines for a person."""
     say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command found or did: values for a program, lines for a person."""
+
+    values: Any
+    lines: Iterable[str]
+
+
+def on_stores(work: Callable[..., Awaitable[Answer]]) -> Callable[..., None]:
+    """A command that works on open stores, and says as lines or as JSON what came of it."""
+
+    @config_option
+    @json_option
+    @click.pass_context
+    @wraps(work)
+    def run(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+        answer = with_stores(ctx, lambda stores, _: work(stores, **given))
+        tell(ctx, answer.values, *answer.lines, as_json=as_json)
+
+    return run
 
 
 def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
