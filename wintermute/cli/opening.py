@@ -8,8 +8,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -113,9 +112,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
     """Open the configuration and its stores, do the work, close them."""
     config = open_config(ctx)
+    folder, clock = config.data_dir, SystemClock()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
+            " or correct data_dir"
+        )
 
     async def opened() -> Result:
-        async with _stores(config) as stores:
+        async with open_database(folder / "wintermute.db") as database:
+            zone = config.timezone
+            stores = Stores.of(database, folder, config.owner, clock, new_id, timezone=zone)
             return await work(stores, config)
 
     return asyncio.run(opened())
@@ -168,17 +175,3 @@ def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
 async def scope_of(stores: Stores, named: str) -> str:
     """The scope that somebody means: a room's may be called by any room it has lived in (F-013)."""
     return (await stores.known.moves()).named(named)
-
-
-@asynccontextmanager
-async def _stores(config: Config) -> AsyncIterator[Stores]:
-    if not config.data_dir.is_dir():
-        raise ConfigurationError(
-            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
-            " or correct data_dir"
-        )
-    async with open_database(config.data_dir / "wintermute.db") as database:
-        clock = SystemClock()
-        yield Stores.of(
-            database, config.data_dir, config.owner, clock, new_id, timezone=config.timezone
-        )

@@ -35,8 +35,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 async def _facts(config: Config) -> list[Finding]:
     """What nobody could store, then what the daemon did."""
-    stored = await _stored(config)
-    database = await check.database(config.data_dir / "wintermute.db")
+    path = config.data_dir / "wintermute.db"
+    async with open_database(path, read_only=True) as opened:
+        stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
+    database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.owner)
@@ -48,9 +50,3 @@ def _daemon(data_dir: Path) -> Finding:
     if pid is None:
         return Finding("daemon", "warn", "not running -> start it with `wintermute run`")
     return Finding("daemon", "ok", f"running, process {pid or 'unknown'}")
-
-
-async def _stored(config: Config) -> tuple[Finding, ...]:
-    async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
-        ceilings = config.llm.budget
-        return await gather(database, SystemClock(), config.timezone, ceilings)

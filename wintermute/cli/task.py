@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import wraps
-from importlib import import_module
 from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
@@ -18,8 +17,9 @@ import click
 from wintermute.changes.change_sets import Reason
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.opening import Answer, Command, on_stores, scope_of, scope_option
+from wintermute.cli.options import LazyGroup
 from wintermute.clock import SystemClock, in_words, stamp
-from wintermute.commands.tasks import brief, task_line
+from wintermute.commands.tasks import HELD, brief, task_line
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.tasks.due import upcoming
@@ -150,7 +150,7 @@ class TaskView:
         """What did not happen, or not in time: it is to be seen where tasks are listed."""
         task, last = self.task, self.last
         if task.held:
-            yield "due, but there is no room to say it in"
+            yield HELD
         elif task.status == "active" and task.next_due and self.now - task.next_due > LATE:
             yield "overdue"
         if task.failures:
@@ -194,23 +194,10 @@ def schedule_options(command: Command) -> Callable[..., Any]:
 
 STATUSES = ("active", "paused", "completed", "deleted", "all")
 SHOWN = 10
-EXPORT = "export"
 
 
-class TaskCommands(click.Group):
-    """`export` needs a library, which the others need not load."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), EXPORT]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != EXPORT:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module("wintermute.cli.task_export").command
-        return command
-
-
-@click.group("task", cls=TaskCommands)
+# `export` needs a library, which the others need not load.
+@click.group("task", cls=LazyGroup, lazy={"export": "wintermute.cli.task_export"})
 def command() -> None:
     """What is to be done: show and change it.
 

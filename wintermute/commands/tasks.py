@@ -5,7 +5,7 @@ makes a promise without a model (T-062).
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from zoneinfo import ZoneInfo
@@ -52,12 +52,9 @@ def fact_line(fact: Fact, zone: ZoneInfo) -> str:
 def task_line(task: Task) -> str:
     """As in the prompt, with the status where it is not active."""
     when = f" [{task.schedule}]" if task.schedule else ""
-    status = "" if task.status == "active" else f" ({_ended(task)})"
+    ended = f"{task.status}: {task.reason}" if task.reason else task.status
+    status = "" if task.status == "active" else f" ({ended})"
     return f"[P{task.priority}] #{task.id}: {task.content}{when}{status}"
-
-
-def _ended(task: Task) -> str:
-    return f"{task.status}: {task.reason}" if task.reason else task.status
 
 
 def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
@@ -65,13 +62,11 @@ def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
     when = change_set.created_at.astimezone(zone)
     undone = f", undoes {change_set.undoes}" if change_set.undoes else ""
     head = f"{change_set.id}  {when:%Y-%m-%d %H:%M}  {change_set.cause}{undone}"
-    return [head, *(f"  {line}" for line in _changes(change_set.changes, change_set.undone))]
-
-
-def _changes(changes: Iterable[Change], undone: frozenset[str]) -> list[str]:
-    return [
-        change_line(change) + (" (undone)" if change.item in undone else "") for change in changes
+    lines = [
+        f"  {change_line(change)}{' (undone)' if change.item in change_set.undone else ''}"
+        for change in change_set.changes
     ]
+    return [head, *lines]
 
 
 def change_line(change: Change) -> str:
@@ -380,7 +375,10 @@ class Reminding:
         now = self._clock.now()
         read = chat_line(line, now, self._tasks.zone)
         if read is None:
-            return self._forms()
+            forms = (f"- `/remind {form}`" for form in FORMS)
+            return "\n".join(
+                [f"Write when and what, in the time of {self._tasks.zone.key}, as in:", *forms]
+            )
         request, content = read
         try:
             task = await self._tasks.add(
@@ -408,10 +406,4 @@ class Reminding:
         return (
             f"I will remind {whom} on {when}: {plain(task.content)} (`{task.id}`{again})"
             f"{f'; {remark}' if remark else ''}"
-        )
-
-    def _forms(self) -> str:
-        lines = [f"- `/remind {form}`" for form in FORMS]
-        return "\n".join(
-            [f"Write when and what, in the time of {self._tasks.zone.key}, as in:", *lines]
         )

@@ -87,20 +87,15 @@ def _first(problem: Exception) -> Exception:
     return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
 
 
-class Progress:
-    """One line for each step, with the seconds since the start."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._clock = SystemClock()
-        self._began = self._clock.monotonic()
-        self._show = show
-
-    def __call__(self, step: str) -> None:
-        self._show(f"{self._clock.monotonic() - self._began:5.1f} s  {step}")
+def _progress(show: Callable[[str], None]) -> Callable[[str], None]:
+    """Shows one line for each step, with the seconds since the start."""
+    clock = SystemClock()
+    began = clock.monotonic()
+    return lambda step: show(f"{clock.monotonic() - began:5.1f} s  {step}")
 
 
 async def _perform(plan: DemoPlan) -> None:
-    step = Progress(plan.show)
+    step = _progress(plan.show)
     kept = DemoSecrets.of(plan.folder)
     kept.save(plan.folder)
     async with AsyncExitStack() as stack:
@@ -174,7 +169,9 @@ async def _keep_secrets(
         await server.ask("PUT", target, content, session.access_token)
 
 
-async def _converse(plan: DemoPlan, kept: DemoSecrets, cast: _Cast, step: Progress) -> None:
+async def _converse(
+    plan: DemoPlan, kept: DemoSecrets, cast: _Cast, step: Callable[[str], None]
+) -> None:
     room_id = kept.room_id
     if room_id is None:
         room_id = await _meet(cast)

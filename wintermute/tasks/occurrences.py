@@ -138,7 +138,7 @@ class Occurrences:
             "SELECT min(next_due) AS due FROM tasks INDEXED BY tasks_due"
             " WHERE status = 'active' AND held = 0 AND next_due IS NOT NULL"
         )
-        return _moment(row["due"]) if row else None
+        return moment(row["due"]) if row and row["due"] else None
 
     async def hold(self, tx: Transaction, task_ids: Sequence[str]) -> None:
         """Pass over what there is no room for, until `release`."""
@@ -324,10 +324,6 @@ class Occurrences:
             f" AND content || result <> '' AND {holds('content', 'result')}",
             asked,
         )
-
-
-def _moment(stored: str | None) -> datetime | None:
-    return moment(stored) if stored else None
 
 
 NO_ACTION = "[NO_ACTION]"
