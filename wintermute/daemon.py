@@ -105,14 +105,11 @@ class Wintermute:
         await self.answering.keep()
 
 
-async def run_daemon(
-    config: Config, reread: Callable[[], Config], outside: Externals | None = None
-) -> None:
+async def run_daemon(config: Config, reread: Callable[[], Config], outside: Externals) -> None:
     """Run until SIGTERM or SIGINT. After SIGHUP go on with what `reread` gives, if it is right.
 
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
-    outside = outside or Externals()
     orders = Orders(config, reread, _usable, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -266,10 +263,9 @@ async def open_wintermute(
 async def open_chat(
     config: Config,
     screen: Screen,
-    outside: Externals | None = None,
     *,
-    attended: bool = True,
-    page: Page | None = None,
+    attended: bool,
+    page: Page | None,
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
@@ -278,17 +274,16 @@ async def open_chat(
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
-    outside = outside or Externals()
-    ids, redact = outside.new_id, Redaction(secret_values(config))
+    redact = Redaction(secret_values(config))
     with hold(config.data_dir):
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _texts(config, database)
-            clock = CheckedClock(outside.clock, await ClockMarks(database).last())
-            stores = _stores(config, database, clock, ids, redact)
-            models = Models(config.llm, database, clock, ids, config.timezone, redact)
+            clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
+            stores = _stores(config, database, clock, new_id, redact)
+            models = Models(config.llm, database, clock, new_id, config.timezone, redact)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
-            chat = Chat(stores, answers.rooms, speaker, clock, ids)
+            chat = Chat(stores, answers.rooms, speaker, clock, new_id)
             async with aclosing(models), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock)]
                 parts += [answers.keep()] if attended else []

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import CONFIG, config_option, json_option, redacted
+from wintermute.cli.options import CONFIG, redacted, reporting
 from wintermute.clock import SystemClock
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.db import open_database, prove_free
@@ -129,9 +129,7 @@ def templates(folder: Path, language: str) -> Finding:
 
 
 @click.command("check")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 

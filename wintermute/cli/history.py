@@ -6,8 +6,8 @@ import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import Undone
-from wintermute.cli.opening import Answer, on_stores, tell, with_stores
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.opening import Report, on_stores, tell, with_stores
+from wintermute.cli.options import reporting
 from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config
@@ -21,7 +21,7 @@ def history_command(kind: ItemKind) -> click.Command:
     @click.command("history")
     @click.option("--count", default=20, show_default=True, help="How many change sets.")
     @on_stores
-    async def history(stores: Stores, count: int) -> Answer:
+    async def history(stores: Stores, count: int) -> Report:
         await _take_hand_edits(stores, kind)
         found = await stores.changes.history((kind,), limit=max(count, 0))
         lines = [line for one in found for line in set_lines(one, stores.tasks.zone)]
@@ -29,7 +29,7 @@ def history_command(kind: ItemKind) -> click.Command:
             {**asdict(one), "created_at": stamp(one.created_at), "undone": sorted(one.undone)}
             for one in found
         ]
-        return Answer(values, lines or ["Nothing was changed in the last 30 days."])
+        return Report(values, lines or ["Nothing was changed in the last 30 days."])
 
     history.help = (
         "Show what was changed in the last 30 days, newest first.\n\n"
@@ -44,9 +44,7 @@ def undo_command(kind: ItemKind) -> click.Command:
     @click.command("undo")
     @click.argument("batch", required=False)
     @click.option("--last", is_flag=True, help="The newest one that is not undone yet.")
-    @config_option
-    @json_option
-    @click.pass_context
+    @reporting
     def undo(ctx: click.Context, batch: str | None, last: bool, as_json: bool) -> None:
         if (batch is None) != last:
             raise click.UsageError("give a change set as `history` shows it, or --last")

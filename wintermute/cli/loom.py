@@ -18,7 +18,7 @@ import click
 
 from wintermute import __version__
 from wintermute.cli.opening import say, with_stores
-from wintermute.cli.options import LazyGroup, config_option, json_option, redacted
+from wintermute.cli.options import LazyGroup, config_option, redacted, reporting
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.calls import attempts
@@ -236,9 +236,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
     """Show the branches, newest first.
 
@@ -259,9 +257,7 @@ def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("branch", metavar="BRANCH")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def show(ctx: click.Context, branch: str, as_json: bool) -> None:
     """Show a branch, cast by cast, with its tokens and times.
 
@@ -321,9 +317,7 @@ def export(
 
 @command.command("fork")
 @click.argument("turn", metavar="TURN")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
     """Go on from a turn: a new branch with all up to it and nothing after it.
 

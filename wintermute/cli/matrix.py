@@ -10,7 +10,7 @@ import click
 
 from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option, json_option, redacted
+from wintermute.cli.options import config_option, redacted, reporting
 from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config
@@ -75,9 +75,7 @@ def reset_crypto(ctx: click.Context, identity: bool) -> None:
 
 
 @command.command("verify")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def verify(ctx: click.Context, as_json: bool) -> None:
     """Show the bot's keys, and the emojis of a verification under way.
 

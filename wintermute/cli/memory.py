@@ -10,8 +10,8 @@ import click
 
 from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.cli.history import history_command, undo_command
-from wintermute.cli.opening import Answer, on_stores, scope_of, scope_option, tell, with_stores
-from wintermute.cli.options import config_option, json_option, write_whole
+from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, tell, with_stores
+from wintermute.cli.options import config_option, reporting, write_whole
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.tasks import fact_line
@@ -42,9 +42,7 @@ def command() -> None:
 @command.command("list")
 @whose
 @click.option("--everyone", is_flag=True, help="Those of all people and rooms.")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) -> None:
     """Show the memories of the owner, or of another person or room.
 
@@ -78,7 +76,7 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     help="How it was learnt.",
 )
 @on_stores
-async def add(stores: Stores, text: str, scope: str | None, source: Source) -> Answer:
+async def add(stores: Stores, text: str, scope: str | None, source: Source) -> Report:
     """Remember one thing.
 
     Example: wintermute memory add "Anna moved to Lyon in March 2026."
@@ -90,13 +88,13 @@ async def add(stores: Stores, text: str, scope: str | None, source: Source) -> A
         fact, outcome = await stores.facts.add(tx, why, text, source, scope=place)
     await stores.memories.text(place)
     values = {"outcome": outcome, "id": fact.id, "text": fact.text, "source": fact.source}
-    return Answer(values, [f"{SAID[outcome]}  {fact.id}  {fact.text}"])
+    return Report(values, [f"{SAID[outcome]}  {fact.id}  {fact.text}"])
 
 
 @command.command("show")
 @click.argument("fact_id", metavar="ID")
 @on_stores
-async def show(stores: Stores, fact_id: str) -> Answer:
+async def show(stores: Stores, fact_id: str) -> Report:
     """Show one memory and where it comes from.
 
     Example: wintermute memory show fact_0123456789abcdef
@@ -115,14 +113,12 @@ async def show(stores: Stores, fact_id: str) -> Answer:
         "origins": list(fact.origins),
     }
     shown = {**values, "origins": ", ".join(fact.origins)}
-    return Answer(values, [f"{name}: {value}" for name, value in shown.items() if value])
+    return Report(values, [f"{name}: {value}" for name, value in shown.items() if value])
 
 
 @command.command("forget")
 @click.argument("fact_ids", metavar="[ID]...", nargs=-1)
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> None:
     """Erase memories for good, with the messages they were learnt from.
 
@@ -184,9 +180,7 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     """Read memories from lines of JSON, as `export` writes them.
 

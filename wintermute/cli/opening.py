@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.options import CONFIG, REDACT, config_option, json_option, redacted
+from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
@@ -140,19 +140,17 @@ def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Report:
     """What a command found or did: values for a program, lines for a person."""
 
     values: Any
     lines: Iterable[str]
 
 
-def on_stores(work: Callable[..., Awaitable[Answer]]) -> Callable[..., None]:
+def on_stores(work: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
     """A command that works on open stores, and says as lines or as JSON what came of it."""
 
-    @config_option
-    @json_option
-    @click.pass_context
+    @reporting
     @wraps(work)
     def run(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         answer = with_stores(ctx, lambda stores, _: work(stores, **given))

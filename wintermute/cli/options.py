@@ -33,6 +33,11 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def reporting(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes --config and --json, and gets click's context and `as_json`."""
+    return config_option(json_option(click.pass_context(command)))
+
+
 class LazyGroup(click.Group):
     """Commands, some in modules that are loaded when they are called; `lazy`: which by name."""
 

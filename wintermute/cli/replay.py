@@ -15,7 +15,7 @@ import click
 
 from wintermute.answering import tools_of
 from wintermute.cli.opening import say, with_stores
-from wintermute.cli.options import REDACT, config_option, json_option
+from wintermute.cli.options import REDACT, reporting
 from wintermute.cli.script import (
     Diverged,
     Event,
@@ -235,9 +235,7 @@ class _Still:
 
 @click.command("replay")
 @click.argument("branch", metavar="BRANCH")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def command(ctx: click.Context, branch: str, as_json: bool) -> None:
     """Run a branch again, offline, with today's prompt files and program.
 

@@ -6,8 +6,8 @@ from typing import BinaryIO
 import click
 
 from wintermute.changes.change_sets import Reason
-from wintermute.cli.opening import Answer, on_stores, tell, with_stores
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.opening import Report, on_stores, tell, with_stores
+from wintermute.cli.options import reporting
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.stores import Stores
@@ -23,35 +23,33 @@ def command() -> None:
 
 @command.command("list")
 @on_stores
-async def list_(stores: Stores) -> Answer:
+async def list_(stores: Stores) -> Report:
     """Show all skills.
 
     Example: wintermute skill list
     """
     skills = await stores.skills.listed()
     lines = [f"{skill.name}: {skill.summary}" for skill in skills] or ["There is no skill."]
-    return Answer([asdict(skill) for skill in skills], lines)
+    return Report([asdict(skill) for skill in skills], lines)
 
 
 @command.command("show")
 @click.argument("name")
 @on_stores
-async def show(stores: Stores, name: str) -> Answer:
+async def show(stores: Stores, name: str) -> Report:
     """Print a skill.
 
     Example: wintermute skill show calendar
     """
     text = await stores.skills.read(name)
-    return Answer({"name": name, "text": text}, [text.rstrip("\n")])
+    return Report({"name": name, "text": text}, [text.rstrip("\n")])
 
 
 @command.command("add")
 @click.argument("name")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--summary", required=True, help="One line: when to use it.")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def add(ctx: click.Context, name: str, file: BinaryIO, summary: str, as_json: bool) -> None:
     """Add or replace a skill with the text of FILE, or of standard input.
 
@@ -74,21 +72,21 @@ def add(ctx: click.Context, name: str, file: BinaryIO, summary: str, as_json: bo
 @command.command("remove")
 @click.argument("name")
 @on_stores
-async def remove(stores: Stores, name: str) -> Answer:
+async def remove(stores: Stores, name: str) -> Report:
     """Remove a skill; `restore` brings it back for 30 days.
 
     Example: wintermute skill remove calendar
     """
     await stores.skills.remove(Reason("command", stores.owner.scope), name)
-    return Answer({"name": name, "outcome": "removed"}, [f"removed  data/skills/{name}.md"])
+    return Report({"name": name, "outcome": "removed"}, [f"removed  data/skills/{name}.md"])
 
 
 @command.command("restore")
 @click.argument("name")
 @on_stores
-async def restore(stores: Stores, name: str) -> Answer:
+async def restore(stores: Stores, name: str) -> Report:
     """Bring back the text a skill had before its last change.
 
     Example: wintermute skill restore calendar
     """
-    return Answer({"name": name, "outcome": "restored"}, [await stores.skills.restore(name)])
+    return Report({"name": name, "outcome": "restored"}, [await stores.skills.restore(name)])

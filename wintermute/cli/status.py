@@ -8,7 +8,7 @@ import click
 from wintermute.cli import check
 from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.options import reporting
 from wintermute.clock import SystemClock
 from wintermute.config.lock import holder
 from wintermute.config.schema import Config
@@ -19,9 +19,7 @@ from wintermute.prompt.edited import unusable_files
 
 
 @click.command("status")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def command(ctx: click.Context, as_json: bool) -> None:
     """Show what works and what does not.
 

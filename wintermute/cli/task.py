@@ -16,10 +16,11 @@ import click
 
 from wintermute.changes.change_sets import Reason
 from wintermute.cli.history import history_command, undo_command
-from wintermute.cli.opening import Answer, Command, on_stores, scope_of, scope_option
+from wintermute.cli.opening import Command, Report, on_stores, scope_of, scope_option
 from wintermute.cli.options import LazyGroup
 from wintermute.clock import SystemClock, in_words, stamp
 from wintermute.commands.tasks import HELD, brief, task_line
+from wintermute.db.values import stored
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.tasks.due import upcoming
@@ -163,13 +164,8 @@ class TaskView:
 
 def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
     """What came of a due time."""
-    return {
-        "due_at": stamp(occurrence.due_at),
-        "state": occurrence.state,
-        "missed": occurrence.missed,
-        "ended_at": stamp(occurrence.ended_at) if occurrence.ended_at else None,
-        "result": occurrence.result,
-    }
+    names = ("due_at", "state", "missed", "ended_at", "result")
+    return stored({name: getattr(occurrence, name) for name in names})
 
 
 CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
@@ -215,7 +211,7 @@ def command() -> None:
 )
 @scope_option("Only those of a person or room, as in person:@ann:example.org.", EVERYWHERE)
 @on_stores
-async def list_(stores: Stores, status: Any, scope: str | None) -> Answer:
+async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     """Show the tasks of everybody, or of one scope.
 
     Example: wintermute task list --status all
@@ -224,13 +220,13 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Answer:
     seen = await _seen(stores, await stores.tasks.listed(named, status))
     nothing = {"active": "There is nothing to be done.", "all": "There is no task."}
     lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
-    return Answer([each.json() for each in seen], lines)
+    return Report([each.json() for each in seen], lines)
 
 
 @command.command("show")
 @click.argument("task_id", metavar="ID")
 @on_stores
-async def show(stores: Stores, task_id: str) -> Answer:
+async def show(stores: Stores, task_id: str) -> Report:
     """Show one task and what came of its last due times.
 
     Example: wintermute task show task_ab12cd34
@@ -238,7 +234,7 @@ async def show(stores: Stores, task_id: str) -> Answer:
     [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
     occurrences = await stores.occurrences.of_task(seen.task.id, SHOWN)
     values = {**seen.changed_json(), "occurrences": [*map(occurrence_json, occurrences)]}
-    return Answer(values, seen.full(occurrences))
+    return Report(values, seen.full(occurrences))
 
 
 @command.command("next")
@@ -247,14 +243,14 @@ async def show(stores: Stores, task_id: str) -> Answer:
     "--count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many."
 )
 @on_stores
-async def next_(stores: Stores, task_id: str, count: int) -> Answer:
+async def next_(stores: Stores, task_id: str, count: int) -> Report:
     """Show when a task is due next.
 
     Example: wintermute task next task_ab12cd34 --count 5
     """
     [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
     lines = [seen.due_text(due) for due in seen.coming(count)] or [seen.nothing()]
-    return Answer(seen.coming_json(count), lines)
+    return Report(seen.coming_json(count), lines)
 
 
 @command.command("add")
@@ -265,7 +261,7 @@ async def next_(stores: Stores, task_id: str, count: int) -> Answer:
 @on_stores
 async def add(
     stores: Stores, content: str, priority: int, scope: str | None, request: PlanRequest
-) -> Answer:
+) -> Report:
     """Add a task, and say when it is due next.
 
     Example: wintermute task add "Water the plants" --schedule-type daily --at 18:30
@@ -290,7 +286,7 @@ async def update(
     content: str | None,
     priority: int | None,
     request: PlanRequest,
-) -> Answer:
+) -> Report:
     """Change wording, priority, schedule or mode; what is not given stays as it is.
 
     Example: wintermute task update task_ab12cd34 --at 19:00
@@ -307,7 +303,7 @@ async def update(
 @click.argument("task_id", metavar="ID")
 @click.option("--reason", required=True, help="What came of it.")
 @on_stores
-async def complete(stores: Stores, task_id: str, reason: str) -> Answer:
+async def complete(stores: Stores, task_id: str, reason: str) -> Report:
     """Mark a task as done.
 
     Example: wintermute task complete task_ab12cd34 --reason "paid on Monday"
@@ -322,7 +318,7 @@ def _simple(verb: str, text: str) -> None:
 
     @click.argument("task_id", metavar="ID")
     @on_stores
-    async def run(stores: Stores, task_id: str) -> Answer:
+    async def run(stores: Stores, task_id: str) -> Report:
         act = {
             "pause": stores.tasks.pause,
             "resume": stores.tasks.resume,
@@ -348,9 +344,9 @@ def _why(stores: Stores) -> Reason:
     return Reason("command", stores.owner.scope)
 
 
-async def _changed(stores: Stores, task: Task) -> Answer:
+async def _changed(stores: Stores, task: Task) -> Report:
     [seen] = await _seen(stores, [task])
-    return Answer(seen.changed_json(), seen.changed())
+    return Report(seen.changed_json(), seen.changed())
 
 
 async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:

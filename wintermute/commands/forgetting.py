@@ -70,19 +70,6 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         changed = await stores.changes.erase(tx, telling)
         dropped = await stores.tasks.erase(tx, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
-    erased = (
-        casts,
-        prompts,
-        owed,
-        edits,
-        received,
-        said,
-        calls,
-        handed_out,
-        promised,
-        changed,
-        dropped,
-    )
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)
     quoted = await _quoted(stores, facts, telling)
@@ -90,7 +77,17 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         await stores.edited.forget(tx, sorted(texts))  # last: looking at a file keeps what it holds
     return Forgotten(
         facts=gone,
-        records=sum(erased),
+        records=casts
+        + prompts
+        + owed
+        + edits
+        + received
+        + said
+        + calls
+        + handed_out
+        + promised
+        + changed
+        + dropped,
         unfinished=unfinished,
         short=tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE),
         quoted=quoted,

@@ -7,7 +7,7 @@ What rooms are told about tasks, without a model.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -115,12 +115,8 @@ class Firing:
         unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
         refused = await self._stores.outbox.refused(tx, ids, unserved)
         lost = [each for each in waiting if each.outbox_id in refused]
-        return await self._redirect(tx, lost, refused) if lost else set()
-
-    async def _redirect(
-        self, tx: Transaction, lost: Sequence[Occurrence], refused: Mapping[str, str]
-    ) -> set[str]:
-        """What one room does not take is said in another, if there is one by now."""
+        if not lost:
+            return set()
         homes, told = await self._homes(tx), set()
         for each in lost:
             task = await self._stores.tasks.find(tx, each.task_id, None)

@@ -120,7 +120,8 @@ class Promises:
 
     async def fire(self) -> Fired:
         """Look once at what is due, and let it be said; nothing while the time is not known."""
-        if self._waits:
+        doubt = self._clock.doubt
+        if doubt is not None and doubt.waits:
             return Fired(frozenset(), None)
         self._since = min(self._since, self._clock.now())  # else a clock that was set back is late
         if self._has_jumped or not self._recounted:
@@ -155,11 +156,6 @@ class Promises:
             return
         await self._stores.clock_marks.keep(mark)
         self._kept = mark.steady
-
-    @property
-    def _waits(self) -> bool:
-        doubt = self._clock.doubt
-        return doubt is not None and doubt.waits
 
     async def _changed(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
         """Wait until something is due, the tables have changed, or the clock has jumped."""

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
-from wintermute.db.values import insert_many, reader
+from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
 from wintermute.tasks.due import clock, missed, next_due
 from wintermute.tasks.schedules import FiringMode
@@ -200,14 +200,10 @@ class Occurrences:
     async def advance(self, tx: Transaction, claims: Sequence[Claim]) -> None:
         """What is next for these tasks, in the transaction that takes what is due."""
         await tx.execute_many(
-            "UPDATE tasks SET rule_due = ?, snoozed = ?, zone = ? WHERE id = ?",
+            "UPDATE tasks SET rule_due = :rule_due, snoozed = :snoozed, zone = :zone WHERE id = :id",
             [
-                (
-                    stamp(each.rule_due) if each.rule_due else None,
-                    stamp(each.snoozed) if each.snoozed else None,
-                    self._zone.key,
-                    each.due.task.id,
-                )
+                stored({"rule_due": each.rule_due, "snoozed": each.snoozed})
+                | {"zone": self._zone.key, "id": each.due.task.id}
                 for each in claims
             ],
         )

@@ -219,17 +219,8 @@ class Tasks:
             created_at=now,
             plan=await planned(request, since, self.zone),
         )
-        values = {
-            "id": task.id,
-            "scope": scope,
-            "conversation_id": conversation_id,
-            "content": task.content,
-            "priority": task.priority,
-            "status": task.status,
-            "origins": list(origins),
-            "created_at": now,
-            "changed_at": now,
-        }
+        values = columns(task, "schedule", "plan", "next_due")
+        values |= {"conversation_id": conversation_id, "origins": origins, "changed_at": now}
         await tx.execute(*insert("tasks", values))
         task = await self._write(tx, task, now, since, starts=True)
         await self._record(tx, why, task, None)
