@@ -25,6 +25,7 @@ from wintermute.errors import (
     PromptUnreadable,
     StorageBlocked,
     WintermuteError,
+    ungrouped,
 )
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
@@ -161,26 +162,22 @@ async def _served(config: Config, orders: Orders, outside: Externals) -> Excepti
 
 async def _worked(config: Config, orders: Orders, outside: Externals) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
-    problems: list[Exception] = []
-    waits = WatchedClock(outside.clock, outside.supervisor.pulse)
+    path, pulse = config.data_dir / "wintermute.db", outside.supervisor.pulse
+    patience = Patience(WatchedClock(outside.clock, pulse), orders.leaving)
     try:
-        patience = Patience(waits, orders.leaving)
-        async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
-            texts = await _texts(config, database)
-            health = Health(database, outside.clock)
-            session = await _session(config, health, outside, orders.leaving)
-            if session is not None:
+        with ungrouped():
+            async with open_database(path, patience=patience) as database:
+                texts = await _texts(config, database)
+                health = Health(database, outside.clock)
+                session = await _session(config, health, outside, orders.leaving)
+                if session is None:
+                    return None
                 outside.supervisor.status("waits for the first sync")
                 async with open_wintermute(config, database, session, texts, outside) as wintermute:
                     await wintermute.run(orders.leaving, orders.ready)
-    except* WintermuteError as group:
-        problems += group.exceptions
-    return _first(problems[0]) if problems else None
-
-
-def _first(problem: Exception) -> Exception:
-    """One failure is enough to tell, however many tasks it reached."""
-    return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
+    except WintermuteError as error:
+        return error
+    return None
 
 
 async def _session(

@@ -23,7 +23,7 @@ from wintermute.demo.homeserver import (
 )
 from wintermute.demo.person import DemoPerson, Dialogue, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
-from wintermute.errors import WintermuteError
+from wintermute.errors import WintermuteError, ungrouped
 from wintermute.matrix.signing import USAGES, load_seeds
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
@@ -64,14 +64,8 @@ async def run_demo(plan: DemoPlan) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    problems: list[Exception] = []
-    with hold(plan.folder):
-        try:
-            await _first_of(_perform(plan), stopping.wait())
-        except* WintermuteError as group:
-            problems += group.exceptions
-    if problems:
-        raise _first(problems[0])
+    with hold(plan.folder), ungrouped():
+        await _first_of(_perform(plan), stopping.wait())
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
@@ -81,10 +75,6 @@ async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-
-
-def _first(problem: Exception) -> Exception:
-    return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
 
 
 def _progress(show: Callable[[str], None]) -> Callable[[str], None]:

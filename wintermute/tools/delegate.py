@@ -98,9 +98,6 @@ class CallAgentBatch:
             )
         for order in orders:
             self._delegation.check(caller, order)
-        return [_outcome(node) for node in await self._all(caller, orders)]
-
-    async def _all(self, caller: Caller, orders: Sequence[Order]) -> list[SubSession]:
         places = asyncio.Semaphore(self._max_parallel)
 
         async def one(item: int, order: Order) -> SubSession:
@@ -109,7 +106,7 @@ class CallAgentBatch:
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(*each)) for each in enumerate(orders)]
-        return [task.result() for task in tasks]
+        return [_outcome(task.result()) for task in tasks]
 
 
 def delegating(
