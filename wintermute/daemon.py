@@ -224,7 +224,9 @@ async def open_wintermute(
         outside.logs.add(*secrets)
 
     hide(session.access_token, session.pickle_key)
-    stores = _stores(config, database, clock, ids, redact)
+    stores = Stores.of(
+        database, config.data_dir, config.owner, clock, ids, redact, timezone=config.timezone
+    )
     async with (
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
         aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
@@ -258,11 +260,7 @@ async def open_wintermute(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config,
-    screen: Screen,
-    *,
-    attended: bool,
-    page: Page | None,
+    config: Config, screen: Screen, *, attended: bool, page: Page | None
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
@@ -276,8 +274,11 @@ async def open_chat(
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _texts(config, database)
             clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
-            stores = _stores(config, database, clock, new_id, redact)
-            models = Models(config.llm, database, clock, new_id, config.timezone, redact)
+            owner, zone = config.owner, config.timezone
+            stores = Stores.of(
+                database, config.data_dir, owner, clock, new_id, redact, timezone=zone
+            )
+            models = Models(config.llm, database, clock, new_id, zone, redact)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
             chat = Chat(stores, answers.rooms, speaker, clock, new_id)
@@ -294,13 +295,6 @@ async def _texts(config: Config, database: Database) -> Texts:
     """The prompts, or what they last held where one is no text now (F-031)."""
     kept = await EditedFiles(database).texts(FOLDER)
     return read_texts(config.data_dir / "prompts", config.seed, kept)
-
-
-def _stores(
-    config: Config, database: Database, clock: Clock, ids: NewId, redact: Redaction
-) -> Stores:
-    owner, zone = config.owner, config.timezone
-    return Stores.of(database, config.data_dir, owner, clock, ids, redact, timezone=zone)
 
 
 def _policy(config: Config) -> Policy:

@@ -26,8 +26,6 @@ SAID: dict[AddOutcome, str] = {
     "known": "known already",
     "raised": "known already, now as said by the person",
 }
-
-
 whose = scope_option("Whose memories; default: the owner's.")
 
 

@@ -153,8 +153,8 @@ def on_stores(work: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
     @reporting
     @wraps(work)
     def run(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-        answer = with_stores(ctx, lambda stores, _: work(stores, **given))
-        tell(ctx, answer.values, *answer.lines, as_json=as_json)
+        report = with_stores(ctx, lambda stores, _: work(stores, **given))
+        tell(ctx, report.values, *report.lines, as_json=as_json)
 
     return run
 

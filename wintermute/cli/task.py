@@ -281,11 +281,7 @@ async def add(
 @schedule_options
 @on_stores
 async def update(
-    stores: Stores,
-    task_id: str,
-    content: str | None,
-    priority: int | None,
-    request: PlanRequest,
+    stores: Stores, task_id: str, content: str | None, priority: int | None, request: PlanRequest
 ) -> Report:
     """Change wording, priority, schedule or mode; what is not given stays as it is.
 

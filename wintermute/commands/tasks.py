@@ -207,18 +207,15 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
 SNOOZE = timedelta(minutes=10)
 AROUND = "`#()[].,:;"
 """What people copy with an id."""
-VERBS = "\n".join(
-    (
-        "- `/tasks`: what is to be done here",
-        "- `/tasks done ID`: it is done; what comes again is done until then",
-        "- `/tasks snooze ID`: again in 10 minutes",
-        "- `/tasks tomorrow ID`: again tomorrow at the same time",
-        "- `/tasks cancel ID`: delete it",
-        "- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between",
-        "",
-        "Without an ID the first four mean the last reminder here.",
-    )
-)
+VERBS = """\
+- `/tasks`: what is to be done here
+- `/tasks done ID`: it is done; what comes again is done until then
+- `/tasks snooze ID`: again in 10 minutes
+- `/tasks tomorrow ID`: again tomorrow at the same time
+- `/tasks cancel ID`: delete it
+- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between
+
+Without an ID the first four mean the last reminder here."""
 
 
 class TaskVerbs:

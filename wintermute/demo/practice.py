@@ -314,8 +314,6 @@ QUOTES = "\"'“”„: "
 MOST_NAME = 64
 MOST_SUMMARY = 80
 MOST_LINES = 8
-
-
 Rule = Callable[[PracticeView, str], Utterance]
 
 

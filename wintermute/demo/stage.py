@@ -116,7 +116,7 @@ async def _perform(plan: DemoPlan) -> None:
         step(f"{user_id} is logged in, with keys")
         await until_ready(daemon)
         step(f"{bot_id} is ready, with keys")
-        cast = _Cast(server, synapse, daemon, bot, person, bot_id)
+        cast = _Cast(server, daemon, bot, person, bot_id)
         await _first_of(
             person.listen(), synapse.lost(), daemon.lost(), _converse(plan, kept, cast, step)
         )
@@ -127,7 +127,6 @@ class _Cast:
     """Everybody on the stage."""
 
     server: Homeserver
-    synapse: Child
     daemon: Child
     bot: Bot
     person: DemoPerson

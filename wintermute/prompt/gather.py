@@ -197,7 +197,7 @@ class Gather:
 
         A ranked memory has none (P-052); skills and global tasks are the owner's.
         """
-        tasks = await self._tasks.active(scope)
+        tasks = await self._tasks.listed(scope)
         found: dict[Component, int] = {}
         if self._ranking is None:
             found["memories"] = len(flat_lines(await self._memories.text(scope)))
@@ -220,7 +220,7 @@ class Gather:
             return ""
 
     async def _active(self, scope: str) -> str:
-        return task_lines(await self._tasks.active(scope))
+        return task_lines(await self._tasks.listed(scope))
 
     async def _listed(self) -> str:
         return skill_lines(await self._skills.listed())

@@ -304,14 +304,13 @@ class Tasks:
             return await self.complete(tx, target, "done")
         return left
 
-    async def active(self, scope: str) -> tuple[Task, ...]:
-        """What the prompt shows of a scope: by priority, then creation (P-019, P-020)."""
-        return await self.listed(scope)
-
     async def listed(
         self, scope: str | None, status: Status | Literal["all"] = "active"
     ) -> tuple[Task, ...]:
-        """The tasks with one status, or all of them with those that were deleted (T-008)."""
+        """Those with one status, or all with those that were deleted (T-008).
+
+        By priority, then creation, as the prompt shows them (P-019, P-020).
+        """
         only = "" if status == "all" else " AND status = :status"
         rows = await self._database.rows(
             f"SELECT {COLUMNS} FROM tasks WHERE {VISIBLE}{only} {ORDER}",
