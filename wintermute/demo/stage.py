@@ -12,7 +12,7 @@ from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config, Matrix, Secret
 from wintermute.db import open_database
-from wintermute.demo.bot import Bot, FoundModel, find_model, one_backend, until_ready
+from wintermute.demo.bot import READY, READY_SECONDS, Bot, FoundModel, find_model, one_backend
 from wintermute.demo.homeserver import (
     Child,
     DemoSecrets,
@@ -114,7 +114,7 @@ async def _perform(plan: DemoPlan) -> None:
         person = await stack.enter_async_context(present(me, plan.folder / "you"))
         await _keep_secrets(kept, server, person, plan.folder / "you")
         step(f"{user_id} is logged in, with keys")
-        await until_ready(daemon)
+        await daemon.until(lambda: daemon.said(READY), READY_SECONDS)
         step(f"{bot_id} is ready, with keys")
         cast = _Cast(server, daemon, bot, person, bot_id)
         await _first_of(

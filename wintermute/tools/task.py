@@ -92,7 +92,7 @@ class TaskTool:
         request = PlanRequest.of(args) if action == "update" else NOTHING
         if caller.origin == "timer":
             task = await self._tasks.find(tx, target.task_id, caller.scope)
-            if task.plan.schedule is not None or not request.is_empty:  # (T-053)
+            if task.plan.schedule is not None or not request.is_empty:  # T-053
                 raise ToolFailed(BY_ITSELF)
         if action == "complete":
             return await self._tasks.complete(tx, target, args.get("reason", ""))
