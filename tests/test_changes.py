@@ -26,6 +26,7 @@ from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
 from wintermute.owner import Owner
 from wintermute.stores import Stores
+from wintermute.tasks.tasks import Target
 
 ANN = "person:@ann:test"
 BEN = "person:@ben:test"
@@ -164,9 +165,9 @@ async def test_a_task_completed_again_stays_completed(
     async with _stores(tmp_path) as stores:
         async with stores.database.transaction() as tx:
             task = await stores.tasks.add(tx, WHY, "tea", scope=ANN)
-            await stores.tasks.complete(tx, WHY, task.id, ANN, "one")
-            await stores.tasks.resume(tx, WHY, task.id, ANN)
-            await stores.tasks.complete(tx, WHY, task.id, ANN, "two")
+            await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "one")
+            await stores.tasks.resume(tx, Target(task.id, ANN, WHY))
+            await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "two")
         sets = await stores.changes.history(("task",), ANN)
         for n in undone_too:
             await stores.undo.run(sets[n])
@@ -232,7 +233,7 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
         )
         for change in changes:
             async with stores.database.transaction() as tx:
-                await stores.tasks.change(tx, WHY, task.id, ANN, **change)
+                await stores.tasks.change(tx, Target(task.id, ANN, WHY), **change)
         sets = await stores.changes.history(("task",), ANN)
         undone = await stores.undo.run(sets[1])
         assert undone_lines(undone) == [
@@ -240,7 +241,7 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
             f"kept, it was changed since: content of task {task.id}",
         ]
         async with stores.database.transaction() as tx:
-            await stores.tasks.delete(tx, WHY, task.id, ANN)
+            await stores.tasks.delete(tx, Target(task.id, ANN, WHY))
         undone = await stores.undo.run(sets[0])
         assert undone_lines(undone) == [f"kept, it was changed since: task {task.id}"]
 
@@ -280,7 +281,7 @@ async def test_undoing_step_by_step_goes_back_in_time_and_each_undo_can_be_undon
             task = await stores.tasks.add(tx, WHY, "first", scope=ANN)
         for words in ("second", "third"):
             async with stores.database.transaction() as tx:
-                await stores.tasks.change(tx, WHY, task.id, ANN, content=words)
+                await stores.tasks.change(tx, Target(task.id, ANN, WHY), content=words)
 
         async def content() -> str:
             return (await stores.tasks.get(task.id, ANN)).content

@@ -341,6 +341,6 @@ async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_roo
     assert await house.deliver() == ["⏰ Call Anna"]
     assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
     assert (await now(house, task)).status == "completed"
-    assert await house.stores.tasks.active(task.scope) == ()
+    assert await house.stores.tasks.listed(task.scope) == ()
     assert await house.deliver() == [" ".join(SIGNS)]
     assert datetime(2026, 3, 2, 8, 0, tzinfo=UTC) == task.next_due

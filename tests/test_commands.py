@@ -8,6 +8,7 @@ from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NAMES
+from wintermute.tasks.tasks import Target
 
 
 async def test_new_forgets_what_was_said_so_far(tmp_path: Path, model: ModelServer) -> None:
@@ -156,7 +157,7 @@ async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
         everywhere = await plan(house, "Be kind", scope="global")
         await plan(house, "Bob's own", scope=OTHERS)
         async with house.database.transaction() as tx:
-            await house.stores.tasks.pause(tx, Reason("tool", MINE), soon, MINE)
+            await house.stores.tasks.pause(tx, Target(soon, MINE, Reason("tool", MINE)))
         said = (await answer(house, "/tasks")).replace("\\", "")
     assert said.splitlines() == [
         "**Any time**",

@@ -19,6 +19,7 @@ from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.config.schema import SubSessionSettings
 from wintermute.memory.exchange import Import, Imported
 from wintermute.tasks.schedules import PlanRequest
+from wintermute.tasks.tasks import Target
 
 SCOPE = f"person:{ANN}"
 WORD = "zimtkanarie"
@@ -153,7 +154,7 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
         assert done.records > 12
         await house.stores.skills.remove(why, "doctor")
         async with house.database.transaction() as tx:
-            await house.stores.tasks.delete(tx, why, task.id, None)
+            await house.stores.tasks.delete(tx, Target(task.id, None, why))
         (tmp_path / "MEMORIES.txt~").unlink()
         assert (await forget(house.stores, [])).quoted == ()
         await take(house, [json.dumps({"text": text})])

@@ -18,7 +18,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import Task
+from wintermute.tasks.tasks import Target, Task
 
 SCHEDULES = (
     PlanRequest(schedule_type="once", at="in 1 hours"),
@@ -116,7 +116,9 @@ class Life:
         elif name == "update":
             async with self.house.database.transaction() as tx:
                 await self.house.stores.tasks.change(
-                    tx, Reason("command", task.scope), task.id, None, request=SCHEDULES[n]
+                    tx,
+                    Target(task.id, None, Reason("command", task.scope)),
+                    request=SCHEDULES[n],
                 )
         else:
             more: dict[str, Any] = {

@@ -17,7 +17,7 @@ from wintermute.ids import new_id
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
 from wintermute.owner import Owner
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 
 GROUP = f"room:{ROOM}"
 BEN = "@ben:test"
@@ -308,9 +308,7 @@ async def test_a_moment_in_elapsed_time_stays_in_any_zone(house: House, clock: F
     async with house.database.transaction() as tx:
         await house.stores.tasks.change(
             tx,
-            Reason("command", task.scope),
-            task.id,
-            None,
+            Target(task.id, None, Reason("command", task.scope)),
             request=PlanRequest(schedule_type="once", at="in 2 hours"),
         )
     due = clock.now() + timedelta(hours=2)

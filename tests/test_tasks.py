@@ -20,7 +20,7 @@ from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.owner import Owner
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 
 ANN, BEN, ROOM = "person:@ann:test", "person:@ben:test", "room:!kitchen:test"
 SCOPES = [ANN, BEN, ROOM]
@@ -39,12 +39,21 @@ class Desk:
         async with self.database.transaction() as tx:
             return await self.tasks.add(tx, why(scope), content, scope=scope, **more)
 
-    async def do(self, action: str, task: Task | str, scope: str | None = ANN, **more: Any) -> Task:
+    async def do(
+        self,
+        action: str,
+        task: Task | str,
+        scope: str | None = ANN,
+        *,
+        by_owner: bool = False,
+        **more: Any,
+    ) -> Task:
         """One change in a transaction of its own."""
         act: Callable[..., Awaitable[Task]] = getattr(self.tasks, action)
         task_id = task if isinstance(task, str) else task.id
         async with self.database.transaction() as tx:
-            return await act(tx, why(scope or ANN), task_id, scope, **more)
+            target = Target(task_id, scope, why(scope or ANN), by_owner)
+            return await act(tx, target, **more)
 
     async def undo(self, newest: int = 0) -> Undone:
         """Take back the newest change of all, or one further back."""
@@ -71,7 +80,7 @@ async def test_a_new_task_has_a_short_id_and_is_shown_at_once(desk: Desk) -> Non
     assert task.id.startswith("task_")
     assert len(bytes.fromhex(task.id.removeprefix("task_"))) == 4
     assert (task.content, task.priority, task.status) == ("Renew the passport", 5, "active")
-    assert await desk.tasks.active(ANN) == (task,)
+    assert await desk.tasks.listed(ANN) == (task,)
     [kept] = await desk.changes.history(("task",), ANN)
     assert kept.changes[0].item == task.id
     assert kept.changes[0].evidence == ("$event",)
@@ -111,7 +120,7 @@ async def test_a_task_that_breaks_a_rule_is_neither_made_nor_changed(
     task = await desk.add("x" * 2000)
     with pytest.raises(ToolFailed, match=rule):
         await desk.do("change", task, **fields)
-    assert await desk.tasks.active(ANN) == (task,)
+    assert await desk.tasks.listed(ANN) == (task,)
     assert len(await desk.changes.history(("task",))) == 1
 
 
@@ -176,7 +185,7 @@ async def test_an_action_leads_from_one_status_to_another_or_names_the_present_o
         with pytest.raises(ToolFailed, match=f"{task.id} is {status}"):
             await desk.do(action, task, **needs(action))
     assert await desk.tasks.get(task.id, ANN) == task
-    assert bool(await desk.tasks.active(ANN)) == (task.status == "active")
+    assert bool(await desk.tasks.listed(ANN)) == (task.status == "active")
 
 
 @pytest.mark.parametrize("reason", ["", " \n", "x" * 2001])
@@ -185,7 +194,7 @@ async def test_a_task_is_completed_with_a_reason_only(desk: Desk, reason: str) -
     task = await desk.add("tea")
     with pytest.raises(ToolFailed, match="reason"):
         await desk.do("complete", task, reason=reason)
-    assert await desk.tasks.active(ANN) == (task,)
+    assert await desk.tasks.listed(ANN) == (task,)
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "completed"])
@@ -207,10 +216,10 @@ async def test_tasks_are_listed_by_priority_then_age_and_filtered_by_status(desk
     """T-008, P-019."""
     made = [await desk.add(f"{n}", priority=priority) for n, priority in enumerate([5, 1, 5, 3])]
     order = [made[1], made[3], made[0], made[2]]
-    assert await desk.tasks.active(ANN) == tuple(order)
+    assert await desk.tasks.listed(ANN) == tuple(order)
     paused = await desk.do("pause", made[0])
     gone = await desk.do("delete", made[1])
-    assert await desk.tasks.active(ANN) == (made[3], made[2])
+    assert await desk.tasks.listed(ANN) == (made[3], made[2])
     assert await desk.tasks.listed(ANN, "paused") == (paused,)
     assert await desk.tasks.listed(ANN, "deleted") == (gone,)
     assert await desk.tasks.listed(ANN, "completed") == ()
@@ -238,7 +247,7 @@ async def test_a_task_is_seen_in_its_own_room_and_with_its_own_person(
 ) -> None:
     """T-013, P-020."""
     made = {of: await desk.add(f"canary {of}", of) for of in SCOPES}
-    assert await desk.tasks.active(scope) == (made[scope],)
+    assert await desk.tasks.listed(scope) == (made[scope],)
     assert await desk.tasks.listed(scope, "all") == (made[scope],)
     assert await desk.tasks.listed(None) == tuple(made.values())
 
@@ -264,7 +273,7 @@ async def test_a_global_task_is_seen_by_all_and_changed_by_the_owner(
     """T-014."""
     task = await desk.add("shown everywhere", EVERYWHERE)
     for scope in (ANN, BEN, ROOM):
-        assert await desk.tasks.active(scope) == (task,)
+        assert await desk.tasks.listed(scope) == (task,)
         with pytest.raises(ToolFailed, match="only the owner may change it"):
             await desk.do(action, task, scope, **needs(action))
     owners: dict[str, Any] = {"by_owner": True}
@@ -307,10 +316,10 @@ async def test_an_undone_addition_is_a_deleted_task(desk: Desk) -> None:
     """T-007, T-008: the model can see that it was there."""
     task = await desk.add("tea")
     await desk.undo()
-    assert await desk.tasks.active(ANN) == ()
+    assert await desk.tasks.listed(ANN) == ()
     assert [found.id for found in await desk.tasks.listed(ANN, "deleted")] == [task.id]
     await desk.undo()
-    assert await desk.tasks.active(ANN) == (task,)
+    assert await desk.tasks.listed(ANN) == (task,)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +390,7 @@ async def test_a_thousand_tasks_are_at_hand_for_every_prompt(desk: Desk) -> None
     took = []
     for _ in range(5):
         begun = time.perf_counter()
-        assert len(await desk.tasks.active(ANN)) == 1_000
+        assert len(await desk.tasks.listed(ANN)) == 1_000
         took.append(time.perf_counter() - begun)
     assert min(took) < 0.05
 
@@ -408,5 +417,5 @@ async def test_a_moment_that_comes_while_it_is_written_down_is_due(tmp_path: Pat
             assert made.next_due == at
             at = clock.now() + timedelta(seconds=2)
             asked = PlanRequest(schedule_type="once", at=at.isoformat())
-            changed = await tasks.change(tx, why(ANN), made.id, ANN, request=asked)
+            changed = await tasks.change(tx, Target(made.id, ANN, why(ANN)), request=asked)
             assert changed.next_due == at

@@ -25,6 +25,7 @@ from wintermute.errors import (
     PromptUnreadable,
     StorageBlocked,
     WintermuteError,
+    ungrouped,
 )
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
@@ -105,14 +106,11 @@ class Wintermute:
         await self.answering.keep_promises()
 
 
-async def run_daemon(
-    config: Config, reread: Callable[[], Config], outside: Externals | None = None
-) -> None:
+async def run_daemon(config: Config, reread: Callable[[], Config], outside: Externals) -> None:
     """Run until SIGTERM or SIGINT. After SIGHUP go on with what `reread` gives, if it is right.
 
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
-    outside = outside or Externals()
     orders = Orders(config, reread, _usable, outside.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -164,26 +162,22 @@ async def _served(config: Config, orders: Orders, outside: Externals) -> Excepti
 
 async def _worked(config: Config, orders: Orders, outside: Externals) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
-    problems: list[Exception] = []
-    waits = WatchedClock(outside.clock, outside.supervisor.pulse)
+    path, pulse = config.data_dir / "wintermute.db", outside.supervisor.pulse
+    patience = Patience(WatchedClock(outside.clock, pulse), orders.leaving)
     try:
-        patience = Patience(waits, orders.leaving)
-        async with open_database(config.data_dir / "wintermute.db", patience=patience) as database:
-            texts = await _texts(config, database)
-            health = Health(database, outside.clock)
-            session = await _session(config, health, outside, orders.leaving)
-            if session is not None:
+        with ungrouped():
+            async with open_database(path, patience=patience) as database:
+                texts = await _texts(config, database)
+                health = Health(database, outside.clock)
+                session = await _session(config, health, outside, orders.leaving)
+                if session is None:
+                    return None
                 outside.supervisor.status("waits for the first sync")
                 async with open_wintermute(config, database, session, texts, outside) as wintermute:
                     await wintermute.run(orders.leaving, orders.ready)
-    except* WintermuteError as group:
-        problems += group.exceptions
-    return _first(problems[0]) if problems else None
-
-
-def _first(problem: Exception) -> Exception:
-    """One failure is enough to tell, however many tasks it reached."""
-    return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
+    except WintermuteError as error:
+        return error
+    return None
 
 
 async def _session(
@@ -230,7 +224,9 @@ async def open_wintermute(
         outside.logs.hide(*secrets)
 
     hide(session.access_token, session.pickle_key)
-    stores = _stores(config, database, clock, ids, redact)
+    stores = Stores.of(
+        database, config.data_dir, config.owner, clock, ids, redact, timezone=config.timezone
+    )
     async with (
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
         aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
@@ -264,12 +260,7 @@ async def open_wintermute(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config,
-    screen: Screen,
-    outside: Externals | None = None,
-    *,
-    attended: bool = True,
-    page: Page | None = None,
+    config: Config, screen: Screen, *, attended: bool, page: Page | None
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
@@ -278,17 +269,19 @@ async def open_chat(
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
-    outside = outside or Externals()
-    ids, redact = outside.new_id, Redaction(secret_values(config))
+    redact = Redaction(secret_values(config))
     with hold(config.data_dir):
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _texts(config, database)
-            clock = CheckedClock(outside.clock, await ClockMarks(database).last())
-            stores = _stores(config, database, clock, ids, redact)
-            models = Models(config.llm, database, clock, ids, config.timezone, redact)
+            clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
+            owner, zone = config.owner, config.timezone
+            stores = Stores.of(
+                database, config.data_dir, owner, clock, new_id, redact, timezone=zone
+            )
+            models = Models(config.llm, database, clock, new_id, zone, redact)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
-            chat = Chat(stores, answers.rooms, speaker, clock, ids)
+            chat = Chat(stores, answers.rooms, speaker, clock, new_id)
             async with aclosing(models), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock)]
                 parts += [answers.keep_promises()] if attended else []
@@ -302,13 +295,6 @@ async def _texts(config: Config, database: Database) -> Texts:
     """The prompts, or what they last held where one is no text now (F-031)."""
     kept = await EditedFiles(database).texts(FOLDER)
     return read_texts(config.data_dir / "prompts", config.seed, kept)
-
-
-def _stores(
-    config: Config, database: Database, clock: Clock, ids: NewId, redact: Redaction
-) -> Stores:
-    owner, zone = config.owner, config.timezone
-    return Stores.of(database, config.data_dir, owner, clock, ids, redact, timezone=zone)
 
 
 def _policy(config: Config) -> Policy:

@@ -30,6 +30,8 @@ WintermuteError
     └── EmptyReply              neither text nor calls, retries spent
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 
@@ -173,3 +175,17 @@ class BudgetSpent(ModelError):
 
 class EmptyReply(ModelError):
     """The model kept answering with neither text nor calls (L-015)."""
+
+
+@contextmanager
+def ungrouped() -> Iterator[None]:
+    """One failure is enough to tell, however many tasks it reached."""
+    problem: Exception | None = None
+    try:
+        yield
+    except* WintermuteError as group:
+        problem = group
+    while isinstance(problem, ExceptionGroup):
+        problem = problem.exceptions[0]
+    if problem is not None:
+        raise problem

@@ -7,7 +7,7 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, House
 from wintermute.changes.change_sets import Reason
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task
 
 MORNING = datetime(2026, 3, 2, 7, 0, tzinfo=UTC)
 """A Monday, 08:00 in Berlin."""
@@ -51,7 +51,7 @@ async def do(house: House, action: str, task: Task, *more: Any) -> Task:
     """One change of it, by the person at the command line."""
     async with house.database.transaction() as tx:
         act = getattr(house.stores.tasks, action)
-        done: Task = await act(tx, Reason("command", task.scope), task.id, None, *more)
+        done: Task = await act(tx, Target(task.id, None, Reason("command", task.scope)), *more)
         return done
 
 

@@ -11,7 +11,7 @@ from wintermute.cli.options import config_option, unread
 from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
-from wintermute.errors import WintermuteError
+from wintermute.errors import ungrouped
 from wintermute.terminal.keyboard import Keyboard, unechoed
 from wintermute.terminal.markdown import MarkdownPage, can_draw
 from wintermute.terminal.screen import Output, Pipe, talk
@@ -38,24 +38,18 @@ async def _chat(config: Config) -> bool:
     """Whether every line got its answer."""
     keyboard = sys.stdin is not None and sys.stdin.isatty()
     answered = False
-    problems: list[Exception] = []
-    try:
-        with unread():
-            output = Output(lambda: sys.stdout)
-            page = MarkdownPage(output, _is_ours) if output.live and can_draw() else None
-            async with open_chat(config, output, attended=keyboard, page=page) as chat:
-                if keyboard:
-                    click.echo(HINT)
-                    keys = Keyboard(await chat.typed(), NAMES, lambda: chat.waiting)
-                    with unechoed():
-                        answered = await talk(chat, keys)
-                else:
-                    lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
-                    answered = await talk(chat, Pipe(lines))
-    except* WintermuteError as group:
-        problems += group.exceptions
-    if problems:
-        raise problems[0]
+    with ungrouped(), unread():
+        output = Output(lambda: sys.stdout)
+        page = MarkdownPage(output, _is_ours) if output.live and can_draw() else None
+        async with open_chat(config, output, attended=keyboard, page=page) as chat:
+            if keyboard:
+                click.echo(HINT)
+                keys = Keyboard(await chat.typed(), NAMES, lambda: chat.waiting)
+                with unechoed():
+                    answered = await talk(chat, keys)
+            else:
+                lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
+                answered = await talk(chat, Pipe(lines))
     return answered
 
 

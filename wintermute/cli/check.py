@@ -5,15 +5,16 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import CONFIG, config_option, json_option, redacted
-from wintermute.clock import Clock, SystemClock
+from wintermute.cli.options import CONFIG, redacted, reporting
+from wintermute.clock import SystemClock
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.db import open_database, prove_free
 from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
@@ -48,7 +49,8 @@ def data_folder(folder: Path) -> Finding:
     part = "data folder"
     if not folder.is_dir():
         return Finding(part, "fail", f"{folder} is no folder -> make it with `wintermute init DIR`")
-    closed = next((path for path in _inside(folder) if not _is_ours(path)), None)
+    inside = chain([folder], folder.glob("*"), folder.glob("*/*"))
+    closed = next((path for path in inside if not _is_ours(path)), None)
     if closed:
         return Finding(
             part, "fail", f"{closed} cannot be changed -> chown it to who runs Wintermute"
@@ -57,12 +59,6 @@ def data_folder(folder: Path) -> Finding:
     if mode & 0o077:
         return Finding(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
     return Finding(part, "ok", str(folder))
-
-
-def _inside(folder: Path) -> Iterator[Path]:
-    yield folder
-    yield from folder.glob("*")
-    yield from folder.glob("*/*")
 
 
 def _is_ours(path: Path) -> bool:
@@ -132,16 +128,8 @@ def templates(folder: Path, language: str) -> Finding:
     return Finding(part, "ok", f"{len(needed) + 1} in {folder}")
 
 
-def time_zone(name: str, clock: Clock) -> Finding:
-    """What the clock on the wall says, so that a wrong zone is noticed."""
-    here = clock.now().astimezone(ZoneInfo(name))
-    return Finding("time zone", "ok", f"{name}, where it is {here:%Y-%m-%d %H:%M}")
-
-
 @click.command("check")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 
@@ -159,6 +147,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 async def _probe(config: Config) -> list[Finding]:
     backends, seconds = config.llm.backends, config.loop.max_seconds
+    # What the clock on the wall says, so that a wrong zone is noticed.
+    here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
+    time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
     models = [await _model(name, backends[name], seconds) for name in config.llm.roles.base]
     return [
         data_folder(config.data_dir),
@@ -166,7 +157,7 @@ async def _probe(config: Config) -> list[Finding]:
         await database(config.data_dir / "wintermute.db"),
         templates(config.data_dir / "prompts", config.seed.language),
         *unusable_files(Places(config.data_dir, config.owner)),
-        time_zone(config.timezone, SystemClock()),
+        Finding("time zone", "ok", time),
         *models,
         *await _homeserver(config),
         *await noticed(config.data_dir / "wintermute.db"),

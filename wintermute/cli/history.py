@@ -1,14 +1,13 @@
 """`history` and `undo`: the same for everything that can be changed."""
 
-import dataclasses
-from zoneinfo import ZoneInfo
+from dataclasses import asdict
 
 import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import Undone
-from wintermute.cli.opening import tell, with_stores
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.opening import Report, on_stores, tell, with_stores
+from wintermute.cli.options import reporting
 from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config
@@ -21,19 +20,16 @@ def history_command(kind: ItemKind) -> click.Command:
 
     @click.command("history")
     @click.option("--count", default=20, show_default=True, help="How many change sets.")
-    @config_option
-    @json_option
-    @click.pass_context
-    def history(ctx: click.Context, count: int, as_json: bool) -> None:
-        async def work(stores: Stores, config: Config) -> tuple[tuple[ChangeSet, ...], ZoneInfo]:
-            await _take_hand_edits(stores, kind)
-            found = await stores.changes.history((kind,), limit=max(count, 0))
-            return found, ZoneInfo(config.timezone)
-
-        found, zone = with_stores(ctx, work)
-        lines = [line for one in found for line in set_lines(one, zone)]
-        lines = lines or ["Nothing was changed in the last 30 days."]
-        tell(ctx, [_json(one) for one in found], *lines, as_json=as_json)
+    @on_stores
+    async def history(stores: Stores, count: int) -> Report:
+        await _take_hand_edits(stores, kind)
+        found = await stores.changes.history((kind,), limit=max(count, 0))
+        lines = [line for one in found for line in set_lines(one, stores.tasks.zone)]
+        values = [
+            {**asdict(one), "created_at": stamp(one.created_at), "undone": sorted(one.undone)}
+            for one in found
+        ]
+        return Report(values, lines or ["Nothing was changed in the last 30 days."])
 
     history.help = (
         "Show what was changed in the last 30 days, newest first.\n\n"
@@ -48,9 +44,7 @@ def undo_command(kind: ItemKind) -> click.Command:
     @click.command("undo")
     @click.argument("batch", required=False)
     @click.option("--last", is_flag=True, help="The newest one that is not undone yet.")
-    @config_option
-    @json_option
-    @click.pass_context
+    @reporting
     def undo(ctx: click.Context, batch: str | None, last: bool, as_json: bool) -> None:
         if (batch is None) != last:
             raise click.UsageError("give a change set as `history` shows it, or --last")
@@ -65,8 +59,8 @@ def undo_command(kind: ItemKind) -> click.Command:
         undone = with_stores(ctx, work)
         values = {
             "set": undone.set_id,
-            "back": [dataclasses.asdict(change) for change in undone.back],
-            "kept": [dataclasses.asdict(change) for change in undone.kept],
+            "back": [asdict(change) for change in undone.back],
+            "kept": [asdict(change) for change in undone.kept],
         }
         head = ["taken back:"] if undone.back else []
         tell(ctx, values, *head, *undone_lines(undone), as_json=as_json)
@@ -108,11 +102,3 @@ def _scopes(undone: Undone) -> set[str]:
 
 def _noun(kind: ItemKind) -> str:
     return {"fact": "memory"}.get(kind, kind)
-
-
-def _json(one: ChangeSet) -> dict[str, object]:
-    return {
-        **dataclasses.asdict(one),
-        "created_at": stamp(one.created_at),
-        "undone": sorted(one.undone),
-    }

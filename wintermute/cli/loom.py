@@ -10,7 +10,6 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +18,7 @@ import click
 
 from wintermute import __version__
 from wintermute.cli.opening import say, with_stores
-from wintermute.cli.options import config_option, json_option, redacted
+from wintermute.cli.options import LazyGroup, config_option, redacted, reporting
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.calls import attempts
@@ -64,7 +63,7 @@ def mask_texts(value: Any) -> Any:
 
 def _without_texts(key: str, value: Any) -> Any:
     if key in TEXTS:
-        return changed(_listed(value), _length)
+        return changed(_listed(value), lambda text: f"[{len(text)} characters]")
     return value if key == "tools" else mask_texts(value)  # those are ours
 
 
@@ -73,10 +72,6 @@ def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return [_listed(item) for item in value.values()]
     return [_listed(item) for item in value] if isinstance(value, list) else value
-
-
-def _length(text: str) -> str:
-    return f"[{len(text)} characters]"
 
 
 def mask_people(
@@ -91,22 +86,18 @@ def mask_people(
     named = dict(known)
     listed = list(people)
     for one in (*(person for person, _ in listed), *PERSON.findall(text)):
-        named.setdefault(one, f"person{sum(map(_is_person, named.values())) + 1}")
+        named.setdefault(one, _next("person", named))
     for one in (*rooms, *ROOM.findall(text)):
-        named.setdefault(one, f"room{sum(map(_is_room, named.values())) + 1}")
+        named.setdefault(one, _next("room", named))
     looks = {**{quote(one, safe=""): word for one, word in named.items()}, **named}
     names = {
         look: named[person] for person, name in listed for look in _looks(name) if len(look) > 1
     }
-    return changed(value, _Replaced(looks, names))
+    return changed(value, _replacing(looks, names))
 
 
-def _is_person(word: str) -> bool:
-    return word.startswith("person")
-
-
-def _is_room(word: str) -> bool:
-    return word.startswith("room")
+def _next(noun: str, named: Mapping[str, str]) -> str:
+    return f"{noun}{sum(word.startswith(noun) for word in named.values()) + 1}"
 
 
 def _looks(name: str) -> tuple[str, str]:
@@ -114,21 +105,14 @@ def _looks(name: str) -> tuple[str, str]:
     return name.strip(), " ".join(name.translate(str.maketrans("", "", "@:()<>")).split())
 
 
-class _Replaced:
+def _replacing(ids: Mapping[str, str], names: Mapping[str, str]) -> Callable[[str], str]:
     """Puts words for ids and for names that stand alone, longest first."""
-
-    def __init__(self, ids: Mapping[str, str], names: Mapping[str, str]) -> None:
-        self._words = {**{name.casefold(): word for name, word in names.items()}, **ids}
-        longest = sorted(map(re.escape, ids), key=len, reverse=True)
-        alone = sorted(map(re.escape, names), key=len, reverse=True)
-        parts = [*longest, *(rf"(?<!\w)(?i:{name})(?!\w)" for name in alone)]
-        self._pattern = re.compile("|".join(parts) or r"(?!)")
-
-    def __call__(self, text: str) -> str:
-        return self._pattern.sub(self._word, text)
-
-    def _word(self, match: re.Match[str]) -> str:
-        return self._words.get(match[0]) or self._words[match[0].casefold()]
+    words = {**{name.casefold(): word for name, word in names.items()}, **ids}
+    longest = sorted(map(re.escape, ids), key=len, reverse=True)
+    alone = sorted(map(re.escape, names), key=len, reverse=True)
+    parts = [*longest, *(rf"(?<!\w)(?i:{name})(?!\w)" for name in alone)]
+    pattern = re.compile("|".join(parts) or r"(?!)")
+    return partial(pattern.sub, lambda match: words.get(match[0]) or words[match[0].casefold()])
 
 
 MOST_SAID = 4000
@@ -203,17 +187,15 @@ def _turn(turn: Json) -> Iterator[str]:
 
 def _called(call: Json, seen: Json | None) -> str:
     args = call["arguments"] if seen is None or seen["args"] is None else _json(seen["args"])
-    line = f"{call['name']} {_short(args)} -> "
+    line = f"{call['name']} {shortened(args, MOST_RESULT)} -> "
     if seen is None:
         return one_line(line) + " not run"
     if seen["result"] is None:
         return one_line(line) + " no result"
     result = seen["result"] if isinstance(seen["result"], str) else _json(seen["result"])
-    return one_line(f"{line}{'error: ' if seen['is_error'] else ''}{_short(result)}")
-
-
-def _short(text: str) -> str:
-    return shortened(text, MOST_RESULT)
+    return one_line(
+        f"{line}{'error: ' if seen['is_error'] else ''}{shortened(result, MOST_RESULT)}"
+    )
 
 
 def _json(value: Any) -> str:
@@ -241,23 +223,8 @@ def _block(text: str, begin: str) -> Iterator[str]:
     yield from (f"{margin}| {line}" for line in others)
 
 
-REPLAY = "replay"
-
-
-class Loom(click.Group):
-    """`replay` needs the whole program, which the others need not load."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), REPLAY]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != REPLAY:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module("wintermute.cli.replay").command
-        return command
-
-
-@click.group("loom", cls=Loom)
+# `replay` needs the whole program, which the others need not load.
+@click.group("loom", cls=LazyGroup, lazy={"replay": "wintermute.cli.replay"})
 def command() -> None:
     """What was said and done: read, fork, replay.
 
@@ -269,9 +236,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
     """Show the branches, newest first.
 
@@ -292,9 +257,7 @@ def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("branch", metavar="BRANCH")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def show(ctx: click.Context, branch: str, as_json: bool) -> None:
     """Show a branch, cast by cast, with its tokens and times.
 
@@ -354,9 +317,7 @@ def export(
 
 @command.command("fork")
 @click.argument("turn", metavar="TURN")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
     """Go on from a turn: a new branch with all up to it and nothing after it.
 
@@ -438,5 +399,5 @@ def _write(ctx: click.Context, path: Path, texts: list[str]) -> None:
 
 
 def _tell(ctx: click.Context, values: Any, *told: str, as_json: bool) -> None:
-    """As `stores.tell`, with JSON that cannot do anything to a terminal."""
+    """As `tell`, with JSON that cannot do anything to a terminal."""
     say(ctx, *([json.dumps(values, indent=2)] if as_json else told))

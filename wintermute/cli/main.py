@@ -1,13 +1,12 @@
 """The entry of the command line. Imports nothing heavy: `--help` has to be quick."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from wintermute import __version__
-from wintermute.cli.options import CONFIG, redacted
+from wintermute.cli.options import CONFIG, LazyGroup, redacted
 from wintermute.errors import ConfigurationError, WintermuteError
 
 VERBS = {
@@ -26,17 +25,8 @@ VERBS = {
 """Each stands in the module of its name; the line is repeated here so that help loads none."""
 
 
-class LazyCommands(click.Group):
-    """Commands that are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = import_module(f"wintermute.cli.{cmd_name}").command
-        return command
+class Program(LazyGroup):
+    """All commands, and what becomes of an expected failure."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -51,7 +41,11 @@ class LazyCommands(click.Group):
             ctx.exit(2 if isinstance(error, ConfigurationError) else 1)
 
 
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Program,
+    lazy={verb: f"wintermute.cli.{verb}" for verb in VERBS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="wintermute %(version)s")
 @click.option(
     "--config",

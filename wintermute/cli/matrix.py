@@ -4,13 +4,14 @@
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import click
 
 from wintermute.cli.check import show
-from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option, json_option, redacted
+from wintermute.cli.opening import open_config, say
+from wintermute.cli.options import config_option, reporting
 from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config
@@ -43,7 +44,7 @@ def logout(ctx: click.Context) -> None:
     config = open_config(ctx)
     with hold(config.data_dir):
         said = asyncio.run(login.logout(config.matrix, config.data_dir / "matrix"))
-    click.echo(redacted(ctx, said))
+    say(ctx, said)
 
 
 @command.command("reset-crypto")
@@ -63,21 +64,16 @@ def reset_crypto(ctx: click.Context, identity: bool) -> None:
     """
     config = open_config(ctx)
     folder, clock = config.data_dir / "matrix", SystemClock()
-
-    def say(line: str) -> None:
-        click.echo(redacted(ctx, line))
-
     with hold(config.data_dir):
         if identity:
-            say(asyncio.run(reset_identity(config.matrix, folder, clock, new_id, say)))
+            tell = partial(say, ctx)
+            say(ctx, asyncio.run(reset_identity(config.matrix, folder, clock, new_id, tell)))
         else:
-            say(login.reset_crypto(folder, clock))
+            say(ctx, login.reset_crypto(folder, clock))
 
 
 @command.command("verify")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def verify(ctx: click.Context, as_json: bool) -> None:
     """Show the bot's keys, and the emojis of a verification under way.
 
@@ -117,7 +113,7 @@ def trust(ctx: click.Context, user: str) -> None:
     Example: wintermute matrix trust @ann:example.org
     """
     config = open_config(ctx)
-    click.echo(redacted(ctx, asyncio.run(_trusted(config, user))))
+    say(ctx, asyncio.run(_trusted(config, user)))
 
 
 async def _trusted(config: Config, user: str) -> str:

@@ -10,8 +10,8 @@ import click
 
 from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.cli.history import history_command, undo_command
-from wintermute.cli.opening import scope_of, scope_option, tell, with_stores
-from wintermute.cli.options import config_option, json_option, write_whole
+from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, tell, with_stores
+from wintermute.cli.options import config_option, reporting, write_whole
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.tasks import fact_line
@@ -26,8 +26,6 @@ SAID: dict[AddOutcome, str] = {
     "known": "known already",
     "raised": "known already, now as said by the person",
 }
-
-
 whose = scope_option("Whose memories; default: the owner's.")
 
 
@@ -42,17 +40,15 @@ def command() -> None:
 @command.command("list")
 @whose
 @click.option("--everyone", is_flag=True, help="Those of all people and rooms.")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) -> None:
     """Show the memories of the owner, or of another person or room.
 
     Example: wintermute memory list --scope person:@ann:example.org
     """
 
-    async def work(stores: Stores, config: Config) -> list[str]:
-        zone = ZoneInfo(config.timezone)
+    async def work(stores: Stores, _: Config) -> list[str]:
+        zone = stores.tasks.zone
         chosen = await _chosen(stores, scope, everyone)
         if as_json:
             return await exported(stores.facts, chosen)
@@ -77,43 +73,31 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     show_default=True,
     help="How it was learnt.",
 )
-@config_option
-@json_option
-@click.pass_context
-def add(ctx: click.Context, text: str, scope: str | None, source: Source, as_json: bool) -> None:
+@on_stores
+async def add(stores: Stores, text: str, scope: str | None, source: Source) -> Report:
     """Remember one thing.
 
     Example: wintermute memory add "Anna moved to Lyon in March 2026."
     """
-
-    async def work(stores: Stores, _: Config) -> tuple[Fact, AddOutcome]:
-        place = await scope_of(stores, scope or stores.owner.scope)
-        await stores.memories.text(place)
-        async with stores.database.transaction() as tx:
-            added = await stores.facts.add(tx, Reason("command", place), text, source, scope=place)
-        await stores.memories.text(place)
-        return added
-
-    fact, outcome = with_stores(ctx, work)
+    place = await scope_of(stores, scope or stores.owner.scope)
+    await stores.memories.text(place)
+    async with stores.database.transaction() as tx:
+        why = Reason("command", place)
+        fact, outcome = await stores.facts.add(tx, why, text, source, scope=place)
+    await stores.memories.text(place)
     values = {"outcome": outcome, "id": fact.id, "text": fact.text, "source": fact.source}
-    tell(ctx, values, f"{SAID[outcome]}  {fact.id}  {fact.text}", as_json=as_json)
+    return Report(values, [f"{SAID[outcome]}  {fact.id}  {fact.text}"])
 
 
 @command.command("show")
 @click.argument("fact_id", metavar="ID")
-@config_option
-@json_option
-@click.pass_context
-def show(ctx: click.Context, fact_id: str, as_json: bool) -> None:
+@on_stores
+async def show(stores: Stores, fact_id: str) -> Report:
     """Show one memory and where it comes from.
 
     Example: wintermute memory show fact_0123456789abcdef
     """
-
-    async def work(stores: Stores, _: Config) -> Fact:
-        return (await _facts(stores, [fact_id]))[0]
-
-    fact = with_stores(ctx, work)
+    [fact] = await _facts(stores, [fact_id])
     values = {
         "id": fact.id,
         "text": fact.text,
@@ -127,15 +111,12 @@ def show(ctx: click.Context, fact_id: str, as_json: bool) -> None:
         "origins": list(fact.origins),
     }
     shown = {**values, "origins": ", ".join(fact.origins)}
-    lines = (f"{name}: {value}" for name, value in shown.items() if value)
-    tell(ctx, values, *lines, as_json=as_json)
+    return Report(values, [f"{name}: {value}" for name, value in shown.items() if value])
 
 
 @command.command("forget")
 @click.argument("fact_ids", metavar="[ID]...", nargs=-1)
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> None:
     """Erase memories for good, with the messages they were learnt from.
 
@@ -146,9 +127,8 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     Example: wintermute memory forget fact_0123456789abcdef
     """
 
-    async def work(stores: Stores, config: Config) -> tuple[Forgotten, ZoneInfo]:
-        done = await forget(stores, await _facts(stores, fact_ids))
-        return done, ZoneInfo(config.timezone)
+    async def work(stores: Stores, _: Config) -> tuple[Forgotten, ZoneInfo]:
+        return await forget(stores, await _facts(stores, fact_ids)), stores.tasks.zone
 
     done, zone = with_stores(ctx, work)
     copies = [{"file": str(copy.path), "until": stamp(copy.made_at + KEPT)} for copy in done.copies]
@@ -198,9 +178,7 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     """Read memories from lines of JSON, as `export` writes them.
 
@@ -210,13 +188,13 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     Example: wintermute memory import memories.jsonl
     """
 
-    async def work(stores: Stores, config: Config) -> Imported:
+    async def work(stores: Stores, _: Config) -> Imported:
         reading = Import(
             stores.database,
             stores.facts,
             stores.changes,
             stores.owner.scope,
-            ZoneInfo(config.timezone),
+            stores.tasks.zone,
             (await stores.known.moves()).named,
         )
         done = await reading.run(file, Reason("import", "everyone"))

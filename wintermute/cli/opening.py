@@ -8,15 +8,16 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.options import CONFIG, REDACT, redacted
+from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
@@ -111,9 +112,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
     """Open the configuration and its stores, do the work, close them."""
     config = open_config(ctx)
+    folder, clock = config.data_dir, SystemClock()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
+            " or correct data_dir"
+        )
 
     async def opened() -> Result:
-        async with _stores(config) as stores:
+        async with open_database(folder / "wintermute.db") as database:
+            zone = config.timezone
+            stores = Stores.of(database, folder, config.owner, clock, new_id, timezone=zone)
             return await work(stores, config)
 
     return asyncio.run(opened())
@@ -130,6 +139,26 @@ def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
     say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a command found or did: values for a program, lines for a person."""
+
+    values: Any
+    lines: Iterable[str]
+
+
+def on_stores(work: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
+    """A command that works on open stores, and says as lines or as JSON what came of it."""
+
+    @reporting
+    @wraps(work)
+    def run(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+        report = with_stores(ctx, lambda stores, _: work(stores, **given))
+        tell(ctx, report.values, *report.lines, as_json=as_json)
+
+    return run
+
+
 def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
     """`--scope`, checked for how it is written; what it names need not exist yet."""
 
@@ -144,17 +173,3 @@ def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
 async def scope_of(stores: Stores, named: str) -> str:
     """The scope that somebody means: a room's may be called by any room it has lived in (F-013)."""
     return (await stores.known.moves()).named(named)
-
-
-@asynccontextmanager
-async def _stores(config: Config) -> AsyncIterator[Stores]:
-    if not config.data_dir.is_dir():
-        raise ConfigurationError(
-            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
-            " or correct data_dir"
-        )
-    async with open_database(config.data_dir / "wintermute.db") as database:
-        clock = SystemClock()
-        yield Stores.of(
-            database, config.data_dir, config.owner, clock, new_id, timezone=config.timezone
-        )

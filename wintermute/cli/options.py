@@ -2,9 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,6 +31,28 @@ config_option = click.option(
     help="The configuration, as before the command.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def reporting(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes --config and --json, and gets click's context and `as_json`."""
+    return config_option(json_option(click.pass_context(command)))
+
+
+class LazyGroup(click.Group):
+    """Commands, some in modules that are loaded when they are called; `lazy`: which by name."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = import_module(self._lazy[cmd_name]).command
+        return command
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import click
 
 from wintermute.answering import tools_of
 from wintermute.cli.opening import say, with_stores
-from wintermute.cli.options import REDACT, config_option, json_option
+from wintermute.cli.options import REDACT, reporting
 from wintermute.cli.script import (
     Diverged,
     Event,
@@ -35,7 +35,7 @@ from wintermute.conversation.state import CastSettings, Stop, Unwatched
 from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.db import Database, open_database
 from wintermute.errors import WintermuteError
-from wintermute.ids import NewId, new_id
+from wintermute.ids import new_id
 from wintermute.llm.calls import attempts
 from wintermute.llm.models import Models
 from wintermute.loom.conversations import begin_again
@@ -92,9 +92,7 @@ class Replay:
 
     def __init__(self, stores: Stores, today: Today) -> None:
         """Raises: ConfigurationError when a prompt file cannot be used."""
-        self._source = stores.database
-        self._casts = stores.casts
-        self._calls = stores.model_calls
+        self._stores = stores
         self._today = today
         self._instructions = Instructions(today.prompts)
         self._minimal = Template(today.prompts, "WORKER_MINIMAL.txt")
@@ -106,7 +104,7 @@ class Replay:
         `below`: it is the branch of a sub-session.
         """
         done = requests = unrecorded = 0
-        for cast in filter(lambda cast: cast.turns, await self._casts.of_branch(branch_id)):
+        for cast in filter(lambda cast: cast.turns, await self._stores.casts.of_branch(branch_id)):
             script = await self._script(cast)
             if script is None:
                 unrecorded += 1
@@ -120,9 +118,9 @@ class Replay:
 
     async def _script(self, cast: Cast) -> Script | None:
         """What was recorded of a cast; None when that is not all it did."""
-        kept = iter(await self._calls.recorded(cast.id))
+        kept = iter(await self._stores.model_calls.recorded(cast.id))
         events: list[Event] = []
-        for attempt in await attempts(self._source, [cast.id]):
+        for attempt in await attempts(self._stores.database, [cast.id]):
             if attempt["outcome"] != "ok":
                 events.append(Unanswered(attempt["role"], attempt["outcome"]))
             elif attempt["request"] is not None:
@@ -136,7 +134,7 @@ class Replay:
         with TemporaryDirectory(prefix="wintermute-replay-") as folder:
             async with open_database(Path(folder) / "replay.db") as scratch:
                 async with scratch.transaction() as tx:
-                    begun = await begin_again(self._source, tx, cast)
+                    begun = await begin_again(self._stores.database, tx, cast)
                 try:
                     await self._loop(scratch, begun, script).run(
                         begun,
@@ -154,10 +152,12 @@ class Replay:
 
     def _loop(self, scratch: Database, cast: Cast, script: Script) -> Loop:
         clock, hidden = _Still(cast.started_at), self._today.ephemeral
-        ids = _recorded_ids(script)
-        stores = Stores.of(
-            scratch, self._today.prompts.parent, Owner(""), clock, ids, timezone="UTC"
-        )
+
+        def ids(prefix: str) -> str:  # turns get the names they had
+            return script.turn_id if prefix == "turn" else new_id(prefix)
+
+        folder = self._today.prompts.parent
+        stores = Stores.of(scratch, folder, Owner(""), clock, ids, timezone="UTC")
         folding = Folding(stores, script, self._compaction, self._today.context, hidden)
         gates = Gates(stores, lambda value: value)
         return Loop(stores, Asking(script, folding, hidden), gates, folding, clock)
@@ -233,16 +233,9 @@ class _Still:
         """Nobody waits here."""
 
 
-def _recorded_ids(script: Script) -> NewId:
-    """Turns get the names they had."""
-    return lambda prefix: script.turn_id if prefix == "turn" else new_id(prefix)
-
-
 @click.command("replay")
 @click.argument("branch", metavar="BRANCH")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def command(ctx: click.Context, branch: str, as_json: bool) -> None:
     """Run a branch again, offline, with today's prompt files and program.
 
@@ -267,7 +260,7 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
             " run again"
         )
     values = _json(found, replayed)
-    say(ctx, *([_dumped(values)] if as_json else map(harmless, _lines(replayed))))
+    say(ctx, *([json.dumps(values, indent=2)] if as_json else map(harmless, _lines(replayed))))
     if replayed.divergence is not None:
         ctx.exit(1)
 
@@ -328,7 +321,3 @@ def _json(branch: str, replayed: Replayed) -> dict[str, object]:
         "divergence": found
         and {"cast": found.cast_id, "turn": found.turn_id, "lines": list(found.lines)},
     }
-
-
-def _dumped(values: object) -> str:
-    return json.dumps(values, indent=2)

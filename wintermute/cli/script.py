@@ -243,8 +243,6 @@ def _failure(turn: Turn, cast: Cast) -> ModelError:
 
 
 MOST_LINES = 40
-
-
 MOST_CHARACTERS = 1000  # of one line
 
 

@@ -6,11 +6,10 @@ from typing import BinaryIO
 import click
 
 from wintermute.changes.change_sets import Reason
-from wintermute.cli.opening import tell, with_stores
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.opening import Report, on_stores, tell, with_stores
+from wintermute.cli.options import reporting
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.skills.skills import Skill
 from wintermute.stores import Stores
 
 
@@ -23,48 +22,34 @@ def command() -> None:
 
 
 @command.command("list")
-@config_option
-@json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+@on_stores
+async def list_(stores: Stores) -> Report:
     """Show all skills.
 
     Example: wintermute skill list
     """
-
-    async def work(stores: Stores, _: Config) -> tuple[Skill, ...]:
-        return await stores.skills.listed()
-
-    skills = with_stores(ctx, work)
+    skills = await stores.skills.listed()
     lines = [f"{skill.name}: {skill.summary}" for skill in skills] or ["There is no skill."]
-    tell(ctx, [asdict(skill) for skill in skills], *lines, as_json=as_json)
+    return Report([asdict(skill) for skill in skills], lines)
 
 
 @command.command("show")
 @click.argument("name")
-@config_option
-@json_option
-@click.pass_context
-def show(ctx: click.Context, name: str, as_json: bool) -> None:
+@on_stores
+async def show(stores: Stores, name: str) -> Report:
     """Print a skill.
 
     Example: wintermute skill show calendar
     """
-
-    async def work(stores: Stores, _: Config) -> str:
-        return await stores.skills.read(name)
-
-    text = with_stores(ctx, work)
-    tell(ctx, {"name": name, "text": text}, text.rstrip("\n"), as_json=as_json)
+    text = await stores.skills.read(name)
+    return Report({"name": name, "text": text}, [text.rstrip("\n")])
 
 
 @command.command("add")
 @click.argument("name")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--summary", required=True, help="One line: when to use it.")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def add(ctx: click.Context, name: str, file: BinaryIO, summary: str, as_json: bool) -> None:
     """Add or replace a skill with the text of FILE, or of standard input.
 
@@ -80,43 +65,28 @@ def add(ctx: click.Context, name: str, file: BinaryIO, summary: str, as_json: bo
         return await stores.skills.write(why, name, summary, text)
 
     done = "added" if with_stores(ctx, work) else "replaced"
-    _changed(ctx, name, done, f"{done}  data/skills/{name}.md", as_json)
+    values = {"name": name, "outcome": done}
+    tell(ctx, values, f"{done}  data/skills/{name}.md", as_json=as_json)
 
 
 @command.command("remove")
 @click.argument("name")
-@config_option
-@json_option
-@click.pass_context
-def remove(ctx: click.Context, name: str, as_json: bool) -> None:
+@on_stores
+async def remove(stores: Stores, name: str) -> Report:
     """Remove a skill; `restore` brings it back for 30 days.
 
     Example: wintermute skill remove calendar
     """
-
-    async def work(stores: Stores, _: Config) -> None:
-        await stores.skills.remove(Reason("command", stores.owner.scope), name)
-
-    with_stores(ctx, work)
-    _changed(ctx, name, "removed", f"removed  data/skills/{name}.md", as_json)
+    await stores.skills.remove(Reason("command", stores.owner.scope), name)
+    return Report({"name": name, "outcome": "removed"}, [f"removed  data/skills/{name}.md"])
 
 
 @command.command("restore")
 @click.argument("name")
-@config_option
-@json_option
-@click.pass_context
-def restore(ctx: click.Context, name: str, as_json: bool) -> None:
+@on_stores
+async def restore(stores: Stores, name: str) -> Report:
     """Bring back the text a skill had before its last change.
 
     Example: wintermute skill restore calendar
     """
-
-    async def work(stores: Stores, _: Config) -> str:
-        return await stores.skills.restore(name)
-
-    _changed(ctx, name, "restored", with_stores(ctx, work), as_json)
-
-
-def _changed(ctx: click.Context, name: str, outcome: str, line: str, as_json: bool) -> None:
-    tell(ctx, {"name": name, "outcome": outcome}, line, as_json=as_json)
+    return Report({"name": name, "outcome": "restored"}, [await stores.skills.restore(name)])

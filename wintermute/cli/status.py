@@ -8,7 +8,7 @@ import click
 from wintermute.cli import check
 from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.options import reporting
 from wintermute.clock import SystemClock
 from wintermute.config.lock import holder
 from wintermute.config.schema import Config
@@ -19,9 +19,7 @@ from wintermute.prompt.edited import unusable_files
 
 
 @click.command("status")
-@config_option
-@json_option
-@click.pass_context
+@reporting
 def command(ctx: click.Context, as_json: bool) -> None:
     """Show what works and what does not.
 
@@ -35,8 +33,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 async def _facts(config: Config) -> list[Finding]:
     """What nobody could store, then what the daemon did."""
-    stored = await _stored(config)
-    database = await check.database(config.data_dir / "wintermute.db")
+    path = config.data_dir / "wintermute.db"
+    async with open_database(path, read_only=True) as opened:
+        stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
+    database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.owner)
@@ -48,9 +48,3 @@ def _daemon(data_dir: Path) -> Finding:
     if pid is None:
         return Finding("daemon", "warn", "not running -> start it with `wintermute run`")
     return Finding("daemon", "ok", f"running, process {pid or 'unknown'}")
-
-
-async def _stored(config: Config) -> tuple[Finding, ...]:
-    async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
-        ceilings = config.llm.budget
-        return await gather(database, SystemClock(), config.timezone, ceilings)

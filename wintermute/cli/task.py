@@ -5,11 +5,10 @@ due take the same options.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import partial, wraps
-from importlib import import_module
+from functools import wraps
 from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
@@ -17,18 +16,17 @@ import click
 
 from wintermute.changes.change_sets import Reason
 from wintermute.cli.history import history_command, undo_command
-from wintermute.cli.opening import Command, scope_of, scope_option, tell, with_stores
-from wintermute.cli.options import config_option, json_option
+from wintermute.cli.opening import Command, Report, on_stores, scope_of, scope_option
+from wintermute.cli.options import LazyGroup
 from wintermute.clock import SystemClock, in_words, stamp
-from wintermute.commands.tasks import brief, task_line
-from wintermute.config.schema import Config
-from wintermute.db import Transaction
+from wintermute.commands.tasks import HELD, brief, task_line
+from wintermute.db.values import stored
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task
 from wintermute.text import counted, harmless
 
 TOLD = 3
@@ -153,7 +151,7 @@ class TaskView:
         """What did not happen, or not in time: it is to be seen where tasks are listed."""
         task, last = self.task, self.last
         if task.held:
-            yield "due, but there is no room to say it in"
+            yield HELD
         elif task.status == "active" and task.next_due and self.now - task.next_due > LATE:
             yield "overdue"
         if task.failures:
@@ -166,13 +164,8 @@ class TaskView:
 
 def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
     """What came of a due time."""
-    return {
-        "due_at": stamp(occurrence.due_at),
-        "state": occurrence.state,
-        "missed": occurrence.missed,
-        "ended_at": stamp(occurrence.ended_at) if occurrence.ended_at else None,
-        "result": occurrence.result,
-    }
+    names = ("due_at", "state", "missed", "ended_at", "result")
+    return stored({name: getattr(occurrence, name) for name in names})
 
 
 CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
@@ -197,24 +190,10 @@ def schedule_options(command: Command) -> Callable[..., Any]:
 
 STATUSES = ("active", "paused", "completed", "deleted", "all")
 SHOWN = 10
-EXPORT = "export"
-TaskChange = Callable[[Stores, Transaction, Reason], Awaitable[Task]]
 
 
-class TaskCommands(click.Group):
-    """`export` needs a library, which the others need not load."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), EXPORT]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != EXPORT:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module("wintermute.cli.task_export").command
-        return command
-
-
-@click.group("task", cls=TaskCommands)
+# `export` needs a library, which the others need not load.
+@click.group("task", cls=LazyGroup, lazy={"export": "wintermute.cli.task_export"})
 def command() -> None:
     """What is to be done: show and change it.
 
@@ -231,44 +210,31 @@ def command() -> None:
     help="Which ones; what was deleted is kept for 30 days.",
 )
 @scope_option("Only those of a person or room, as in person:@ann:example.org.", EVERYWHERE)
-@config_option
-@json_option
-@click.pass_context
-def list_(ctx: click.Context, status: Any, scope: str | None, as_json: bool) -> None:
+@on_stores
+async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     """Show the tasks of everybody, or of one scope.
 
     Example: wintermute task list --status all
     """
-
-    async def work(stores: Stores, _: Config) -> list[TaskView]:
-        named = await scope_of(stores, scope) if scope else None
-        return await _seen(stores, await stores.tasks.listed(named, status))
-
-    seen = with_stores(ctx, work)
+    named = await scope_of(stores, scope) if scope else None
+    seen = await _seen(stores, await stores.tasks.listed(named, status))
     nothing = {"active": "There is nothing to be done.", "all": "There is no task."}
     lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
-    tell(ctx, [each.json() for each in seen], *lines, as_json=as_json)
+    return Report([each.json() for each in seen], lines)
 
 
 @command.command("show")
 @click.argument("task_id", metavar="ID")
-@config_option
-@json_option
-@click.pass_context
-def show(ctx: click.Context, task_id: str, as_json: bool) -> None:
+@on_stores
+async def show(stores: Stores, task_id: str) -> Report:
     """Show one task and what came of its last due times.
 
     Example: wintermute task show task_ab12cd34
     """
-
-    async def work(stores: Stores, _: Config) -> tuple[TaskView, list[Occurrence]]:
-        task = await stores.tasks.get(task_id, None)
-        [seen] = await _seen(stores, [task])
-        return seen, await stores.occurrences.of_task(task.id, SHOWN)
-
-    seen, occurrences = with_stores(ctx, work)
+    [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
+    occurrences = await stores.occurrences.of_task(seen.task.id, SHOWN)
     values = {**seen.changed_json(), "occurrences": [*map(occurrence_json, occurrences)]}
-    tell(ctx, values, *seen.full(occurrences), as_json=as_json)
+    return Report(values, seen.full(occurrences))
 
 
 @command.command("next")
@@ -276,22 +242,15 @@ def show(ctx: click.Context, task_id: str, as_json: bool) -> None:
 @click.option(
     "--count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many."
 )
-@config_option
-@json_option
-@click.pass_context
-def next_(ctx: click.Context, task_id: str, count: int, as_json: bool) -> None:
+@on_stores
+async def next_(stores: Stores, task_id: str, count: int) -> Report:
     """Show when a task is due next.
 
     Example: wintermute task next task_ab12cd34 --count 5
     """
-
-    async def work(stores: Stores, _: Config) -> TaskView:
-        [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
-        return seen
-
-    seen = with_stores(ctx, work)
+    [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
     lines = [seen.due_text(due) for due in seen.coming(count)] or [seen.nothing()]
-    tell(ctx, seen.coming_json(count), *lines, as_json=as_json)
+    return Report(seen.coming_json(count), lines)
 
 
 @command.command("add")
@@ -299,33 +258,20 @@ def next_(ctx: click.Context, task_id: str, count: int, as_json: bool) -> None:
 @click.option("--priority", type=int, default=5, show_default=True, help="1 urgent to 10 low.")
 @scope_option("Whose task it is; default: the owner's. `global`: every room's.", EVERYWHERE)
 @schedule_options
-@config_option
-@json_option
-@click.pass_context
-def add(
-    ctx: click.Context,
-    content: str,
-    priority: int,
-    scope: str | None,
-    request: PlanRequest,
-    as_json: bool,
-) -> None:
+@on_stores
+async def add(
+    stores: Stores, content: str, priority: int, scope: str | None, request: PlanRequest
+) -> Report:
     """Add a task, and say when it is due next.
 
     Example: wintermute task add "Water the plants" --schedule-type daily --at 18:30
     """
-
-    async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
-        return await stores.tasks.add(
-            tx,
-            why,
-            content,
-            scope=await scope_of(stores, scope or stores.owner.scope),
-            priority=priority,
-            request=request,
+    named = await scope_of(stores, scope or stores.owner.scope)
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.add(
+            tx, _why(stores), content, scope=named, priority=priority, request=request
         )
-
-    _change(ctx, step, as_json)
+    return await _changed(stores, task)
 
 
 @command.command("update")
@@ -333,69 +279,53 @@ def add(
 @click.option("--content", help="The new wording.")
 @click.option("--priority", type=int, help="1 urgent to 10 low.")
 @schedule_options
-@config_option
-@json_option
-@click.pass_context
-def update(
-    ctx: click.Context,
-    task_id: str,
-    content: str | None,
-    priority: int | None,
-    request: PlanRequest,
-    as_json: bool,
-) -> None:
+@on_stores
+async def update(
+    stores: Stores, task_id: str, content: str | None, priority: int | None, request: PlanRequest
+) -> Report:
     """Change wording, priority, schedule or mode; what is not given stays as it is.
 
     Example: wintermute task update task_ab12cd34 --at 19:00
     """
-
-    async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
-        return await stores.tasks.change(
-            tx, why, task_id, None, content=content, priority=priority, request=request
+    target = Target(task_id, None, _why(stores))
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.change(
+            tx, target, content=content, priority=priority, request=request
         )
-
-    _change(ctx, step, as_json)
+    return await _changed(stores, task)
 
 
 @command.command("complete")
 @click.argument("task_id", metavar="ID")
 @click.option("--reason", required=True, help="What came of it.")
-@config_option
-@json_option
-@click.pass_context
-def complete(ctx: click.Context, task_id: str, reason: str, as_json: bool) -> None:
+@on_stores
+async def complete(stores: Stores, task_id: str, reason: str) -> Report:
     """Mark a task as done.
 
     Example: wintermute task complete task_ab12cd34 --reason "paid on Monday"
     """
-
-    async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
-        return await stores.tasks.complete(tx, why, task_id, None, reason)
-
-    _change(ctx, step, as_json)
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.complete(tx, Target(task_id, None, _why(stores)), reason)
+    return await _changed(stores, task)
 
 
 def _simple(verb: str, text: str) -> None:
     """A verb that needs nothing but the id."""
 
     @click.argument("task_id", metavar="ID")
-    @config_option
-    @json_option
-    @click.pass_context
-    def run(ctx: click.Context, task_id: str, as_json: bool) -> None:
-        async def step(stores: Stores, tx: Transaction, why: Reason) -> Task:
-            act = {
-                "pause": stores.tasks.pause,
-                "resume": stores.tasks.resume,
-                "delete": stores.tasks.delete,
-                "restore": stores.tasks.restore,
-            }[verb]
-            return await act(tx, why, task_id, None)
+    @on_stores
+    async def run(stores: Stores, task_id: str) -> Report:
+        act = {
+            "pause": stores.tasks.pause,
+            "resume": stores.tasks.resume,
+            "delete": stores.tasks.delete,
+            "restore": stores.tasks.restore,
+        }[verb]
+        async with stores.database.transaction() as tx:
+            task = await act(tx, Target(task_id, None, _why(stores)))
+        return await _changed(stores, task)
 
-        _change(ctx, step, as_json)
-
-    run.__doc__ = f"{text}\n\nExample: wintermute task {verb} task_ab12cd34"
-    command.command(verb)(run)
+    command.command(verb, help=f"{text}\n\nExample: wintermute task {verb} task_ab12cd34")(run)
 
 
 _simple("pause", "Take a task out of the prompt until it is resumed.")
@@ -406,16 +336,13 @@ command.add_command(history_command("task"))
 command.add_command(undo_command("task"))
 
 
-def _change(ctx: click.Context, step: TaskChange, as_json: bool) -> None:
-    seen = with_stores(ctx, partial(_apply, step))
-    tell(ctx, seen.changed_json(), *seen.changed(), as_json=as_json)
+def _why(stores: Stores) -> Reason:
+    return Reason("command", stores.owner.scope)
 
 
-async def _apply(step: TaskChange, stores: Stores, _: Config) -> TaskView:
-    async with stores.database.transaction() as tx:
-        task = await step(stores, tx, Reason("command", stores.owner.scope))
+async def _changed(stores: Stores, task: Task) -> Report:
     [seen] = await _seen(stores, [task])
-    return seen
+    return Report(seen.changed_json(), seen.changed())
 
 
 async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:

@@ -15,7 +15,7 @@ from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
 from wintermute.db import Transaction
-from wintermute.health.health import UNLIMITED, gather
+from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.owner import is_owner
@@ -26,18 +26,14 @@ from wintermute.text import one_line
 OBJECTIVE_CHARACTERS = 100
 
 
-def session_line(
-    node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo, plain: Callable[[str], str]
-) -> str:
-    """What it is to deliver, and how far it is. `plain` takes the formatting out of a text."""
+def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
+    """What it is to deliver, and how far it is."""
     named = f"{plain(node.name)}: " if node.name else ""
     objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
-    return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone, plain)})"
+    return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone)})"
 
 
-def _how_far(
-    node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo, plain: Callable[[str], str]
-) -> str:
+def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
     if node.state == "collecting":
         return "waits for what it handed out"
     if node.state == "running":
@@ -75,14 +71,6 @@ class Verifier(Protocol):
         ...
 
 
-class AtThisMachine:
-    """Whoever sits at the terminal needs no proof."""
-
-    async def ask(self, _tx: Transaction, _row: Waiting) -> str:
-        """Nothing begins."""
-        return "There is nothing to verify at a terminal: `/verify` is for Matrix rooms."
-
-
 class ChatCommands:
     """Answers commands. `/stop` is not among them: it does not wait for its turn."""
 
@@ -92,25 +80,23 @@ class ChatCommands:
         branching: Branching,
         folding: Folding,
         clock: Clock,
-        ceilings: BudgetSettings = UNLIMITED,
-        verifier: Verifier | None = None,
+        ceilings: BudgetSettings,
+        verifier: Verifier | None,
     ) -> None:
         self._stores = stores
         self._branching = branching
         self._folding = folding
         self._clock = clock
         self._ceilings = ceilings
-        self._verifier = verifier or AtThisMachine()
-        self._task_verbs = TaskVerbs(stores, clock)
-        self._reminding = Reminding(stores.tasks, clock)
-        self._answers: dict[str, Callable[[Transaction, Waiting], Awaitable[str]]] = {
+        self._verifier = verifier
+        self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
             "/memory": self._memory,
-            "/tasks": self._tasks,
-            "/remind": self._remind,
+            "/tasks": TaskVerbs(stores, clock).answer,
+            "/remind": Reminding(stores.tasks, clock).answer,
             "/undo": self._undo,
-            "/verify": self._verifier.ask,
+            "/verify": self._verify,
             "/status": self._status,
             "/help": self._help,
         }
@@ -138,14 +124,13 @@ class ChatCommands:
         known = self._answers.get(row.word)
         if known is None:
             return f"I do not know `{row.word[:40]}`. `/help` lists what I know."
-        return await known(tx, row)
+        return await known(tx, row, await self._scope(row))
 
-    async def _new(self, tx: Transaction, row: Waiting) -> str:
+    async def _new(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         await self._branching.begin_anew(tx, row)
         return "A fresh start: I no longer look at what was said before."
 
-    async def _memory(self, tx: Transaction, row: Waiting) -> str:
-        scope = await self._scope(row)
+    async def _memory(self, tx: Transaction, row: Waiting, scope: str) -> str:
         facts = await self._stores.facts.live(scope, tx)
         words = row.body.lower().split()[1:]
         found = [fact for fact in facts if all(word in fact.text.lower() for word in words)]
@@ -153,14 +138,12 @@ class ChatCommands:
             return "I remember nothing of that." if facts else "I remember nothing here yet."
         return bounded([f"- {plain(fact.text)} (`{fact.id}`)" for fact in reversed(found)])
 
-    async def _tasks(self, tx: Transaction, row: Waiting) -> str:
-        return await self._task_verbs.answer(tx, row, await self._scope(row))
+    async def _verify(self, tx: Transaction, row: Waiting, _scope: str) -> str:
+        if self._verifier is None:  # whoever sits at this machine needs no proof
+            return "There is nothing to verify at a terminal: `/verify` is for Matrix rooms."
+        return await self._verifier.ask(tx, row)
 
-    async def _remind(self, tx: Transaction, row: Waiting) -> str:
-        return await self._reminding.answer(tx, row, await self._scope(row))
-
-    async def _undo(self, tx: Transaction, row: Waiting) -> str:
-        scope = await self._scope(row)
+    async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:
         if self._stores.owner.is_unvouched(row.origin, scope):
             return "Here only a verified session of the owner can undo something."
         last = await self._stores.changes.newest(("fact", "task"), scope)
@@ -174,28 +157,27 @@ class ChatCommands:
         ]
         return bounded(lines) or "There is nothing to undo: all of it is as it was before."
 
-    async def _sessions(self, tx: Transaction, row: Waiting) -> str:
+    async def _sessions(self, tx: Transaction, row: Waiting, scope: str) -> str:
         store, zone = self._stores.sub_sessions, self._stores.tasks.zone
-        scope = await self._scope(row)
         lines = [
-            f"- {session_line(node, await store.needs(tx, node.id), zone, plain)}"
+            f"- {session_line(node, await store.needs(tx, node.id), zone)}"
             for node in await store.open_in(tx, row.conversation_id)
             if node.scope == scope  # who came in since must not see what was asked for (M-010)
         ]
         return bounded(lines) or "No work is handed out here."
 
-    async def _status(self, _tx: Transaction, row: Waiting) -> str:
+    async def _status(self, _tx: Transaction, row: Waiting, scope: str) -> str:
         stores, zone = self._stores, self._stores.tasks.zone.key
         facts = await gather(stores.database, self._clock, zone, self._ceilings)
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
         asked = is_owner(row.origin)
-        if not (asked and stores.owner.owns(await self._scope(row))):
+        if not (asked and stores.owner.owns(scope)):
             # Details may name other people's rooms, and are nobody else's business.
             brief = "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
             return f"{brief}\n\n{NO_DETAILS}" if asked else brief
         return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)
 
-    async def _help(self, _tx: Transaction, _row: Waiting) -> str:
+    async def _help(self, _tx: Transaction, _row: Waiting, _scope: str) -> str:
         return "\n".join(f"- `{name}`: {text}" for name, text in NAMES.items())
 
     async def _scope(self, row: Waiting) -> str:

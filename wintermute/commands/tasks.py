@@ -5,10 +5,9 @@ makes a promise without a model (T-062).
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
@@ -26,7 +25,7 @@ from wintermute.tasks.due import clock, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import clock_time, readable, weekdays
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
@@ -53,12 +52,9 @@ def fact_line(fact: Fact, zone: ZoneInfo) -> str:
 def task_line(task: Task) -> str:
     """As in the prompt, with the status where it is not active."""
     when = f" [{task.schedule}]" if task.schedule else ""
-    status = "" if task.status == "active" else f" ({_ended(task)})"
+    ended = f"{task.status}: {task.reason}" if task.reason else task.status
+    status = "" if task.status == "active" else f" ({ended})"
     return f"[P{task.priority}] #{task.id}: {task.content}{when}{status}"
-
-
-def _ended(task: Task) -> str:
-    return f"{task.status}: {task.reason}" if task.reason else task.status
 
 
 def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
@@ -66,13 +62,11 @@ def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
     when = change_set.created_at.astimezone(zone)
     undone = f", undoes {change_set.undoes}" if change_set.undoes else ""
     head = f"{change_set.id}  {when:%Y-%m-%d %H:%M}  {change_set.cause}{undone}"
-    return [head, *(f"  {line}" for line in _changes(change_set.changes, change_set.undone))]
-
-
-def _changes(changes: Iterable[Change], undone: frozenset[str]) -> list[str]:
-    return [
-        change_line(change) + (" (undone)" if change.item in undone else "") for change in changes
+    lines = [
+        f"  {change_line(change)}{' (undone)' if change.item in change_set.undone else ''}"
+        for change in change_set.changes
     ]
+    return [head, *lines]
 
 
 def change_line(change: Change) -> str:
@@ -213,28 +207,15 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
 SNOOZE = timedelta(minutes=10)
 AROUND = "`#()[].,:;"
 """What people copy with an id."""
-VERBS = "\n".join(
-    (
-        "- `/tasks`: what is to be done here",
-        "- `/tasks done ID`: it is done; what comes again is done until then",
-        "- `/tasks snooze ID`: again in 10 minutes",
-        "- `/tasks tomorrow ID`: again tomorrow at the same time",
-        "- `/tasks cancel ID`: delete it",
-        "- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between",
-        "",
-        "Without an ID the first four mean the last reminder here.",
-    )
-)
+VERBS = """\
+- `/tasks`: what is to be done here
+- `/tasks done ID`: it is done; what comes again is done until then
+- `/tasks snooze ID`: again in 10 minutes
+- `/tasks tomorrow ID`: again tomorrow at the same time
+- `/tasks cancel ID`: delete it
+- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between
 
-
-class Wish(NamedTuple):
-    """Which task is meant, and on whose behalf it is to be changed."""
-
-    tx: Transaction
-    why: Reason
-    task_id: str
-    scope: str
-    by_owner: bool
+Without an ID the first four mean the last reminder here."""
 
 
 class TaskVerbs:
@@ -244,7 +225,7 @@ class TaskVerbs:
         self._tasks = stores.tasks
         self._occurrences = stores.occurrences
         self._clock = clock
-        self._verbs: dict[str, Callable[[Wish], Awaitable[str]]] = {
+        self._verbs: dict[str, Callable[[Transaction, Target], Awaitable[str]]] = {
             "done": self._done,
             "snooze": self._snooze,
             "tomorrow": self._tomorrow,
@@ -265,10 +246,11 @@ class TaskVerbs:
             words += [last] if last else []
         if verb is None or len(words) != 2:
             return VERBS
-        by_owner, task_id = is_owner(row.origin), words[1].strip(AROUND).lower()
+        task_id = words[1].strip(AROUND).lower()
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
         try:
-            return await verb(Wish(tx, why, task_id, told.get(task_id, scope), by_owner))
+            its_scope, by_owner = told.get(task_id, scope), is_owner(row.origin)
+            return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
             return str(problem)
 
@@ -284,47 +266,41 @@ class TaskVerbs:
         listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
         return listed or "There is nothing to be done here."
 
-    async def _done(self, wish: Wish) -> str:
-        tx, why, task_id, scope, by_owner = wish
-        before = await self._tasks.get(task_id, scope)
+    async def _done(self, tx: Transaction, target: Target) -> str:
+        before = await self._tasks.get(target.task_id, target.scope)
         if before.status == "paused" and not before.plan.recurs:
-            await self._tasks.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+            await self._tasks.complete(tx, target, "done")
             return f"Done: {_named(before)}"
-        task = await self._tasks.acknowledge(tx, why, task_id, scope, by_owner=by_owner)
+        task = await self._tasks.acknowledge(tx, target)
         until = f" until {self._spoken(task)}" if task.next_due else ""
         return f"Done{until}: {_named(task)}"
 
-    async def _snooze(self, wish: Wish) -> str:
-        tx, why, task_id, scope, by_owner = wish
+    async def _snooze(self, tx: Transaction, target: Target) -> str:
         until = self._clock.now().replace(microsecond=0) + SNOOZE
-        task = await self._tasks.snooze(tx, why, task_id, scope, until, by_owner=by_owner)
+        task = await self._tasks.snooze(tx, target, until)
         return f"Again at {until.astimezone(self._tasks.zone):%H:%M}: {_named(task)}"
 
-    async def _tomorrow(self, wish: Wish) -> str:
-        tx, why, task_id, scope, by_owner = wish
+    async def _tomorrow(self, tx: Transaction, target: Target) -> str:
         now, zone = self._clock.now(), self._tasks.zone
-        before = await self._tasks.get(task_id, scope)
+        before = await self._tasks.get(target.task_id, target.scope)
         last = (await self._occurrences.last([before.id])).get(before.id)
         due = last.due_at if last else before.next_due or now.replace(second=0, microsecond=0)
         until = tomorrow(due, now, zone)
-        task = await self._tasks.snooze(tx, why, task_id, scope, until, by_owner=by_owner)
+        task = await self._tasks.snooze(tx, target, until)
         return f"Again tomorrow ({in_words(until, zone)}): {_named(task)}"
 
-    async def _cancel(self, wish: Wish) -> str:
-        tx, why, task_id, scope, by_owner = wish
-        task = await self._tasks.delete(tx, why, task_id, scope, by_owner=by_owner)
-        elsewhere = task.scope == EVERYWHERE and not self._tasks.owner.owns(scope)
+    async def _cancel(self, tx: Transaction, target: Target) -> str:
+        task = await self._tasks.delete(tx, target)
+        elsewhere = task.scope == EVERYWHERE and target.scope != self._tasks.owner.scope
         where = " in the owner's own chat" if elsewhere else ""
         return f"Cancelled: {_named(task)} (`/undo`{where} brings it back)"
 
-    async def _pause(self, wish: Wish) -> str:
-        tx, why, task_id, scope, by_owner = wish
-        task = await self._tasks.pause(tx, why, task_id, scope, by_owner=by_owner)
+    async def _pause(self, tx: Transaction, target: Target) -> str:
+        task = await self._tasks.pause(tx, target)
         return f"Paused until `/tasks resume {task.id}`: {_named(task)}"
 
-    async def _resume(self, wish: Wish) -> str:
-        tx, why, task_id, scope, by_owner = wish
-        task = await self._tasks.resume(tx, why, task_id, scope, by_owner=by_owner)
+    async def _resume(self, tx: Transaction, target: Target) -> str:
+        task = await self._tasks.resume(tx, target)
         if task.next_due:
             return f"Active again, next on {self._spoken(task)}: {_named(task)}"
         if task.plan.schedule is None:
@@ -396,7 +372,10 @@ class Reminding:
         now = self._clock.now()
         read = chat_line(line, now, self._tasks.zone)
         if read is None:
-            return self._forms()
+            forms = (f"- `/remind {form}`" for form in FORMS)
+            return "\n".join(
+                [f"Write when and what, in the time of {self._tasks.zone.key}, as in:", *forms]
+            )
         request, content = read
         try:
             task = await self._tasks.add(
@@ -424,10 +403,4 @@ class Reminding:
         return (
             f"I will remind {whom} on {when}: {plain(task.content)} (`{task.id}`{again})"
             f"{f'; {remark}' if remark else ''}"
-        )
-
-    def _forms(self) -> str:
-        lines = [f"- `/remind {form}`" for form in FORMS]
-        return "\n".join(
-            [f"Write when and what, in the time of {self._tasks.zone.key}, as in:", *lines]
         )

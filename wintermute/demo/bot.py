@@ -179,15 +179,6 @@ class Bot:
         )
 
 
-async def until_ready(child: Child) -> None:
-    """Raises: WintermuteError when the daemon ends, or takes too long."""
-
-    async def ready() -> bool:
-        return child.said(READY)
-
-    await child.until(ready, READY_SECONDS)
-
-
 def local_zone(localtime: Path) -> str:
     """The time zone whose file this is; UTC when it is none."""
     _, found, name = str(localtime).partition("/zoneinfo/")

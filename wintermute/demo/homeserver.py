@@ -153,9 +153,9 @@ class Child:
     process: asyncio.subprocess.Process
     log: Path
 
-    def said(self, text: str) -> bool:
+    async def said(self, text: str) -> bool:
         """Whether its log has this text."""
-        return text in self.log.read_text("utf-8", errors="replace")
+        return text in await asyncio.to_thread(self.log.read_text, "utf-8", "replace")
 
     def tail(self) -> str:
         """The end of its log."""

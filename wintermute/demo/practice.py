@@ -314,8 +314,6 @@ QUOTES = "\"'“”„: "
 MOST_NAME = 64
 MOST_SUMMARY = 80
 MOST_LINES = 8
-
-
 Rule = Callable[[PracticeView, str], Utterance]
 
 
@@ -357,9 +355,6 @@ def _use(now: PracticeView, tool: str, **arguments: object) -> Utterance:
     if tool not in now.tools:
         return say("no_tool", tool=tool)
     return Use((ToolCall(tool, arguments),))
-
-
-# Memory
 
 
 def _calling(now: PracticeView) -> str:
@@ -420,9 +415,6 @@ def _my_name(now: PracticeView, _: str) -> Utterance:
     return say("your_name", name=name) if name else say("no_name")
 
 
-# Tasks
-
-
 def _add_task(now: PracticeView, what: str) -> Utterance:
     what = what.strip(QUOTES)
     return _use(now, "task", action="add", content=what) if what else say("task_what")
@@ -463,9 +455,6 @@ def _meant(now: PracticeView, what: str) -> Sequence[ShownTask]:
     what = FROM_LIST.sub("", _without(OF_TASK, what)).strip(QUOTES)
     same = [task for task in now.tasks if task.content.casefold() == what.casefold()]
     return same or [task for task in now.tasks if is_about(task.content, what)]
-
-
-# Skills
 
 
 def _learn(now: PracticeView, _: str) -> Utterance:
@@ -509,9 +498,6 @@ def _how(now: PracticeView, what: str) -> Utterance:
         lines = [phrase("skill_line", name=s.name, summary=s.summary) for s in found]
         return say("skill_many", skills=listed(lines))
     return _use(now, "read_file", path=f"data/skills/{found[0].name}.md")
-
-
-# The rest
 
 
 def _time(now: PracticeView, _: str) -> Utterance:

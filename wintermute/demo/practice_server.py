@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import click
@@ -24,7 +23,7 @@ from aiohttp import web
 
 from wintermute.clock import Clock, SystemClock
 from wintermute.demo.practice import Say, Utterance, answer
-from wintermute.ids import NewId, new_id
+from wintermute.ids import new_id
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json
 
@@ -79,12 +78,9 @@ PAUSE = 0.02
 class PracticeModel:
     """The server; `port` 0 takes a free one."""
 
-    def __init__(
-        self, port: int = 0, *, clock: Clock | None = None, new_id: NewId = new_id
-    ) -> None:
+    def __init__(self, port: int = 0, *, clock: Clock | None = None) -> None:
         self._port = port
         self._clock = clock or SystemClock()
-        self._new_id = new_id
         app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
@@ -106,12 +102,7 @@ class PracticeModel:
         self._port = self._runner.addresses[0][1]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
     async def _models(self, _: web.Request) -> web.Response:
@@ -124,9 +115,9 @@ class PracticeModel:
         except ValueError as problem:
             error = {"message": str(problem), "type": "invalid_request_error", "code": None}
             return web.json_response({"error": error}, status=400)
-        reply = _message(answer(body["messages"], _tools(body)), self._new_id)
+        reply = _message(answer(body["messages"], _tools(body)))
         head: Json = {
-            "id": self._new_id("chatcmpl"),
+            "id": new_id("chatcmpl"),
             "created": int(self._clock.now().timestamp()),
             "model": SERVED_NAME,
         }
@@ -186,7 +177,7 @@ def _tools(body: Json) -> set[str]:
     return {str(each.get("name")) for each in functions if isinstance(each, dict)}
 
 
-def _message(reply: Utterance, new_id: NewId) -> Json:
+def _message(reply: Utterance) -> Json:
     if isinstance(reply, Say):
         return {"role": "assistant", "content": reply.text}
     calls = [

@@ -12,7 +12,7 @@ from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config, Matrix, Secret
 from wintermute.db import open_database
-from wintermute.demo.bot import Bot, FoundModel, find_model, one_backend, until_ready
+from wintermute.demo.bot import READY, READY_SECONDS, Bot, FoundModel, find_model, one_backend
 from wintermute.demo.homeserver import (
     Child,
     DemoSecrets,
@@ -23,7 +23,7 @@ from wintermute.demo.homeserver import (
 )
 from wintermute.demo.person import DemoPerson, Dialogue, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
-from wintermute.errors import WintermuteError
+from wintermute.errors import WintermuteError, ungrouped
 from wintermute.matrix.signing import USAGES, load_seeds
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
@@ -64,14 +64,8 @@ async def run_demo(plan: DemoPlan) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    problems: list[Exception] = []
-    with hold(plan.folder):
-        try:
-            await _first_of(_perform(plan), stopping.wait())
-        except* WintermuteError as group:
-            problems += group.exceptions
-    if problems:
-        raise _first(problems[0])
+    with hold(plan.folder), ungrouped():
+        await _first_of(_perform(plan), stopping.wait())
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
@@ -83,24 +77,15 @@ async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
             task.cancel()
 
 
-def _first(problem: Exception) -> Exception:
-    return _first(problem.exceptions[0]) if isinstance(problem, ExceptionGroup) else problem
-
-
-class Progress:
-    """One line for each step, with the seconds since the start."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._clock = SystemClock()
-        self._began = self._clock.monotonic()
-        self._show = show
-
-    def __call__(self, step: str) -> None:
-        self._show(f"{self._clock.monotonic() - self._began:5.1f} s  {step}")
+def _progress(show: Callable[[str], None]) -> Callable[[str], None]:
+    """Shows one line for each step, with the seconds since the start."""
+    clock = SystemClock()
+    began = clock.monotonic()
+    return lambda step: show(f"{clock.monotonic() - began:5.1f} s  {step}")
 
 
 async def _perform(plan: DemoPlan) -> None:
-    step = Progress(plan.show)
+    step = _progress(plan.show)
     kept = DemoSecrets.of(plan.folder)
     kept.save(plan.folder)
     async with AsyncExitStack() as stack:
@@ -129,9 +114,9 @@ async def _perform(plan: DemoPlan) -> None:
         person = await stack.enter_async_context(present(me, plan.folder / "you"))
         await _keep_secrets(kept, server, person, plan.folder / "you")
         step(f"{user_id} is logged in, with keys")
-        await until_ready(daemon)
+        await daemon.until(lambda: daemon.said(READY), READY_SECONDS)
         step(f"{bot_id} is ready, with keys")
-        cast = _Cast(server, synapse, daemon, bot, person, bot_id)
+        cast = _Cast(server, daemon, bot, person, bot_id)
         await _first_of(
             person.listen(), synapse.lost(), daemon.lost(), _converse(plan, kept, cast, step)
         )
@@ -142,7 +127,6 @@ class _Cast:
     """Everybody on the stage."""
 
     server: Homeserver
-    synapse: Child
     daemon: Child
     bot: Bot
     person: DemoPerson
@@ -174,7 +158,9 @@ async def _keep_secrets(
         await server.ask("PUT", target, content, session.access_token)
 
 
-async def _converse(plan: DemoPlan, kept: DemoSecrets, cast: _Cast, step: Progress) -> None:
+async def _converse(
+    plan: DemoPlan, kept: DemoSecrets, cast: _Cast, step: Callable[[str], None]
+) -> None:
     room_id = kept.room_id
     if room_id is None:
         room_id = await _meet(cast)

@@ -188,7 +188,7 @@ class Gather:
             core=core_text(await self._stores.core.text(scope)),
             memories=await self._remembered(scope, query),
             ranked=ranked,
-            tasks=task_lines(await self._stores.tasks.active(scope)),
+            tasks=task_lines(await self._stores.tasks.listed(scope)),
             skills=await self._listed(),
         )
 
@@ -197,7 +197,7 @@ class Gather:
 
         A ranked memory has none (P-052); skills and global tasks are the owner's.
         """
-        tasks = await self._stores.tasks.active(scope)
+        tasks = await self._stores.tasks.listed(scope)
         found: dict[Component, int] = {}
         if self._ranking is None:
             found["memories"] = len(flat_lines(await self._stores.memories.text(scope)))

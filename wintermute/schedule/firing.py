@@ -7,7 +7,7 @@ What rooms are told about tasks, without a model.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, mark
-from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, Task, complete
+from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, complete
 from wintermute.text import span
 from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import guarded
@@ -74,10 +74,6 @@ class Firing:
     """Claims what is due and promises its messages."""
 
     def __init__(self, stores: Stores, speaker: Speaker, clock: Clock) -> None:
-        self._database = stores.database
-        self._tasks = stores.tasks
-        self._occurrences = stores.occurrences
-        self._outbox = stores.outbox
         self._stores = stores
         self._speaker = speaker
         self._clock = clock
@@ -90,62 +86,54 @@ class Firing:
         """
         told: set[str] = set()
         while True:
-            async with self._database.transaction() as tx:
+            async with self._stores.database.transaction() as tx:
                 await self._look_again(tx)
                 told |= await self._move_refused(tx)
-                found = await self._occurrences.due(tx, BATCH)
+                found = await self._stores.occurrences.due(tx, BATCH)
                 if found:
-                    told |= await self._claim(tx, found, since, await self._homes(tx))
-                seconds = await self._until_next(tx)
+                    told |= await self._claim(tx, found, since)
+                due = await self._stores.occurrences.next_due(tx)
+                seconds = (due - self._clock.now()).total_seconds() if due else None
             if len(found) < BATCH:
                 return Fired(frozenset(told), seconds)
-
-    async def _until_next(self, tx: Transaction) -> float | None:
-        due = await self._occurrences.next_due(tx)
-        return (due - self._clock.now()).total_seconds() if due else None
 
     async def _look_again(self, tx: Transaction) -> None:
         now = self._clock.monotonic()
         if self._let_go is None or now - self._let_go >= LET_GO.total_seconds():
             self._let_go = now
-            await self._occurrences.release(tx)
+            await self._stores.occurrences.release(tx)
 
     async def _homes(self, tx: Transaction) -> Deliveries:
         return await Deliveries.now(tx, self._stores, self._speaker)
 
     async def _move_refused(self, tx: Transaction) -> set[str]:
         """What one room has refused is said in another; conversations with something more to say."""
-        waiting = await self._occurrences.undelivered(tx)
+        waiting = await self._stores.occurrences.undelivered(tx)
         if not waiting:
             return set()
         ids = [str(each.outbox_id) for each in waiting]
         unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
-        refused = await self._outbox.refused(tx, ids, unserved)
+        refused = await self._stores.outbox.refused(tx, ids, unserved)
         lost = [each for each in waiting if each.outbox_id in refused]
-        return await self._redirect(tx, lost, refused) if lost else set()
-
-    async def _redirect(
-        self, tx: Transaction, lost: Sequence[Occurrence], refused: Mapping[str, str]
-    ) -> set[str]:
-        """What one room does not take is said in another, if there is one by now."""
+        if not lost:
+            return set()
         homes, told = await self._homes(tx), set()
         for each in lost:
-            task = await self._tasks.find(tx, each.task_id, None)
+            task = await self._stores.tasks.find(tx, each.task_id, None)
             home = await homes.home(tx, task.scope, each.conversation_id)
             outbox_id = str(each.outbox_id)
             if home is not None and home.room_id != refused[outbox_id]:
-                await self._outbox.move(tx, outbox_id, home.id)
-                await self._occurrences.move(tx, each.seq, home.id)
+                await self._stores.outbox.move(tx, outbox_id, home.id)
+                await self._stores.occurrences.move(tx, each.seq, home.id)
                 told.add(home.id)
         return told
 
-    async def _claim(
-        self, tx: Transaction, found: Sequence[Due], since: datetime, homes: Deliveries
-    ) -> set[str]:
+    async def _claim(self, tx: Transaction, found: Sequence[Due], since: datetime) -> set[str]:
+        homes = await self._homes(tx)
         claims = [each for due in found if (each := await self._judged(tx, due, since))]
-        before = await self._occurrences.claimed(tx, claims)
+        before = await self._stores.occurrences.claimed(tx, claims)
         before |= {each.due.task.id for each in claims if each.is_unreal(self._clock.now())}
-        open_ = await self._occurrences.open_of(tx, [each.due.task.id for each in claims])
+        open_ = await self._stores.occurrences.open_of(tx, [each.due.task.id for each in claims])
         kept: list[KeptClaim] = []
         told: set[str] = set()
         held: list[str] = []
@@ -161,9 +149,9 @@ class Firing:
             else:
                 kept.append(await self._promised(tx, each, home))
                 told.add(home.id)
-        await self._occurrences.hold(tx, held)
-        await self._occurrences.take(tx, kept)
-        await self._occurrences.advance(tx, [e for e in claims if e.due.task.id not in held])
+        await self._stores.occurrences.hold(tx, held)
+        await self._stores.occurrences.take(tx, kept)
+        await self._stores.occurrences.advance(tx, [e for e in claims if e.due.task.id not in held])
         await complete(tx, before - open_.keys(), self._clock.now())
         if held:
             log.debug("no room for what is due tasks=%s", ",".join(held))
@@ -173,27 +161,27 @@ class Firing:
         """The claim for a task; one that meets a bug is passed over, and the others are not."""
 
         async def judged() -> Claim:
-            return claim(due, self._clock.now(), since, self._tasks.zone)
+            return claim(due, self._clock.now(), since, self._stores.tasks.zone)
 
         found = await guarded(judged(), due.task.id)
         if found is None:
-            await self._occurrences.hold(tx, [due.task.id])
+            await self._stores.occurrences.hold(tx, [due.task.id])
         return found
 
     async def _promised(self, tx: Transaction, each: Claim, home: Conversation) -> KeptClaim:
-        task, zone = each.due.task, self._tasks.zone
+        task, zone = each.due.task, self._stores.tasks.zone
         log.info("due task=%s at=%s missed=%s", task.id, each.due_at.isoformat(), each.missed)
         if task.plan.mode != "reminder":
             return KeptClaim(each, "claimed", home.id, None)
         text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
         late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone))
-        outbox_id = await self._outbox.enqueue(
+        outbox_id = await self._stores.outbox.enqueue(
             tx,
             home.id,
             text,
             kind="event",
             late=late,
-            meant_for=_whose(task),
+            meant_for=ANYBODY if task.scope == EVERYWHERE else task.scope,
             cause=cause(task.id, each.due_at),
         )
         return KeptClaim(each, "claimed", home.id, outbox_id)
@@ -201,15 +189,10 @@ class Firing:
     async def _coalesced(self, tx: Transaction, each: Claim, open_: Occurrence) -> KeptClaim:
         """One message, or one run, for all that fell due meanwhile (T-043, T-051)."""
         more = max(each.missed, 1)
-        await self._occurrences.stands_for(tx, open_.seq, more)
+        await self._stores.occurrences.stands_for(tx, open_.seq, more)
         if open_.outbox_id is not None:
-            text = mark(each.due_at, max(open_.missed, 1) + more, self._tasks.zone)
+            text = mark(each.due_at, max(open_.missed, 1) + more, self._stores.tasks.zone)
             late = Late(open_.due_at, text)
             named = cause(each.due.task.id, each.due_at)
-            await self._outbox.relabel(tx, open_.outbox_id, late, named)
+            await self._stores.outbox.relabel(tx, open_.outbox_id, late, named)
         return KeptClaim(each, "missed", open_.conversation_id, None)
-
-
-def _whose(task: Task) -> str:
-    """The scope that must fit wherever it is said; a task of all rooms fits anywhere."""
-    return ANYBODY if task.scope == EVERYWHERE else task.scope

@@ -89,10 +89,7 @@ class Promises:
         clock: CheckedClock,
     ) -> None:
         """`runs`: rung when there may be an autonomous run to begin."""
-        self._database = stores.database
-        self._tasks = stores.tasks
-        self._health = stores.health
-        self._clock_marks = stores.clock_marks
+        self._stores = stores
         self._firing = firing
         self._runs = runs
         self._speaker = speaker
@@ -105,15 +102,15 @@ class Promises:
 
     async def run(self) -> None:
         """Fire until cancelled, beginning with what was missed."""
-        async with self._database.transaction() as tx:
-            moved = await self._tasks.rezone(tx)
+        async with self._stores.database.transaction() as tx:
+            moved = await self._stores.tasks.rezone(tx)
         if moved:
-            log.info("schedules moved to zone=%s tasks=%s", self._tasks.zone.key, moved)
+            log.info("schedules moved to zone=%s tasks=%s", self._stores.tasks.zone.key, moved)
         alarm = Alarm(self._bell.set)
         with alarm.ticking():
             while True:
                 self._bell.clear()
-                version = await self._database.version()
+                version = await self._stores.database.version()
                 fired = await guarded(self.fire(), "schedule")
                 await self._note(fired)
                 await self._keep_mark()
@@ -123,7 +120,8 @@ class Promises:
 
     async def fire(self) -> Fired:
         """Look once at what is due, and let it be said; nothing while the time is not known."""
-        if self._waits:
+        doubt = self._clock.doubt
+        if doubt is not None and doubt.waits:
             return Fired(frozenset(), None)
         self._since = min(self._since, self._clock.now())  # else a clock that was set back is late
         if self._has_jumped or not self._recounted:
@@ -135,18 +133,18 @@ class Promises:
 
     async def _note(self, fired: Fired | None) -> None:
         if fired is None:
-            await self._health.note("schedule", "fail", "internal error, see the log")
+            await self._stores.health.note("schedule", "fail", "internal error, see the log")
         elif (doubt := self._clock.doubt) is not None:
-            await self._health.note("schedule", "warn", doubted(doubt))
+            await self._stores.health.note("schedule", "warn", doubted(doubt))
         else:
-            await self._health.note("schedule", "ok", "fires what is due")
+            await self._stores.health.note("schedule", "ok", "fires what is due")
 
     async def _recount(self) -> None:
         """The clock has jumped, or nobody has looked since the start whether it had."""
         if self._has_jumped:
             log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
-        async with self._database.transaction() as tx:
-            counted = await self._tasks.recount(tx)
+        async with self._stores.database.transaction() as tx:
+            counted = await self._stores.tasks.recount(tx)
         if counted:
             log.info("schedules counted anew tasks=%s", counted)
         self._ahead, self._recounted, self._kept = self._offset(), True, -math.inf
@@ -156,13 +154,8 @@ class Promises:
         mark = self._clock.last
         if mark is None or self._clock.doubt is not None or mark.steady < self._kept + KEEP_SECONDS:
             return
-        await self._clock_marks.keep(mark)
+        await self._stores.clock_marks.keep(mark)
         self._kept = mark.steady
-
-    @property
-    def _waits(self) -> bool:
-        doubt = self._clock.doubt
-        return doubt is not None and doubt.waits
 
     async def _changed(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
         """Wait until something is due, the tables have changed, or the clock has jumped."""
@@ -175,7 +168,7 @@ class Promises:
                 return
             if (self._clock.doubt is not None) != doubts or self._clock.monotonic() >= due:
                 return
-            if await self._database.version() != version:
+            if await self._stores.database.version() != version:
                 return
 
     @property

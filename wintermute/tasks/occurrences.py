@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
-from wintermute.db.values import insert_many, reader
+from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
 from wintermute.tasks.due import clock, missed, next_due
 from wintermute.tasks.schedules import FiringMode
@@ -138,7 +138,7 @@ class Occurrences:
             "SELECT min(next_due) AS due FROM tasks INDEXED BY tasks_due"
             " WHERE status = 'active' AND held = 0 AND next_due IS NOT NULL"
         )
-        return _moment(row["due"]) if row else None
+        return moment(row["due"]) if row and row["due"] else None
 
     async def hold(self, tx: Transaction, task_ids: Sequence[str]) -> None:
         """Pass over what there is no room for, until `release`."""
@@ -200,14 +200,10 @@ class Occurrences:
     async def advance(self, tx: Transaction, claims: Sequence[Claim]) -> None:
         """What is next for these tasks, in the transaction that takes what is due."""
         await tx.execute_many(
-            "UPDATE tasks SET rule_due = ?, snoozed = ?, zone = ? WHERE id = ?",
+            "UPDATE tasks SET rule_due = :rule_due, snoozed = :snoozed, zone = :zone WHERE id = :id",
             [
-                (
-                    stamp(each.rule_due) if each.rule_due else None,
-                    stamp(each.snoozed) if each.snoozed else None,
-                    self._zone.key,
-                    each.due.task.id,
-                )
+                stored({"rule_due": each.rule_due, "snoozed": each.snoozed})
+                | {"zone": self._zone.key, "id": each.due.task.id}
                 for each in claims
             ],
         )
@@ -324,10 +320,6 @@ class Occurrences:
             f" AND content || result <> '' AND {holds('content', 'result')}",
             asked,
         )
-
-
-def _moment(stored: str | None) -> datetime | None:
-    return moment(stored) if stored else None
 
 
 NO_ACTION = "[NO_ACTION]"

@@ -156,12 +156,22 @@ CLOSE = 0.7
 """How alike two ids are when one is taken for a slip of the other."""
 
 
-class Tasks:
-    """The store of tasks.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which task is to be changed, why, and on whose behalf.
 
     A task that its `scope` may not see is as unknown as one that does not exist. A global task is
     seen everywhere and changed by the owner alone: without a scope, or `by_owner`.
     """
+
+    task_id: str
+    scope: str | None
+    why: Reason
+    by_owner: bool = False
+
+
+class Tasks:
+    """The store of tasks."""
 
     def __init__(
         self,
@@ -209,17 +219,8 @@ class Tasks:
             created_at=now,
             plan=await planned(request, since, self.zone),
         )
-        values = {
-            "id": task.id,
-            "scope": scope,
-            "conversation_id": conversation_id,
-            "content": task.content,
-            "priority": task.priority,
-            "status": task.status,
-            "origins": list(origins),
-            "created_at": now,
-            "changed_at": now,
-        }
+        values = columns(task, "schedule", "plan", "next_due")
+        values |= {"conversation_id": conversation_id, "origins": origins, "changed_at": now}
         await tx.execute(*insert("tasks", values))
         task = await self._write(tx, task, now, since, starts=True)
         await self._record(tx, why, task, None)
@@ -228,15 +229,12 @@ class Tasks:
     async def change(
         self,
         tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
+        target: Target,
         *,
         content: str | None = None,
         priority: int | None = None,
         request: PlanRequest = NOTHING,
         written: datetime | None = None,
-        by_owner: bool = False,
     ) -> Task:
         """Another wording, priority, schedule or mode, each alone or together (T-004).
 
@@ -244,7 +242,7 @@ class Tasks:
         """
         if content is None and priority is None and request.is_empty:
             raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
-        task = await self._changeable(tx, task_id, scope, by_owner)
+        task = await self._changeable(tx, target)
         if task.status not in ("active", "paused"):
             first = "; resume it first" if task.status == "completed" else ""
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
@@ -257,123 +255,62 @@ class Tasks:
             snoozed=None if request.times else task.snoozed,
             plan=await planned(request, since, self.zone, task.plan),
         )
-        return await self._become(tx, why, task, changed, now, since, starts=request.times)
+        return await self._become(tx, target.why, task, changed, now, since, starts=request.times)
 
-    async def complete(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        reason: str,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def complete(self, tx: Transaction, target: Target, reason: str) -> Task:
         """Done, or no longer needed; the reason says which (T-005)."""
         words = checked_text(reason, "the reason of a completed task")
-        return await self._move(tx, why, "complete", task_id, scope, by_owner, words)
+        return await self._move(tx, target, "complete", words)
 
-    async def pause(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def pause(self, tx: Transaction, target: Target) -> Task:
         """Out of the prompt until it is resumed (T-006)."""
-        return await self._move(tx, why, "pause", task_id, scope, by_owner)
+        return await self._move(tx, target, "pause")
 
-    async def resume(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def resume(self, tx: Transaction, target: Target) -> Task:
         """Active again, after a pause or a completion that came too early (T-006)."""
-        return await self._move(tx, why, "resume", task_id, scope, by_owner)
+        return await self._move(tx, target, "resume")
 
-    async def delete(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def delete(self, tx: Transaction, target: Target) -> Task:
         """Gone from prompt and list; the row stays, so that it can come back (T-007)."""
-        return await self._move(tx, why, "delete", task_id, scope, by_owner)
+        return await self._move(tx, target, "delete")
 
-    async def restore(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def restore(self, tx: Transaction, target: Target) -> Task:
         """A deleted task as it was, within 30 days (T-007)."""
-        task = await self._changeable(tx, task_id, scope, by_owner)
+        task = await self._changeable(tx, target)
         if task.status != "deleted":
             raise ToolFailed(f"{task.id} is {task.status}, not deleted; nothing was changed")
         row = await tx.row("SELECT status_before, changed_at FROM tasks WHERE id = ?", (task.id,))
         if row is None or moment(row["changed_at"]) <= self._clock.now() - KEPT:
             raise ToolFailed(f"{task.id} was deleted more than {KEPT.days} days ago")
-        return await self._become(
-            tx, why, task, replace(task, status=row["status_before"]), self._clock.now()
-        )
+        return await self._become(tx, target.why, task, replace(task, status=row["status_before"]))
 
-    async def snooze(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        until: datetime,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def snooze(self, tx: Transaction, target: Target, until: datetime) -> Task:
         """Due once more at that moment, beside its schedule (T-063); a delivered one is active again."""
-        task = await self._changeable(tx, task_id, scope, by_owner)
+        task = await self._changeable(tx, target)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         awake = replace(task, status="active", reason="", snoozed=until)
-        return await self._become(tx, why, task, awake, self._clock.now())
+        return await self._become(tx, target.why, task, awake)
 
-    async def acknowledge(
-        self,
-        tx: Transaction,
-        why: Reason,
-        task_id: str,
-        scope: str | None,
-        *,
-        by_owner: bool = False,
-    ) -> Task:
+    async def acknowledge(self, tx: Transaction, target: Target) -> Task:
         """What was reminded of is done (T-063): once for all, or until it is due again."""
-        task = await self._changeable(tx, task_id, scope, by_owner)
+        task = await self._changeable(tx, target)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         if task.status == "active" and not task.plan.recurs:
-            return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
-        left = await self._become(tx, why, task, replace(task, snoozed=None), self._clock.now())
+            return await self.complete(tx, target, "done")
+        left = await self._become(tx, target.why, task, replace(task, snoozed=None))
         if left.status == "active" and left.next_due is None:
-            return await self.complete(tx, why, task_id, scope, "done", by_owner=by_owner)
+            return await self.complete(tx, target, "done")
         return left
-
-    async def active(self, scope: str) -> tuple[Task, ...]:
-        """What the prompt shows of a scope: by priority, then creation (P-019, P-020)."""
-        return await self.listed(scope)
 
     async def listed(
         self, scope: str | None, status: Status | Literal["all"] = "active"
     ) -> tuple[Task, ...]:
-        """The tasks with one status, or all of them with those that were deleted (T-008)."""
+        """Those with one status, or all with those that were deleted (T-008).
+
+        By priority, then creation, as the prompt shows them (P-019, P-020).
+        """
         only = "" if status == "all" else " AND status = :status"
         rows = await self._database.rows(
             f"SELECT {COLUMNS} FROM tasks WHERE {VISIBLE}{only} {ORDER}",
@@ -492,31 +429,19 @@ class Tasks:
         query = "UPDATE tasks SET conversation_id = ? WHERE conversation_id = ?"
         await tx.execute(query, (conversation_id, was))
 
-    async def _move(
-        self,
-        tx: Transaction,
-        why: Reason,
-        action: str,
-        task_id: str,
-        scope: str | None,
-        by_owner: bool,
-        reason: str = "",
-    ) -> Task:
-        task = await self._changeable(tx, task_id, scope, by_owner)
+    async def _move(self, tx: Transaction, target: Target, action: str, reason: str = "") -> Task:
+        task = await self._changeable(tx, target)
         starts, status = MOVES[action]
         if task.status not in starts:
             already = " already" if task.status == status else ""
             raise ToolFailed(f"{task.id} is {task.status}{already}; nothing was changed")
         reason = task.reason if status == "deleted" else reason
-        return await self._become(
-            tx, why, task, replace(task, status=status, reason=reason), self._clock.now()
-        )
+        moved = replace(task, status=status, reason=reason)
+        return await self._become(tx, target.why, task, moved)
 
-    async def _changeable(
-        self, tx: Transaction, task_id: str, scope: str | None, by_owner: bool
-    ) -> Task:
-        task = await self.find(tx, task_id, scope)
-        if task.scope == EVERYWHERE and not by_owner and scope is not None:
+    async def _changeable(self, tx: Transaction, target: Target) -> Task:
+        task = await self.find(tx, target.task_id, target.scope)
+        if task.scope == EVERYWHERE and not target.by_owner and target.scope is not None:
             raise ToolFailed(f"{task.id} is shown in every room; only the owner may change it")
         return task
 
@@ -550,14 +475,14 @@ class Tasks:
         why: Reason,
         before: Task,
         after: Task,
-        now: datetime,
+        now: datetime | None = None,
         since: datetime | None = None,
         *,
         starts: bool = False,
     ) -> Task:
         if after == before and not starts:
             return before
-        starts = starts or _starts(before, after)
+        now, starts = now or self._clock.now(), starts or _starts(before, after)
         stored = await self._write(tx, after, now, since, starts=starts)
         await self._record(tx, why, stored, state_of(before))
         return stored

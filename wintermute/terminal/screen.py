@@ -50,13 +50,11 @@ SECOND = 1.0
 class Screen(Protocol):
     """Where text goes, and whether somebody watches it being written."""
 
+    live: bool
+    """Whether somebody watches; else only whole answers are worth writing."""
+
     def write(self, text: str) -> None:
         """Show text as it is."""
-        ...
-
-    @property
-    def live(self) -> bool:
-        """Whether somebody watches; else only whole answers are worth writing."""
         ...
 
 
@@ -396,9 +394,9 @@ class Chat:
                 if key.endswith(f" {TERMINAL}"):
                     await self._stores.outbox.notice_again(tx, key)
 
-    async def typed(self, limit: int = 200) -> list[str]:
+    async def typed(self) -> list[str]:
         """What was typed here before, oldest first."""
-        return await self._stores.inbox.said_in(await self._conversation(), limit)
+        return await self._stores.inbox.said_in(await self._conversation(), 200)
 
     async def _conversation(self) -> str:
         async with self._stores.database.transaction() as tx:
@@ -410,10 +408,8 @@ class Chat:
 class LineSource(Protocol):
     """Where lines come from."""
 
-    @property
-    def patient(self) -> bool:
-        """Whether somebody is there who can wait for a model that is away."""
-        ...
+    patient: bool
+    """Whether somebody is there who can wait for a model that is away."""
 
     async def next(self, *, waits: bool) -> str | None:
         """The next line; None: there are no more. `waits`: for an answer, which may be given up."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -36,16 +37,12 @@ class SpawnSubSession:
         return {key: value for key, value in given.items() if value}
 
     def _order(self, args: Json) -> Order:
-        return Order(
-            objective=args["objective"],
-            context=args.get("context", ""),
-            mode=mode_of(args.get("mode")),
-            tools=_names(args),
+        return replace(
+            _order(args, args["objective"]),
             name=one_line(args["name"]) or None if "name" in args else None,
             depends_on=tuple(map(one_line, args.get("depends_on", ()))),
             not_before=self._moment(args["not_before"]) if "not_before" in args else None,
             timeout_s=args.get("timeout_s"),
-            max_depth=args.get("max_depth"),
         )
 
     def _moment(self, text: str) -> datetime:
@@ -73,7 +70,7 @@ class CallAgent:
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The sub-session's answer."""
-        node = await self._delegation.call(caller, _order(args))
+        node = await self._delegation.call(caller, _order(args, args["intent"]))
         if node.state != "done":
             raise ToolFailed(failure(node))
         return node.result
@@ -93,7 +90,7 @@ class CallAgentBatch:
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The answer or the failure of each; nothing starts unless all may."""
-        orders = [_order(call) for call in args["calls"]]
+        orders = [_order(call, call["intent"]) for call in args["calls"]]
         if len(orders) > self._max_batch:
             raise ToolFailed(
                 f"{len(orders)} calls in one batch, at most {self._max_batch} are allowed;"
@@ -101,9 +98,6 @@ class CallAgentBatch:
             )
         for order in orders:
             self._delegation.check(caller, order)
-        return [_outcome(node) for node in await self._all(caller, orders)]
-
-    async def _all(self, caller: Caller, orders: Sequence[Order]) -> list[SubSession]:
         places = asyncio.Semaphore(self._max_parallel)
 
         async def one(item: int, order: Order) -> SubSession:
@@ -112,7 +106,7 @@ class CallAgentBatch:
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(*each)) for each in enumerate(orders)]
-        return [task.result() for task in tasks]
+        return [_outcome(task.result()) for task in tasks]
 
 
 def delegating(
@@ -128,19 +122,15 @@ def delegating(
     )
 
 
-def _order(args: Json) -> Order:
+def _order(args: Json, objective: str) -> Order:
     return Order(
-        objective=args["intent"],
+        objective=objective,
         context=args.get("context", ""),
         mode=mode_of(args.get("mode")),
-        tools=_names(args),
+        tools=tuple(args["tools"]) if "tools" in args else None,
         model=args.get("model"),
         max_depth=args.get("max_depth"),
     )
-
-
-def _names(args: Json) -> tuple[str, ...] | None:
-    return tuple(args["tools"]) if "tools" in args else None
 
 
 def _outcome(node: SubSession) -> Json:

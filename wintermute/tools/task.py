@@ -10,7 +10,7 @@ from wintermute.errors import ToolFailed
 from wintermute.messages import Json
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.schedules import NOTHING, PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 from wintermute.tools.definition import definition, reason
 
 TIMES = {field.name for field in fields(PlanRequest)}
@@ -87,34 +87,32 @@ class TaskTool:
     async def _act(self, tx: Transaction, caller: Caller, action: str, args: Json) -> Task:
         if not args.get("id"):
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
-        why, task_id, scope = reason(caller), args["id"], caller.scope
         by_owner = self._tasks.owner.may(caller.origin, caller.scope)
+        target = Target(args["id"], caller.scope, reason(caller), by_owner)
         request = PlanRequest.of(args) if action == "update" else NOTHING
         if caller.origin == "timer":
-            await self._check_unscheduled(tx, task_id, scope, request)
+            task = await self._tasks.find(tx, target.task_id, caller.scope)
+            if task.plan.schedule is not None or not request.is_empty:  # T-053
+                raise ToolFailed(BY_ITSELF)
         if action == "complete":
-            words = args.get("reason", "")
-            return await self._tasks.complete(tx, why, task_id, scope, words, by_owner=by_owner)
+            return await self._tasks.complete(tx, target, args.get("reason", ""))
         if action == "update":
-            before = await self._tasks.find(tx, task_id, scope)
+            before = await self._tasks.find(tx, target.task_id, caller.scope)
             self._check_vouched(caller, request.execution_mode, before.plan.mode)
             return await self._tasks.change(
                 tx,
-                why,
-                task_id,
-                scope,
+                target,
                 content=args.get("content"),
                 priority=args.get("priority"),
                 request=request,
                 written=caller.written,
-                by_owner=by_owner,
             )
         moves = {
             "pause": self._tasks.pause,
             "resume": self._tasks.resume,
             "delete": self._tasks.delete,
         }
-        return await moves[action](tx, why, task_id, scope, by_owner=by_owner)
+        return await moves[action](tx, target)
 
     def _check_vouched(self, caller: Caller, *modes: str | None) -> None:
         """What runs by itself in the owner's own chat has the owner's rights then (X-034).
@@ -124,14 +122,6 @@ class TaskTool:
         by_itself = any((mode or REMINDER).strip().lower() != REMINDER for mode in modes)
         if by_itself and self._tasks.owner.is_unvouched(caller.origin, caller.scope):
             raise ToolFailed(UNVOUCHED)
-
-    async def _check_unscheduled(
-        self, tx: Transaction, task_id: str, scope: str, request: PlanRequest
-    ) -> None:
-        """Raises: ToolFailed when a timer's cast would change what is scheduled (T-053)."""
-        task = await self._tasks.find(tx, task_id, scope)
-        if task.plan.schedule is not None or not request.is_empty:
-            raise ToolFailed(BY_ITSELF)
 
     def _row(self, task: Task, ahead: int = 1) -> Json:
         """What is stored. `ahead`: how many due times are named, for whoever checks them."""
