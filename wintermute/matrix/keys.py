@@ -431,7 +431,7 @@ class Keys:
         if self._nio.user_id in told:
             self._own = answer
             self.identity.learn(answer["device_keys"][self._nio.user_id])
-        found = self.replaced.sift(answer, {user: found[user] for user in told})
+        found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
         changed_meanwhile = set(olm.users_for_key_query)
         with self.store.writing():
             await self._nio.receive_response(KeysQueryResponse(found, {}))  # waits for nobody
