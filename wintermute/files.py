@@ -1,4 +1,4 @@
-"""Text files that people edit: read whole, whatever stands in their place by now (F-031)."""
+"""Text files that people edit, read whole, whatever stands in their place by now (F-031)."""
 
 import codecs
 import errno
@@ -35,6 +35,15 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
             return file.read()
     except OSError as error:
         raise FileUnusable(f"cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -2,8 +2,6 @@
 
 Values are frozen. `wintermute init` writes the file from here and the reader checks against it,
 so a key exists in one place only. Defaults follow DESIGN §6.
-
-The first config.yaml: every key whose feature exists, its default and one line about it.
 """
 
 import dataclasses
@@ -372,7 +370,7 @@ PLAIN = re.compile(r"[A-Za-z][\w./-]*")
 
 
 def starter_config() -> str:
-    """The text of a new config.yaml, with placeholders for what only its owner knows."""
+    """A new config.yaml: every key whose feature exists, with its default or a placeholder."""
     return HEAD + "\n".join(_section(Config, "")) + "\n"
 
 

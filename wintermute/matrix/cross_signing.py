@@ -457,5 +457,4 @@ class ReplacedDevices:
     def _is_vouched_for(self, answer: Json, device: Device) -> bool:
         if device.user_id == self._nio.user_id:
             return self._identity.vouches_for(device)
-        served: Any = answer["device_keys"][device.user_id][device.device_id]
-        return self._people.vouches(answer, device.user_id, served)
+        return self._people.vouches(answer, device)

@@ -274,7 +274,6 @@ async def _whoami(homeserver: str, token: str) -> dict[str, object]:
 
 
 async def _has_keys(homeserver: str, session: Session) -> bool:
-    """Whether the homeserver knows encryption keys of this device."""
     async with _anonymous(homeserver, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
@@ -282,7 +281,6 @@ async def _has_keys(homeserver: str, session: Session) -> bool:
 
 
 def _devices(answer: Json, user_id: str) -> Json:
-    """What an answer to /keys/query says of a user's devices, whatever it is."""
     return mapping(mapping(answer.get("device_keys")).get(user_id))
 
 

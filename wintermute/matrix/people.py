@@ -211,11 +211,12 @@ class People:
             return "good"
         return "good" if (device, person.master_key) in self._signed_once else "unsigned"
 
-    def vouches(self, answer: Json, user: str, device: Json) -> bool:
+    def vouches(self, answer: Json, device: Device) -> bool:
         """Whether a device in an answer to /keys/query is signed by its owner's known identity.
 
         Of the allowed the one that was kept before; of others, as ever, the one that is served.
         """
+        user = device.user_id
         identity = identities(answer, [user]).get(user)
         if identity is None or not identity.sound or not identity.signing:
             return False
@@ -223,7 +224,7 @@ class People:
         known = person.master_key if person else NOBODY
         if user in self.allowed and known != identity.master:
             return False
-        return is_signed(device, user, identity.signing)
+        return is_signed(answer["device_keys"][user][device.device_id], user, identity.signing)
 
     def was_looked_for(self, user: str) -> bool:
         """Whether a homeserver ever told us of somebody's keys."""

@@ -17,6 +17,7 @@ from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
+from wintermute.files import sync_folder
 from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
@@ -224,15 +225,6 @@ def replace_seeds(folder: Path, clock: Clock) -> None:
         aside.hardlink_to(old)  # there is an identity under its name at every moment
     (folder / NEXT).replace(old)
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_to_others(folder: Path) -> list[Path]:

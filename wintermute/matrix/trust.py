@@ -89,13 +89,6 @@ def replaced_notice(device: Device, room_id: str) -> tuple[str, str]:
     return key, REPLACED.format(person=device.user_id, device=name)
 
 
-def changed_notice(person: Person) -> str:
-    """What is said about a changed identity."""
-    text = GONE if person.changed_to == NOBODY else CHANGED
-    key = fingerprint(person.changed_to or NOBODY)
-    return text.format(person=person.user_id, user=person.user_id, key=key)
-
-
 class Trust:
     """Keeps what is learnt of people, and tells them once when it stands in the way."""
 
@@ -177,7 +170,9 @@ class Trust:
             views = await self._rooms_with(tx, person.user_id)
             if not views:
                 return
-            notice = changed_notice(person)
+            user, key = person.user_id, person.changed_to or NOBODY
+            text = CHANGED if key else GONE
+            notice = text.format(person=user, user=user, key=fingerprint(key))
             await self._notice(tx, views[0], notice, apart=True)
             owner = self._policy.owner.user_id
             owners = [v for v in await self._rooms_with(tx, owner) if self._is_direct(v)]

@@ -260,9 +260,8 @@ class Verifications:
         if self._is_full(row.sender):
             return TOO_MANY
         name = f"{COMMAND}{row.event_id}"
-        now = self._clock.now()
-        verification = sas.ask(name, row.room_id, self._ours(), row.sender, now)
-        await self._begin(tx, Exchange(verification, command=name))
+        asked = sas.ask(name, row.room_id, self._ours(), row.sender, self._clock.now())
+        await self._begin(tx, Exchange(asked, command=name))
         return ASKED
 
     def _cannot(self) -> str:
@@ -295,8 +294,9 @@ class Verifications:
         user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
         if not self._concerns_us(message) or await self._rows.knows(tx, user, transaction_id):
             return ""
-        allowed, trouble = user in self._policy.allowed, self._cannot()
-        if not self._is_new(message):
+        allowed, trouble, now = user in self._policy.allowed, self._cannot(), self._clock.now()
+        oldest, newest = (now - OLDEST).timestamp(), (now + NEWEST).timestamp()
+        if not oldest * 1000 <= message.sent_ms <= newest * 1000:
             return TOO_OLD if allowed else ""
         if trouble or not allowed:
             if self._strangers.admits(user):
@@ -306,7 +306,6 @@ class Verifications:
             return ""
         if self._is_full(user):
             return TOO_MANY
-        now = self._clock.now()
         step = sas.asked(transaction_id, room_id, self._ours(), user, message.content, now)
         await self._begin(tx, Exchange(*step))
         return ""
@@ -316,12 +315,6 @@ class Verifications:
         rooms, room_id = self._policy.rooms, message.room_id
         us = message.content.get("to") == self._client.account.user_id
         return not room_id or (us and (not rooms or room_id in rooms))
-
-    def _is_new(self, message: VerificationMessage) -> bool:
-        """Whether a request is neither old nor of the future."""
-        now = self._clock.now()
-        oldest, newest = (now - OLDEST).timestamp(), (now + NEWEST).timestamp()
-        return oldest * 1000 <= message.sent_ms <= newest * 1000
 
     async def _not_known(self, tx: Transaction, message: VerificationMessage) -> None:
         user, transaction_id = message.sender, message.transaction_id
@@ -463,7 +456,11 @@ class Verifications:
         before, exchange.now = exchange.now, verification
         if not exchange.kept:
             return
-        notice, comparing = _notice(before, verification), _is_to_compare(before, verification)
+        comparing = verification.phase == "keyed" and before.phase != "keyed"
+        # Whoever swaps keys writes our messages too: no emojis there.
+        notice = FAILURES.get(verification.code, "") if verification.room_id else ""
+        if comparing:
+            notice = "" if verification.we_asked else COMPARE
         async with self._stores.database.transaction() as tx:
             await self._rows.save(tx, verification)
             if notice:
@@ -532,17 +529,6 @@ class Verifications:
         return await self._client.send(
             room_id, content, txn_id, encrypted=encrypted, event_type=event_type
         )
-
-
-def _is_to_compare(before: Verification, now: Verification) -> bool:
-    return now.phase == "keyed" and before.phase != "keyed"
-
-
-def _notice(before: Verification, now: Verification) -> str:
-    """What to say of a step. Whoever swaps keys writes our messages too: no emojis there."""
-    if _is_to_compare(before, now):
-        return "" if now.we_asked else COMPARE
-    return FAILURES.get(now.code, "") if now.room_id else ""
 
 
 def _txn_id(user: str, transaction_id: str, kind: str) -> str:
