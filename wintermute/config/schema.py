@@ -14,8 +14,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from wintermute.owner import Owner
 
-Provider = Literal["embedded", "endpoint", "none"]
-
 
 def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A field of the configuration.
@@ -180,7 +178,9 @@ class Llm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    provider: Provider = key("Where meanings are computed.", "embedded")
+    provider: Literal["embedded", "endpoint", "none"] = key(
+        "Where meanings are computed.", "embedded"
+    )
     backend: str | None = key("Backend for provider: endpoint.", None, backend=True)
     model: str | None = key("Its embedding model.", None)
 

@@ -88,13 +88,9 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
         copy.touch(0o600)  # an empty file may be written into, and keeps its mode
         connection.execute("VACUUM INTO ?", (str(copy),))
     for step in missing:
-        _apply(connection, step)
-
-
-def _apply(connection: Any, step: Migration) -> None:
-    script = f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version={step.number};\nCOMMIT;"
-    try:
-        connection.executescript(script)
-    finally:
-        if connection.in_transaction:  # the script stopped half-way
-            connection.execute("ROLLBACK")
+        script = f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version={step.number};\nCOMMIT;"
+        try:
+            connection.executescript(script)
+        finally:
+            if connection.in_transaction:  # the script stopped half-way
+                connection.execute("ROLLBACK")

@@ -401,13 +401,13 @@ def usable_one_time_keys(
     """User, device and key for each usable key in an answer to /keys/claim; how many were dropped."""
     answered = mapping(raw.get("one_time_keys"))
     given = [
-        (user, device, mapping(answered.get(user))[device])
+        (user, device, _one_time_key(served[device], user, device))
         for user, devices in asked.items()
+        for served in [mapping(answered.get(user))]
         for device in devices
-        if device in mapping(answered.get(user))
+        if device in served
     ]
-    checked = ((user, device, _one_time_key(key, user, device)) for user, device, key in given)
-    good = [(user, device, key) for user, device, key in checked if key is not None]
+    good = [(user, device, key) for user, device, key in given if key is not None]
     return good, len(given) - len(good)
 
 
