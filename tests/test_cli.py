@@ -17,7 +17,7 @@ from wintermute.cli.main import VERBS, cli
 from wintermute.cli.opening import LogFormatter
 from wintermute.config.lock import hold
 from wintermute.config.schema import starter_config
-from wintermute.config.secrets import redaction
+from wintermute.config.secrets import Redaction
 from wintermute.db import open_database
 
 ENVIRONMENT = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"}
@@ -226,7 +226,7 @@ def record(message: str, *values: object, error: Exception | None = None) -> log
 
 def test_no_secret_reaches_a_log_line_or_a_traceback() -> None:
     """L-050."""
-    lines = LogFormatter(redaction(["sk-1'2"]), journal=False)
+    lines = LogFormatter(Redaction(["sk-1'2"]), journal=False)
     text = lines.format(record("refused key=%r", "sk-1'2", error=ValueError("sk-1'2")))
     assert "sk-1" not in text
     assert text.count("[secret]") == 2
@@ -252,8 +252,8 @@ def test_a_bug_is_logged_without_secrets_and_libraries_are_quiet() -> None:
     script = """
 import logging
 from wintermute.cli.opening import configure_logging
-from wintermute.config.secrets import redaction
-configure_logging("info", redaction(["sk-12"]), {})
+from wintermute.config.secrets import Redaction
+configure_logging("info", Redaction(["sk-12"]), {})
 logging.getLogger("nio.client").info("sent a message")
 logging.getLogger("wintermute.daemon").info("started")
 logging.getLogger("wintermute.daemon").debug("too much")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config, Secret
-from wintermute.config.secrets import redaction, secret_values
+from wintermute.config.secrets import Redaction, secret_values
 from wintermute.errors import ConfigurationError
 
 GOOD = """\
@@ -333,11 +333,11 @@ def test_the_secrets_of_a_configuration_are_known_and_hidden(tmp_path: Path) -> 
     )
     assert set(secret_values(config)) == set(around.values())
     assert "sk-" not in repr(config)
-    hide = redaction(secret_values(config))
+    hide = Redaction(secret_values(config))
     assert hide("a third way") == "a [secret] way"
     said = hide(f'{around["PASSWORD"]!r} {around["KEY"]} sk-%C3%BC%2F1 "a \\"b\\"\\\\c"')
     assert said == "'[secret]' [secret] [secret] \"[secret]\""
-    assert redaction([])("as it was") == redaction(["x"])("as it was") == "as it was"
+    assert Redaction([])("as it was") == Redaction(["x"])("as it was") == "as it was"
 
 
 # Rules about several keys ----------------------------------------------------------------------

@@ -46,6 +46,15 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
         os.close(descriptor)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def decoded(content: bytes) -> str:
     """Bytes as text: UTF-8, or UTF-16 that begins with its mark. Raises: FileUnusable.
 
@@ -60,15 +69,6 @@ def decoded(content: bytes) -> str:
     if "\0" in text:
         raise FileUnusable("is not a text file: save it as UTF-8, or move it aside")
     return text
-
-
-def sync_folder(folder: Path) -> None:
-    """What was renamed or removed in a folder stays so. Raises: OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 async def to_its_end(work: Callable[[], T]) -> T:

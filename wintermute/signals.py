@@ -37,9 +37,7 @@ class Supervisor:
 
     def reloading(self) -> None:
         """SIGHUP came; `ready` tells its end."""
-        since = (
-            time.monotonic_ns() // 1000
-        )  # not the Clock's: the supervisor's does not count sleep
+        since = time.monotonic_ns() // 1000  # not the Clock's: the supervisor's counts no sleep
         self._tell("RELOADING=1", f"MONOTONIC_USEC={since}", _status("reloads the configuration"))
 
     def stopping(self) -> None:

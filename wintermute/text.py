@@ -9,7 +9,6 @@ TAG = re.compile(
     r"|new_contents|current_core_markdown|candidate_new_memories|history)\b)",
     re.IGNORECASE,
 )
-KEPT_CONTROLS = {"\n", "\t"}
 BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 )
@@ -21,15 +20,11 @@ def clean(text: str) -> str:
     Such characters are refused by JSON parsers, homeservers or terminals.
     """
     unified = text.replace("\r\n", "\n").replace("\r", "\n")
-    return (
-        "".join(
-            mark
-            if mark in KEPT_CONTROLS or unicodedata.category(mark) not in {"Cc", "Cs"}
-            else "\ufffd"
-            for mark in unified
-        )
-        if not unified.isprintable()
-        else unified
+    if unified.isprintable():
+        return unified
+    return "".join(
+        "\ufffd" if mark not in "\n\t" and unicodedata.category(mark) in {"Cc", "Cs"} else mark
+        for mark in unified
     )
 
 

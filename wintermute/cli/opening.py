@@ -21,7 +21,7 @@ from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config
-from wintermute.config.secrets import redaction, secret_values
+from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
@@ -89,7 +89,7 @@ def _crashed(
 def open_config(ctx: click.Context, *, level: str | None = "warning") -> Config:
     """The configuration this command was given. Logs at `level`; None: as the file says."""
     config = read_config(ctx.meta[CONFIG], environment())
-    redact = redaction((*secret_values(config), *_kept_login(config.data_dir / "matrix")))
+    redact = Redaction((*secret_values(config), *_kept_login(config.data_dir / "matrix")))
     ctx.meta[REDACT] = redact
     configure_logging(level or config.log.level, redact, environment())
     return config

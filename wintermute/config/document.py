@@ -1,9 +1,7 @@
-"""What one scalar means under a key of a given kind: a value, or what is wrong with it.
+"""From YAML text to a small tree of places and plain text, and what a text means under its key.
 
 YAML's own guesses (`no` is false, `3:30` is 210, dates) never happen: a scalar stays text, and
 what it means is decided by the key it stands under.
-
-From YAML text to a small tree of places and plain text, with nothing guessed on the way.
 """
 
 import difflib
@@ -84,7 +82,9 @@ def parse(text: str) -> Node | Problem | None:
     try:
         root = _Plain(text).get_single_node()
     except yaml.reader.ReaderError as error:
-        return Problem(_place_of(text, error.position), "", "has a character no YAML may have")
+        before = text[: error.position]
+        place = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
+        return Problem(place, "", "has a character no YAML may have")
     except yaml.MarkedYAMLError as error:
         return _syntax(error, text)
     except (ValueError, OverflowError):  # the scanner on "\Uffffffff"
@@ -136,7 +136,9 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
     if isinstance(error, yaml.composer.ComposerError) and not error.context:
         return Problem(place, "", problem)
     if "cannot start any token" in problem and mark and mark.index < len(text):
-        return Problem(place, "", _bad_start(text[mark.index]))
+        if text[mark.index] == "\t":
+            return Problem(place, "", "a tab stands where only spaces may: use spaces")
+        return Problem(place, "", f"text that starts with {text[mark.index]} needs quotes")
     # What YAML quotes may be a part of a secret; names of its own tokens are not.
     said = QUOTED.sub("…", f"{error.context}: {problem}" if error.context else problem)
     return Problem(place, "", f"not valid YAML: {said}: {_hint(problem)}")
@@ -151,26 +153,9 @@ def _hint(problem: str) -> str:
     return "look at the indentation, quotes and brackets here"
 
 
-def _bad_start(mark: str) -> str:
-    if mark == "\t":
-        return "a tab stands where only spaces may: use spaces"
-    return f"text that starts with {mark} needs quotes"
-
-
-def _place_of(text: str, index: int) -> Position:
-    before = text[:index]
-    return Position(before.count("\n") + 1, index - before.rfind("\n"))
-
-
 NULLS = {"", "~", "null", "Null", "NULL"}
-TRUTHS = {
-    "true": True,
-    "True": True,
-    "TRUE": True,
-    "false": False,
-    "False": False,
-    "FALSE": False,
-}
+TRUTHS = dict.fromkeys(("true", "True", "TRUE"), True)
+TRUTHS |= dict.fromkeys(("false", "False", "FALSE"), False)
 WHOLE = re.compile(r"[-+]?[0-9]{1,15}")
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 

@@ -43,7 +43,7 @@ def holder(data_dir: Path) -> int | None:
     except OSError as error:
         raise _unusable(data_dir, error) from error
     try:
-        return None if _locked(descriptor, fcntl.LOCK_SH) else _read(descriptor)
+        return None if _locked(descriptor) else _read(descriptor)
     finally:
         os.close(descriptor)
 
@@ -54,7 +54,7 @@ def _take(descriptor: int, data_dir: Path) -> None:
         folder = os.open(data_dir, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            if not _locked(descriptor, fcntl.LOCK_SH):
+            if not _locked(descriptor):
                 raise DataFolderInUse(
                     f"another Wintermute (process {_read(descriptor) or 'unknown'}) uses the data"
                     f" folder {data_dir}: stop it first"
@@ -107,9 +107,9 @@ def _unusable(data_dir: Path, error: OSError) -> WintermuteError:
     )
 
 
-def _locked(descriptor: int, kind: int) -> bool:
+def _locked(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

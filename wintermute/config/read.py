@@ -1,7 +1,4 @@
-"""From config.yaml to a Config: every problem at once, each with its place, no secret shown.
-
-Rules that concern several keys at once; they see what could be read, beside other problems.
-"""
+"""From config.yaml to a Config: every problem at once, each with its place, no secret shown."""
 
 import dataclasses
 import os
@@ -50,7 +47,7 @@ class FoundValue:
 
 
 def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
-    """What does not fit together, except below the keys that were reported before."""
+    """What does not fit together in what could be read, except below the keys reported before."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
     problems += _memory(found)
     return [problem for problem in problems if not reported & set(_upwards(problem.key))]
@@ -210,7 +207,6 @@ class _Walk:
         self.problems.append(Problem(place, key, text))
 
     def _absent(self, field: "dataclasses.Field[Any]", place: Position, key: str) -> Any:
-        """What a key means that is not there."""
         if dataclasses.is_dataclass(field.type):
             return self.section(field.type, Entries(place, ()), key)
         if field.default is not dataclasses.MISSING:

@@ -2,8 +2,6 @@
 
 Values are frozen. `wintermute init` writes the file from here and the reader checks against it,
 so a key exists in one place only. Defaults follow DESIGN §6.
-
-The first config.yaml: every key whose feature exists, its default and one line about it.
 """
 
 import dataclasses
@@ -15,8 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from wintermute.owner import Owner
-
-Provider = Literal["embedded", "endpoint", "none"]
 
 
 def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
@@ -182,7 +178,9 @@ class Llm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    provider: Provider = key("Where meanings are computed.", "embedded")
+    provider: Literal["embedded", "endpoint", "none"] = key(
+        "Where meanings are computed.", "embedded"
+    )
     backend: str | None = key("Backend for provider: endpoint.", None, backend=True)
     model: str | None = key("Its embedding model.", None)
 
@@ -372,7 +370,7 @@ PLAIN = re.compile(r"[A-Za-z][\w./-]*")
 
 
 def starter_config() -> str:
-    """The text of a new config.yaml, with placeholders for what only its owner knows."""
+    """A new config.yaml: every key whose feature exists, with its default or a placeholder."""
     return HEAD + "\n".join(_section(Config, "")) + "\n"
 
 

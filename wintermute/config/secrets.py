@@ -180,11 +180,6 @@ class StreamRedactor:
 UNHIDDEN = Redaction(())
 
 
-def redaction(secrets: Iterable[str]) -> Redaction:
-    """What hides these secrets."""
-    return Redaction(secrets)
-
-
 def _looks(secret: str) -> set[str]:
     written = {
         secret,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -235,12 +235,9 @@ async def prove_free(path: Path) -> None:
 
 
 def _begin(path: Path) -> None:
-    connection = driver.connect(path, read_only=False, patience=DAEMON_PATIENCE)
-    try:
+    with closing(driver.connect(path, read_only=False, patience=DAEMON_PATIENCE)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
-    finally:
-        connection.close()
 
 
 def shipped_migrations() -> list[Migration]:
@@ -254,16 +251,13 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> No
         raise DatabaseUnusable(
             f"{path} does not exist: start the daemon once with `wintermute run`"
         )
-    connection = open_one(read_only=read_only)
-    try:
+    with closing(open_one(read_only=read_only)) as connection:
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise _unusable(path, problem)
         if not read_only:
             path.chmod(0o600)
             migrate(connection, path, shipped_migrations())
-    finally:
-        connection.close()
 
 
 def _unusable(path: Path, problem: object) -> WintermuteError:

@@ -83,22 +83,14 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
         raise DatabaseUnusable(f"{path} is some other program's database: move it aside")
     missing = [step for step in steps if step.number > version]
     if missing and version:
-        connection.execute("VACUUM INTO ?", (str(_copy_name(path, version)),))
+        copy = path.with_name(f"{path.name}.before-{version + 1:04d}")
+        copy.unlink(missing_ok=True)
+        copy.touch(0o600)  # an empty file may be written into, and keeps its mode
+        connection.execute("VACUUM INTO ?", (str(copy),))
     for step in missing:
-        _apply(connection, step)
-
-
-def _copy_name(path: Path, version: int) -> Path:
-    copy = path.with_name(f"{path.name}.before-{version + 1:04d}")
-    copy.unlink(missing_ok=True)
-    copy.touch(0o600)  # an empty file may be written into, and keeps its mode
-    return copy
-
-
-def _apply(connection: Any, step: Migration) -> None:
-    script = f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version={step.number};\nCOMMIT;"
-    try:
-        connection.executescript(script)
-    finally:
-        if connection.in_transaction:  # the script stopped half-way
-            connection.execute("ROLLBACK")
+        script = f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version={step.number};\nCOMMIT;"
+        try:
+            connection.executescript(script)
+        finally:
+            if connection.in_transaction:  # the script stopped half-way
+                connection.execute("ROLLBACK")

@@ -246,7 +246,10 @@ class Wanted:
         at: dict[str, list[Span]] = {}
 
         def form(text: str, view: View) -> str:
-            placed = _placed(text, view)
+            placed = _Placed(text, [(n, n + 1) for n in range(len(text))])
+            for pattern, new in view.rewrites():
+                placed = placed.rewritten(pattern, new)
+            placed = placed.normal()
             at[placed.text] = placed.at
             return placed.text
 
@@ -349,13 +352,6 @@ def _line(text: str) -> re.Pattern[str]:
     mark = r"(?:[^\w\n]|_)"
     inner = f"{mark}{{1,20}}".join(words)
     return re.compile(rf"^{mark}{{0,20}}(?P<words>{inner}){mark}{{0,20}}$", re.M | re.I)
-
-
-def _placed(text: str, view: View) -> _Placed:
-    placed = _Placed(text, [(n, n + 1) for n in range(len(text))])
-    for pattern, new in view.rewrites():
-        placed = placed.rewritten(pattern, new)
-    return placed.normal()
 
 
 def _all(text: str, part: str) -> Iterator[int]:

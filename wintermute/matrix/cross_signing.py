@@ -3,9 +3,6 @@
 Each step is decided from what the homeserver serves, so a kill anywhere is taken up where it was:
 our device's keys, the seeds on disk, their upload, the signature of the device. What is served is
 looked at again after each step, for a homeserver may say yes and keep nothing.
-
-Other keys under a device's known id: a client that lost its store, or somebody in its
-place.
 """
 
 import logging
@@ -28,6 +25,7 @@ from wintermute.errors import (
 )
 from wintermute.health.health import HealthState
 from wintermute.matrix.http import call, path
+from wintermute.matrix.inbox import mapping
 from wintermute.matrix.people import (
     Device,
     People,
@@ -66,7 +64,6 @@ MOST_STEPS = 3
 UNUSABLE = "?"
 """In the place of a key that is there and does not hold: what cannot be read is not replaced."""
 UPLOAD = path("keys", "device_signing", "upload")
-NEW_IDENTITY = "`wintermute matrix reset-crypto --identity`"
 
 IdentityStep = Literal["make", "upload", "sign", "wait", "foreign", "done"]
 IdentityTrouble = Literal[
@@ -114,9 +111,9 @@ def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
     mine = answer["device_keys"][user_id] if identities(answer, [user_id]) else None
     if not isinstance(mine, dict):
         return None
+    served = mapping(mine.get(device["device_id"]))
+    ours = unsigned(served) == unsigned(device)
     master, self_signing, user_signing = (served_key(answer, user_id, usage) for usage in USAGES)
-    served = mine.get(device["device_id"])
-    ours = isinstance(served, dict) and unsigned(served) == unsigned(device)
     return OwnKeys(master, self_signing, user_signing, served if ours else None)
 
 
@@ -192,14 +189,14 @@ class CrossSigning:
 
     def vouches_for(self, device: Device) -> bool:
         """Whether our own key signed another device of our account."""
-        served = self._served.get(device.device_id)
-        if self.seeds is None or not isinstance(served, dict):
-            return False
-        keys = served.get("keys")
-        same = isinstance(keys, dict) and device == device_of(
-            self._user_id, device.device_id, {"keys": keys}
-        )
-        return same and is_signed(served, self._user_id, self.seeds.self_signing.public)
+        served = mapping(self._served.get(device.device_id))
+        keys = {"keys": mapping(served.get("keys"))}
+        return device == device_of(self._user_id, device.device_id, keys) and self._signs(served)
+
+    def _signs(self, served: object) -> bool:
+        """Whether our own key signed what is served."""
+        seeds = self.seeds
+        return seeds is not None and is_signed(served, self._user_id, seeds.self_signing.public)
 
     def wants(self) -> bool:
         """Whether it is time to try again what did not work."""
@@ -221,8 +218,10 @@ class CrossSigning:
             self._refused("unavailable", UNAVAILABLE.format(error), seconds, "warn")
         except ApprovalNeeded as error:
             reason = approval_text(error, has_password=self._password is not None)
-            seconds = APPROVAL_SECONDS if error.page else AGAIN_SECONDS
-            self._refused(approval_kind(error), reason, seconds)
+            if error.page:
+                self._refused("page", reason, APPROVAL_SECONDS)
+            else:
+                self._refused("password" if error.by_password else "stages", reason)
         except SendRefused as error:
             self._refused("refused", REFUSED.format(error))
         except (ConfigurationError, StorageBlocked, OSError) as error:
@@ -230,10 +229,9 @@ class CrossSigning:
 
     async def _steps(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
         self.seeds = self._read_seeds(answer)
-        device = self.device()
         last: IdentityStep | None = None
         for _ in range(MOST_STEPS):
-            served = own_keys(answer, self._user_id, device)
+            served = own_keys(answer, self._user_id, self.device())
             step = "wait" if served is None else next_step(served, self.seeds)
             if step in ("wait", "done", "foreign") or step == last:
                 break
@@ -296,10 +294,7 @@ class CrossSigning:
             "algorithms": ["m.olm.v1.curve25519-aes-sha2", "m.megolm.v1.aes-sha2"],
             "device_id": name,
             "user_id": self._user_id,
-            "keys": {
-                f"curve25519:{name}": keys["curve25519"],
-                f"{ED25519}{name}": keys["ed25519"],
-            },
+            "keys": {f"{kind}:{name}": keys[kind] for kind in ("curve25519", "ed25519")},
         }
 
     async def upload(self, seeds: Seeds) -> None:
@@ -357,12 +352,8 @@ class CrossSigning:
     async def sign_all_devices(self) -> None:
         """Vouch for each device of the account, for a person at whose password's mercy it is."""
         for name, served in self._served.items():
-            usable = isinstance(served, dict) and served.get("device_id") == name
-            if (
-                usable
-                and self.seeds
-                and not is_signed(served, self._user_id, self.seeds.self_signing.public)
-            ):
+            usable = mapping(served).get("device_id") == name
+            if usable and self.seeds and not self._signs(served):
                 await self._sign(self.seeds, unsigned(served))
 
     async def _sign(self, seeds: Seeds, device: Json) -> None:
@@ -371,9 +362,8 @@ class CrossSigning:
         answer = await call(self._nio, "POST", path("keys", "signatures", "upload"), body)
         failures: Any = answer.get("failures")
         if failures:  # it says so with a 200
-            raise SendRefused(
-                f"the signature of our device: {str(failures)[:300]}", "SIGNATURE_REFUSED"
-            )
+            told = f"the signature of our device: {str(failures)[:300]}"
+            raise SendRefused(told, "SIGNATURE_REFUSED")
         log.info("device signed")
 
 
@@ -384,23 +374,16 @@ UNAVAILABLE = (
 )
 REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
 NOT_KEPT = "the homeserver accepts our identity and does not keep it -> ask its admin"
-OTHER_THAN_OURS = "the homeserver has another identity for this account than the one here"
-NOT_HERE = "the homeserver has an identity for this account whose seeds are not here"
 
 
 def foreign_text(seeds: Seeds | None) -> str:
     """What to do about an identity that is not ours, by whether there is one here."""
+    another = "another identity for this account than the one here"
+    unknown = "an identity for this account whose seeds are not here"
     return (
-        f"{OTHER_THAN_OURS if seeds else NOT_HERE} -> restore {FILE} from a backup; or run "
-        f"{NEW_IDENTITY}, and let everybody verify the bot again"
+        f"the homeserver has {another if seeds else unknown} -> restore {FILE} from a backup; or "
+        "run `wintermute matrix reset-crypto --identity`, and let everybody verify the bot again"
     )
-
-
-def approval_kind(error: ApprovalNeeded) -> IdentityTrouble:
-    """Which way there is to what the homeserver wants."""
-    if error.page:
-        return "page"
-    return "password" if error.by_password else "stages"
 
 
 def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:
@@ -451,16 +434,11 @@ class ReplacedDevices:
         news, self._news = self._news, []
         return news
 
-    def sift(
-        self, answer: Json, found: Mapping[str, Mapping[str, Json]]
-    ) -> dict[str, dict[str, Json]]:
-        """The devices of an answer to /keys/query without those to refuse, ready for nio.
+    def sift(self, answer: Json, user: str, devices: Mapping[str, Json]) -> dict[str, Json]:
+        """A user's devices in an answer to /keys/query without those to refuse, ready for nio.
 
         nio never takes another key under a known id: to let it in, the old device is forgotten.
         """
-        return {user: self._sift(answer, user, devices) for user, devices in found.items()}
-
-    def _sift(self, answer: Json, user: str, devices: Mapping[str, Json]) -> dict[str, Json]:
         store: dict[str, OlmDevice] = self._nio.olm.device_store[user]
         before = {key: self._refused.pop(key) for key in list(self._refused) if key[0] == user}
         good: dict[str, Json] = {}
@@ -479,5 +457,4 @@ class ReplacedDevices:
     def _is_vouched_for(self, answer: Json, device: Device) -> bool:
         if device.user_id == self._nio.user_id:
             return self._identity.vouches_for(device)
-        served: Any = answer["device_keys"][device.user_id][device.device_id]
-        return self._people.vouches(answer, device.user_id, served)
+        return self._people.vouches(answer, device)

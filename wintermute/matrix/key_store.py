@@ -6,10 +6,9 @@ that nobody saved. So everything that writes is one transaction, and after one t
 account and the sessions are read anew from the store, before anybody works with them again.
 
 A data folder that was put back from a copy starts like any other, but its encryption has gone on
-without it. So the value is replaced again and again: who finds one there that was never theirs is
-an earlier copy of what was used since. The two files are copied apart, so both must know it.
-
-A value that stands at the homeserver, in our database and in the key store's file (F-009).
+without it. So a value at the homeserver is replaced again and again: who finds one there that was
+never theirs is an earlier copy of what was used since. Our database and the key store's file are
+copied apart, so both must know it (F-009).
 """
 
 import logging
@@ -31,14 +30,12 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 1.0
 """Seconds that a statement waits for a lock; nothing else of the daemon runs meanwhile."""
-LOCKED = "let the program that has locked it end"
-NO_ROOM = "make room on its disk"
-WRITABLE = "make it writable for the user who runs Wintermute"
+CANNOT = "the key store {} cannot be written"
 ADVICE = {
-    "locked": LOCKED,
-    "disk is full": NO_ROOM,
-    "disk I/O error": NO_ROOM,
-    "readonly database": WRITABLE,
+    "locked": "let the program that has locked it end",
+    "disk is full": "make room on its disk",
+    "disk I/O error": "make room on its disk",
+    "readonly database": "make it writable for the user who runs Wintermute",
 }
 
 
@@ -56,15 +53,10 @@ def blocked(file: Path, problem: object) -> KeyStoreBlocked | None:
         reason = " ".join(str(problem).split())
         for text, advice in ADVICE.items():
             if text in reason:
-                return cannot_be_written(file, f"({reason}): {advice}")
+                return KeyStoreBlocked(f"{CANNOT.format(file.name)} ({reason}): {advice}")
         # SQLite gives up a whole transaction when the disk is full: what is undone then fails too.
         problem = getattr(problem, "__context__", None)
     return None
-
-
-def cannot_be_written(file: Path, why: str) -> KeyStoreBlocked:
-    """With what a person is told."""
-    return KeyStoreBlocked(f"the key store {file.name} cannot be written {why}")
 
 
 class KeyStore:
@@ -148,7 +140,8 @@ class KeyStore:
 
     def _told(self, error: Exception) -> KeyStoreBlocked:
         file = Path(self._nio.store.database_path)
-        told = blocked(file, error) or cannot_be_written(file, f"({error}): run `wintermute check`")
+        unclear = f"{CANNOT.format(file.name)} ({error}): run `wintermute check`"
+        told = blocked(file, error) or KeyStoreBlocked(unclear)
         if not self.trouble:
             log.warning("key store blocked reason=%s", told)
         self.trouble = str(told)
@@ -205,10 +198,8 @@ class KeyNotes:
 
     def values(self, kind: str) -> frozenset[str]:
         """All of a kind."""
-        return frozenset(
-            row[0]
-            for row in self._execute("SELECT value FROM wintermute_notes WHERE kind = ?", kind)
-        )
+        rows = self._execute("SELECT value FROM wintermute_notes WHERE kind = ?", kind)
+        return frozenset(value for (value,) in rows)
 
     def note(self, kind: str, value: str) -> None:
         """Keep one more; the oldest beyond `MOST_EPOCHS` go."""

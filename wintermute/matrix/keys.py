@@ -2,19 +2,13 @@
 
 Requests are our own, answers are sifted, and only then nio's machine sees them: what a stranger
 has uploaded must not end the daemon, nor leave a person without an answer.
-
-It may be used many times, so the homeserver is given another one as soon as it says that the last
-was used. vodozemac keeps the private part of the one before: its first messages may be on the way.
-
-Our fallback key: what begins a session with us when our one-time keys are used up
-(MSC2732).
 """
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from nio import (
@@ -58,7 +52,6 @@ CLAIM_AGAIN_SECONDS = 60.0
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
 """Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
-T = TypeVar("T")
 MEGOLM = "m.megolm.v1.aes-sha2"
 
 
@@ -184,10 +177,8 @@ class Keys:
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
         """Upload the next identity in the place of ours, unless that was done, and sign with it."""
         us = {self._nio.user_id}
-        if (
-            cross_signing_key(await self.ask(us), self._nio.user_id, "master")
-            != seeds.master.public
-        ):
+        served = cross_signing_key(await self.ask(us), self._nio.user_id, "master")
+        if served != seeds.master.public:
             await self.identity.upload(seeds)
         await self.identity.settle(await self.ask(us), lambda: self.ask(us))
         return self.identity.state
@@ -312,15 +303,14 @@ class Keys:
             "session_key": session.session_key,
         }
         for chunk in chunks([device for device in devices if device not in shared.given]):
-            messages: dict[str, dict[str, Json]] = {}
+            sealed: dict[Device, Json] = {}
             with self.store.writing():
                 if self._without_session(chunk):  # forgotten meanwhile: it could not be stored
                     raise HomeserverUnavailable("sessions have to begin anew")
                 for device in chunk:
-                    olm_session = self.renewal.session(device.curve25519)
-                    sealed = olm._olm_encrypt(olm_session, devices[device], "m.room_key", key)
-                    messages.setdefault(device.user_id, {})[device.device_id] = sealed
-            await self.to_devices("m.room.encrypted", messages)
+                    with_it = self.renewal.session(device.curve25519)
+                    sealed[device] = olm._olm_encrypt(with_it, devices[device], "m.room_key", key)
+            await self._to_devices("m.room.encrypted", sealed)
             shared = replace(shared, given=shared.given.union(chunk))
             self._shared[room_id] = shared
         session.shared = True
@@ -338,15 +328,14 @@ class Keys:
             "reason": "The owner of this session has not verified it.",
         }
         for chunk in chunks([device for device in refused if device not in shared.withheld]):
-            messages: dict[str, dict[str, Json]] = {}
-            for device in chunk:
-                messages.setdefault(device.user_id, {})[device.device_id] = word
-            await self.to_devices("m.room_key.withheld", messages)
+            await self._to_devices("m.room_key.withheld", dict.fromkeys(chunk, word))
             shared = replace(shared, withheld=shared.withheld.union(chunk))
             self._shared[room_id] = shared
 
-    async def to_devices(self, kind: str, messages: Mapping[str, Mapping[str, Json]]) -> None:
-        """Send to-device messages: of each user, of each device, the content."""
+    async def _to_devices(self, kind: str, contents: Mapping[Device, Json]) -> None:
+        messages: dict[str, dict[str, Json]] = {}
+        for device, content in contents.items():
+            messages.setdefault(device.user_id, {})[device.device_id] = content
         target = path("sendToDevice", kind, self._new_id("device"))
         await call(self._nio, "PUT", target, {"messages": messages})
 
@@ -431,21 +420,18 @@ class Keys:
         if self._nio.user_id in told:
             self._own = answer
             self.identity.learn(answer["device_keys"][self._nio.user_id])
-        found = self.replaced.sift(answer, {user: found[user] for user in told})
+        found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
         changed_meanwhile = set(olm.users_for_key_query)
         with self.store.writing():
             await self._nio.receive_response(KeysQueryResponse(found, {}))  # waits for nobody
             restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
-        self._wait_for(wanted - told, told)
-        return answer
-
-    def _wait_for(self, missing: Collection[str], found: Collection[str]) -> None:
-        self._unanswered = (self._unanswered - set(found)) | set(missing)
-        if missing:
+        self._unanswered = (self._unanswered - told) | (wanted - told)
+        if wanted - told:
             self._ask_again = self._clock.monotonic() + ASK_AGAIN_SECONDS
             log.warning("device keys missing users=%s", len(self._unanswered))
+        return answer
 
     async def _claim(self, wanted: Mapping[str, Collection[str]]) -> None:
         body = {
@@ -488,9 +474,9 @@ def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:
     olm.store.save_device_keys(back)
 
 
-def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+def chunks(devices: Sequence[Device]) -> Iterator[Sequence[Device]]:
     """As many as go into one request."""
-    return (values[n : n + DEVICES_A_REQUEST] for n in range(0, len(values), DEVICES_A_REQUEST))
+    return (devices[n : n + DEVICES_A_REQUEST] for n in range(0, len(devices), DEVICES_A_REQUEST))
 
 
 def keep_before_upload(olm: Any) -> None:
@@ -514,7 +500,11 @@ UNAVAILABLE_SECONDS = 60.0
 
 
 class FallbackKey:
-    """Gives the homeserver a fallback key whenever it says that it has no unused one."""
+    """Gives the homeserver a fallback key whenever it says that it has no unused one (MSC2732).
+
+    It begins sessions with us when our one-time keys are used up, and maybe many. vodozemac keeps
+    the private part of the one before: its first messages may be on the way.
+    """
 
     def __init__(self, nio: AsyncClient, store: KeyStore, clock: Clock) -> None:
         self._nio = nio

@@ -1,7 +1,4 @@
-"""Logging in once and staying logged in; and out again, when asked.
-
-The login we keep: one file, 0600, in the Matrix folder of the data directory.
-"""
+"""Logging in once and staying logged in, by one file, 0600; and out again, when asked."""
 
 import json
 import logging
@@ -9,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +25,7 @@ from wintermute.errors import (
 from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
+from wintermute.matrix.inbox import mapping
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
 from wintermute.matrix.signing import is_signed, load_seeds, open_to_others, write_private
@@ -111,20 +110,6 @@ def save(folder: Path, session: Session) -> None:
     write_private(folder, FILE, json.dumps(asdict(session)))
 
 
-def prove_writable(folder: Path) -> None:
-    """See that a login could be kept, before there is one: its token would be lost.
-
-    Raises: StorageBlocked.
-    """
-    write_private(folder, PROBE, " " * ENOUGH)
-    (folder / PROBE).unlink()
-
-
-def new_pickle_key() -> str:
-    """A key for a new key store."""
-    return secrets.token_hex(32)
-
-
 log = logging.getLogger(__name__)
 
 NEW_TOKEN = "a new matrix.access_token, of a new device"
@@ -155,13 +140,11 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
                 f"the encryption keys of device {kept.device_id} are gone: set {ways}, so that a new "
                 "device can be made"
             )
-        prove_writable(folder)
-        session = replace(await _by_password(matrix), keys_lost=True)
+        session = replace(await _by_password(matrix, folder), keys_lost=True)
     elif matrix.access_token:
         session = await _by_token(matrix, folder, kept)
     else:
-        prove_writable(folder)
-        session = await _by_password(matrix)
+        session = await _by_password(matrix, folder)
     save(folder, session)
     return session
 
@@ -174,8 +157,7 @@ async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
     """
     if matrix.password is None:
         raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
-    prove_writable(folder)
-    fresh = await _by_password(matrix, session.device_id)
+    fresh = await _by_password(matrix, folder, session.device_id)
     session = replace(load(folder) or session, access_token=fresh.access_token)
     save(folder, session)
     log.warning("login renewed device=%s", session.device_id)
@@ -193,8 +175,7 @@ async def successor(matrix: Matrix, folder: Path) -> None:
             "the homeserver takes no new encryption keys of the bot's device: set"
             f" {await _ways_to_log_in(matrix)}, so that a new device can be made"
         )
-    prove_writable(folder)
-    fresh = await _by_password(matrix)
+    fresh = await _by_password(matrix, folder)
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
     async with _anonymous(matrix.homeserver, kept.access_token) as nio:
@@ -207,8 +188,10 @@ def _is_of(session: Session, matrix: Matrix) -> bool:
     return session.user_id == matrix.user_id and session.access_token == token
 
 
-async def _by_password(matrix: Matrix, device_id: str | None = None) -> Session:
+async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = None) -> Session:
     """A login on a new device, or once more on the one that is named."""
+    write_private(folder, PROBE, " " * ENOUGH)  # the token of one that is not kept would be lost
+    (folder / PROBE).unlink()
     if matrix.password is None:
         raise ConfigurationError("matrix.password is needed to log in: set it in the configuration")
     body = {
@@ -227,26 +210,23 @@ async def _by_password(matrix: Matrix, device_id: str | None = None) -> Session:
             raise LoginRefused(
                 f"the homeserver refuses the login of {matrix.user_id} ({error.code}): {advice}"
             ) from error
-        if answer.get("user_id") != matrix.user_id:  # else each start would make another device
-            nio.access_token = str(answer.get("access_token"))
-            await call(nio, "POST", path("logout"), {})
-            raise LoginRefused(
+        problem = ""
+        if answer.get("user_id") != matrix.user_id:
+            problem = (
                 f"the homeserver calls this account {answer.get('user_id')}: write it so in "
                 "matrix.user_id"
             )
-        if device_id not in (None, answer.get("device_id")):
-            nio.access_token = str(answer.get("access_token"))
-            await call(nio, "POST", path("logout"), {})
-            raise LoginRefused(
+        elif device_id not in (None, answer.get("device_id")):
+            problem = (
                 f"the homeserver does not let device {device_id} log in again: stop here, keep the "
                 "data folder, and ask who runs it"
             )
-    return Session(
-        matrix.user_id,
-        str(answer["device_id"]),
-        str(answer["access_token"]),
-        new_pickle_key(),
-    )
+        if problem:  # each start would make another device
+            nio.access_token = str(answer.get("access_token"))
+            await call(nio, "POST", path("logout"), {})
+            raise LoginRefused(problem)
+    login = (matrix.user_id, str(answer["device_id"]), str(answer["access_token"]))
+    return Session(*login, secrets.token_hex(32))
 
 
 async def _ways_to_log_in(matrix: Matrix) -> str:
@@ -260,8 +240,8 @@ async def _ways_to_log_in(matrix: Matrix) -> str:
 
 async def _takes_passwords(nio: AsyncClient) -> bool:
     flows = (await call(nio, "GET", path("login"))).get("flows")
-    kinds = flows if isinstance(flows, list) else []
-    return any(isinstance(k, dict) and k.get("type") == "m.login.password" for k in kinds)
+    kinds = map(mapping, flows if isinstance(flows, list) else [])
+    return any(kind.get("type") == "m.login.password" for kind in kinds)
 
 
 async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Session:
@@ -274,10 +254,9 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
         )
     device_id = matrix.device_id or answer.get("device_id")
     if not isinstance(device_id, str) or answer.get("device_id", device_id) != device_id:
-        raise ConfigurationError(
-            "matrix.access_token belongs to another device than matrix.device_id"
-        )
-    session = Session(matrix.user_id, device_id, token, new_pickle_key())
+        told = "matrix.access_token belongs to another device than matrix.device_id"
+        raise ConfigurationError(told)
+    session = Session(matrix.user_id, device_id, token, secrets.token_hex(32))
     if kept is not None and (kept.user_id, kept.device_id) == (matrix.user_id, device_id):
         session = replace(kept, access_token=token)
     lost = matrix.encryption != "off" and not store_file(folder, session).exists()
@@ -295,7 +274,6 @@ async def _whoami(homeserver: str, token: str) -> dict[str, object]:
 
 
 async def _has_keys(homeserver: str, session: Session) -> bool:
-    """Whether the homeserver knows encryption keys of this device."""
     async with _anonymous(homeserver, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
@@ -303,10 +281,7 @@ async def _has_keys(homeserver: str, session: Session) -> bool:
 
 
 def _devices(answer: Json, user_id: str) -> Json:
-    """What an answer to /keys/query says of a user's devices, whatever it is."""
-    everybody = answer.get("device_keys")
-    found = everybody.get(user_id) if isinstance(everybody, dict) else None
-    return found if isinstance(found, dict) else {}
+    return mapping(mapping(answer.get("device_keys")).get(user_id))
 
 
 @asynccontextmanager
@@ -373,29 +348,27 @@ def _probe_people(answer: Json, allowed: list[str]) -> Finding:
 
 
 def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
+    finding = partial(Finding, "identity")
     try:
         seeds = load_seeds(folder, kept.user_id)
     except ConfigurationError as error:
-        return Finding("identity", "fail", str(error))
+        return finding("fail", str(error))
     if not identities(answer, [kept.user_id]):
-        text = "not known now: the homeserver does not say -> run this again later"
-        return Finding("identity", "warn", text)
+        return finding("warn", "not known now: the homeserver does not say -> run this again later")
     served = served_key(answer, kept.user_id, "master")
     if served not in ("", seeds.master.public if seeds else ""):
-        return Finding("identity", "fail", foreign_text(seeds))
+        return finding("fail", foreign_text(seeds))
     for file in open_to_others(folder):
-        return Finding("identity", "warn", f"others may read {file.name} -> chmod 600 {file}")
+        return finding("warn", f"others may read {file.name} -> chmod 600 {file}")
     if seeds is None:
-        return Finding("identity", "ok", "will be made at the next start")
+        return finding("ok", "will be made at the next start")
     if not served:
-        return Finding(
-            "identity", "warn", "not uploaded yet -> see `wintermute status` when it runs"
-        )
+        return finding("warn", "not uploaded yet -> see `wintermute status` when it runs")
     device = _devices(answer, kept.user_id).get(kept.device_id)
     key = fingerprint(seeds.master.public)
     if not is_signed(device, kept.user_id, seeds.self_signing.public):
-        return Finding("identity", "warn", f"{key} has not signed this device -> start the daemon")
-    return Finding("identity", "ok", f"{key}, and this device is signed by it")
+        return finding("warn", f"{key} has not signed this device -> start the daemon")
+    return finding("ok", f"{key}, and this device is signed by it")
 
 
 async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
@@ -403,9 +376,8 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
     if token is None and matrix.access_token is not None:
         token = matrix.access_token.reveal()
     if token is None:
-        return Finding(
-            "login", "ok", f"{matrix.user_id} will log in with its password at first start"
-        )
+        text = f"{matrix.user_id} will log in with its password at first start"
+        return Finding("login", "ok", text)
     try:
         answer = await _whoami(matrix.homeserver, token)
     except LoginExpired as error:
@@ -418,26 +390,20 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
 
 
 def _probe_store(folder: Path, kept: Session | None) -> Finding:
+    finding = partial(Finding, "encryption store")
     if kept is None:
-        return Finding("encryption store", "ok", "will be made at first start")
+        return finding("ok", "will be made at first start")
     file = store_file(folder, kept)
     if not file.exists():
-        return Finding(
-            "encryption store",
-            "fail",
-            f"{file} is missing -> restore it from a backup; else the next start makes a new device",
-        )
+        missing = f"{file} is missing -> restore it from a backup"
+        return finding("fail", f"{missing}; else the next start makes a new device")
     problem = store_problem(file, mode="ro")
-    if problem is not None and (held := blocked(file, problem)):
-        return Finding("encryption store", "fail", str(held))  # nothing of it is lost
-    if problem is not None:
-        return Finding(
-            "encryption store",
-            "fail",
-            f"{file} cannot be read ({problem}) -> restore the Matrix folder from a backup, or run "
-            "`wintermute matrix reset-crypto`",
-        )
-    return Finding("encryption store", "ok", f"keys of device {kept.device_id}")
+    if problem is None:
+        return finding("ok", f"keys of device {kept.device_id}")
+    if held := blocked(file, problem):
+        return finding("fail", str(held))  # nothing of it is lost
+    unreadable = f"{file} cannot be read ({problem}) -> restore the Matrix folder from a backup"
+    return finding("fail", f"{unreadable}, or run `wintermute matrix reset-crypto`")
 
 
 async def logout(matrix: Matrix, folder: Path) -> str:
@@ -451,7 +417,7 @@ async def logout(matrix: Matrix, folder: Path) -> str:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"
-    (folder / "session.json").unlink()
+    (folder / FILE).unlink()
     then = "the next start logs in again"
     if matrix.access_token is not None:
         then = "set matrix.password, or a new matrix.access_token, before the next start"

@@ -2,13 +2,10 @@
 
 A homeserver can give a person new keys, or take theirs away. So an allowed person's identity is
 kept when it is first seen, and another one is believed only when somebody at this machine says so
-(X-035). Pure but for the store at the end.
+(X-035). It keeps whatever somebody uploads as the keys of a device, too, and nio takes for granted
+that they are what they should be: what encryption can use of them is sifted here (X-022).
 
-A homeserver keeps whatever somebody uploads as the keys of a device; nio takes for granted that
-they are what they should be (X-022).
-
-Other people's device keys, as far as encryption can use them. Pure, and safe with anything
-inside.
+Pure but for the store, and safe with anything inside.
 """
 
 import json
@@ -16,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from vodozemac import Curve25519PublicKey, Ed25519PublicKey, Ed25519Signature
 
@@ -24,7 +21,8 @@ from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import WintermuteError
-from wintermute.matrix.signing import ED25519, is_public_key, is_signed
+from wintermute.matrix.inbox import mapping
+from wintermute.matrix.signing import ED25519, is_key, is_signed, unsigned
 from wintermute.messages import Json
 
 Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]
@@ -84,8 +82,8 @@ class Learned:
 
 def told_of(answer: Json, users: Collection[str]) -> set[str]:
     """Of whom an answer to /keys/query says anything: neither missing in it, nor failed."""
-    answered = _dict(answer.get("device_keys"))
-    failed = _dict(answer.get("failures"))
+    answered = mapping(answer.get("device_keys"))
+    failed = mapping(answer.get("failures"))
     return {u for u in users if u in answered and u.partition(":")[2] not in failed}
 
 
@@ -96,7 +94,7 @@ def identities(answer: Json, users: Collection[str]) -> dict[str, Identity]:
 
 def _identity(answer: Json, user: str) -> Identity:
     master = cross_signing_key(answer, user, "master")
-    raw = _dict(_dict(answer.get("self_signing_keys")).get(user))
+    raw = mapping(mapping(answer.get("self_signing_keys")).get(user))
     signing = cross_signing_key(answer, user, "self_signing")
     signed = bool(master and signing) and is_signed(raw, user, master)
     return Identity(master, signing if signed else NOBODY, sound=signed or not raw)
@@ -104,14 +102,14 @@ def _identity(answer: Json, user: str) -> Identity:
 
 def cross_signing_key(answer: Json, user: str, usage: str) -> str:
     """The public key of a user for a usage, in unpadded base64; "" when there is no good one."""
-    found = _dict(_dict(answer.get(f"{usage}_keys")).get(user))
-    usages, keys = found.get("usage"), _dict(found.get("keys"))
+    found = mapping(mapping(answer.get(f"{usage}_keys")).get(user))
+    usages, keys = found.get("usage"), mapping(found.get("keys"))
     if found.get("user_id") != user or not isinstance(usages, list) or usage not in usages:
         return NOBODY
     (name, key), *more = [*keys.items()] or [(NOBODY, NOBODY)]
     if more or not isinstance(key, str) or name != ED25519 + key:
         return NOBODY
-    return key if is_public_key(key) else NOBODY
+    return key if is_key(Ed25519PublicKey, key) else NOBODY
 
 
 class People:
@@ -129,13 +127,10 @@ class People:
     def restore(self, people: Iterable[Person], signed: Iterable[tuple[Device, str]]) -> bool:
         """Take in what was kept; whether somebody was trusted anew."""
         # Who is no longer allowed is nobody's concern; their row stays, should they come back.
-        kept = {person.user_id: person for person in people if person.user_id in self.allowed}
-        changed = {user: person.master_key for user, person in kept.items()} != {
-            user: person.master_key for user, person in self._kept.items()
-        }
-        self._kept = kept
+        before, self._kept = self._kept, {p.user_id: p for p in people if p.user_id in self.allowed}
         self._signed_once |= set(signed)
-        return changed
+        keys = [{u: p.master_key for u, p in kept.items()} for kept in (before, self._kept)]
+        return keys[0] != keys[1]
 
     def learn(self, answer: Json, devices: Mapping[str, Mapping[str, Json]]) -> None:
         """Take in an answer to /keys/query; `devices` are the usable ones of everybody in it."""
@@ -144,12 +139,12 @@ class People:
         moved = False
         for user, identity in identities(answer, devices).items():
             self._served[user] = identity
-            raw = _dict(_dict(answer.get("device_keys")).get(user))
+            raw = mapping(mapping(answer.get("device_keys")).get(user))
             everything = {device_of(user, name, each): name for name, each in devices[user].items()}
             now = frozenset(
                 device
                 for device, name in everything.items()
-                if identity.signing and is_signed(_dict(raw.get(name)), user, identity.signing)
+                if identity.signing and is_signed(mapping(raw.get(name)), user, identity.signing)
             )
             self._signed_now[user] = now
             if user in self.allowed:
@@ -194,18 +189,16 @@ class People:
 
     def is_changed(self, user: str) -> bool:
         """Whether this is one of them."""
-        person = self._kept.get(user)
-        return person is not None and person.changed_to is not None
+        return self._kept.get(user) in self.changed()
 
     def cross_signs(self, user: str) -> bool:
         """Whether somebody has an identity, now or when it was seen."""
-        person, served = self._kept.get(user), self._served.get(user)
-        return bool(person and person.master_key) or bool(served and served.master)
+        person = self._kept.get(user)
+        return bool((person and person.master_key) or self.master_key(user))
 
     def master_key(self, user: str) -> str:
         """The identity that the homeserver serves for somebody; "" when it serves none."""
-        served = self._served.get(user)
-        return served.master if served else NOBODY
+        return self._served[user].master if user in self._served else NOBODY
 
     def verdict(self, device: Device) -> Verdict:
         """What a message of a device of its sender is worth."""
@@ -218,11 +211,12 @@ class People:
             return "good"
         return "good" if (device, person.master_key) in self._signed_once else "unsigned"
 
-    def vouches(self, answer: Json, user: str, device: Json) -> bool:
+    def vouches(self, answer: Json, device: Device) -> bool:
         """Whether a device in an answer to /keys/query is signed by its owner's known identity.
 
         Of the allowed the one that was kept before; of others, as ever, the one that is served.
         """
+        user = device.user_id
         identity = identities(answer, [user]).get(user)
         if identity is None or not identity.sound or not identity.signing:
             return False
@@ -230,7 +224,7 @@ class People:
         known = person.master_key if person else NOBODY
         if user in self.allowed and known != identity.master:
             return False
-        return is_signed(device, user, identity.signing)
+        return is_signed(answer["device_keys"][user][device.device_id], user, identity.signing)
 
     def was_looked_for(self, user: str) -> bool:
         """Whether a homeserver ever told us of somebody's keys."""
@@ -252,10 +246,10 @@ def device_of(user: str, device_id: str, keys: Json) -> Device:
     return Device(user, device_id, ed25519, curve25519)
 
 
+PEOPLE = "SELECT user_id, master_key, changed_to, told, verified FROM people"
 SERVED = "coalesce(excluded.changed_to, excluded.master_key)"
 SAME = f"master_key IN ('', {SERVED})"
 """In an upsert: what the homeserver serves, and whether it is what we believe by now."""
-
 
 _person = reader(Person)
 _signed_device = reader(Device)
@@ -270,10 +264,7 @@ class PeopleStore:
 
     async def people(self) -> list[Person]:
         """Everybody whose identity was seen."""
-        rows = await self._database.rows(
-            "SELECT user_id, master_key, changed_to, told, verified FROM people ORDER BY user_id"
-        )
-        return [_person(row) for row in rows]
+        return [_person(row) for row in await self._database.rows(f"{PEOPLE} ORDER BY user_id")]
 
     async def signed(self) -> list[tuple[Device, str]]:
         """Every device that an identity signed, with its master key."""
@@ -321,10 +312,7 @@ class PeopleStore:
 
         Raises: WintermuteError, in words for whoever asked.
         """
-        row = await tx.row(
-            "SELECT user_id, master_key, changed_to, told, verified FROM people WHERE user_id = ?",
-            (user_id,),
-        )
+        row = await tx.row(f"{PEOPLE} WHERE user_id = ?", (user_id,))
         if row is None or not row["master_key"]:
             raise WintermuteError(
                 f"no identity of {user_id} was ever seen: write the whole Matrix id, as in "
@@ -354,10 +342,6 @@ def fingerprint(key: str) -> str:
     return " ".join(key[n : n + 4] for n in range(0, len(key), 4))
 
 
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 MOST_DEVICES = 250  # of one person
 MOST_SIGNATURES = 1000  # of one person's devices: looked at to see which of them to keep
 MOST_CHARS = 10_000  # of one signed object; a usual one has 500
@@ -382,7 +366,7 @@ def usable_devices(
 
     `before`: those that were known of a user, oldest first; of too many they are dropped last.
     """
-    answered = _mapping(raw.get("device_keys"))
+    answered = mapping(raw.get("device_keys"))
     found: dict[str, dict[str, Json]] = {}
     dropped = 0
     for user in asked:
@@ -406,7 +390,7 @@ def _by_worth(raw: Json, user: str, devices: Json, before: Sequence[str]) -> lis
     identity = identities(raw, [user]).get(user)
     key = identity.signing if identity else ""
     signed = {
-        name for name in names[:MOST_SIGNATURES] if is_signed(_mapping(devices[name]), user, key)
+        name for name in names[:MOST_SIGNATURES] if is_signed(mapping(devices[name]), user, key)
     }
     return sorted(names, key=lambda name: name not in signed)
 
@@ -415,15 +399,15 @@ def usable_one_time_keys(
     raw: Json, asked: Mapping[str, Collection[str]]
 ) -> tuple[list[tuple[str, str, Json]], int]:
     """User, device and key for each usable key in an answer to /keys/claim; how many were dropped."""
-    answered = _mapping(raw.get("one_time_keys"))
+    answered = mapping(raw.get("one_time_keys"))
     given = [
-        (user, device, _mapping(answered.get(user))[device])
+        (user, device, _one_time_key(served[device], user, device))
         for user, devices in asked.items()
+        for served in [mapping(answered.get(user))]
         for device in devices
-        if device in _mapping(answered.get(user))
+        if device in served
     ]
-    checked = ((user, device, _one_time_key(key, user, device)) for user, device, key in given)
-    good = [(user, device, key) for user, device, key in checked if key is not None]
+    good = [(user, device, key) for user, device, key in given if key is not None]
     return good, len(given) - len(good)
 
 
@@ -433,37 +417,28 @@ def _device(raw: object, user: str, name: str) -> Json | None:
         return None
     if (signed.get("user_id"), signed.get("device_id")) != (user, name):
         return None
-    keys = _mapping(signed.get("keys"))
-    usable = _is_key(Ed25519PublicKey, keys.get(f"ed25519:{name}")) and _is_key(
-        Curve25519PublicKey, keys.get(f"curve25519:{name}")
-    )
+    keys = mapping(signed.get("keys"))
+    kinds = {"ed25519": Ed25519PublicKey, "curve25519": Curve25519PublicKey}
+    usable = all(is_key(kinds[kind], keys.get(f"{kind}:{name}")) for kind in kinds)
     return signed if usable else None
 
 
 def _one_time_key(raw: object, user: str, device: str) -> Json | None:
-    for name, value in _mapping(raw).items():
+    for name, value in mapping(raw).items():
         signed = _signed(value, user, device)
         if signed is not None and name.startswith("signed_curve25519:"):
-            return {name: signed} if _is_key(Curve25519PublicKey, signed.get("key")) else None
+            return {name: signed} if is_key(Curve25519PublicKey, signed.get("key")) else None
     return None
 
 
 def _signed(raw: object, user: str, device: str) -> Json | None:
     """What a device signed, with that signature and no other; None if it cannot be checked."""
-    found = _mapping(raw)
-    signature = _mapping(_mapping(found.get("signatures")).get(user)).get(f"ed25519:{device}")
-    signed = {name: found[name] for name in found if name not in ("signatures", "unsigned")}
-    if not _is_key(Ed25519Signature, signature) or not _is_plain(signed):
+    found = mapping(raw)
+    signature = mapping(mapping(found.get("signatures")).get(user)).get(f"ed25519:{device}")
+    signed = unsigned(found)
+    if not is_key(Ed25519Signature, signature) or not _is_plain(signed):
         return None
     return signed | {"signatures": {user: {f"ed25519:{device}": signature}}}
-
-
-def _is_key(kind: Any, value: object) -> bool:
-    try:
-        kind.from_base64(value)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _is_plain(value: Json) -> bool:
@@ -474,7 +449,3 @@ def _is_plain(value: Json) -> bool:
     except (ValueError, RecursionError):
         return False
     return len(text) <= MOST_CHARS and text.count("[") + text.count("{") <= MOST_BRACKETS
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

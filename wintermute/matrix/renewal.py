@@ -38,11 +38,7 @@ class Renewal:
     """Takes the device back into use. Until that is done nothing is encrypted."""
 
     def __init__(
-        self,
-        nio: AsyncClient,
-        store: KeyStore,
-        clock: Clock,
-        upload: Callable[[], Awaitable[bool]],
+        self, nio: AsyncClient, store: KeyStore, clock: Clock, upload: Callable[[], Awaitable[bool]]
     ) -> None:
         """`upload`: offers new one-time keys until they are accepted; whether they were."""
         self._nio = nio
@@ -106,11 +102,8 @@ class Renewal:
         if not await self._upload():
             raise DeviceSpent(f"the homeserver takes no new keys of device {self._nio.device_id}")
         # Each is told by an empty message in a new session, and answers in that one.
-        self._nio.olm.wedged_devices.extend(
-            device
-            for device in self._correspondents()
-            if device not in self._nio.olm.wedged_devices
-        )
+        wedged = self._nio.olm.wedged_devices
+        wedged.extend(device for device in self._correspondents() if device not in wedged)
         with self._store.writing():
             self._notes.remove(STALE, DUE)
         self._read = self._stale - {DUE}
@@ -128,9 +121,8 @@ class Renewal:
                 log.warning("our own keys are not given out reason=%s", error.code)
                 return count
             usable, _ = usable_one_time_keys(answer, {us: [device]})
-            if not usable or any(
-                "fallback" in key for _, _, each in usable for key in each.values()
-            ):
+            keys = [key for _, _, each in usable for key in each.values()]
+            if not keys or any("fallback" in key for key in keys):
                 return count
         return MOST_CLAIMS
 

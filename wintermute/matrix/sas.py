@@ -3,14 +3,11 @@
 The steps are those of the Matrix specification, "Short Authentication String (SAS) verification".
 Nobody compares on our side, so our own MAC goes out only after theirs was right (X-019): this
 proves us to them, never them to us.
-
-The 64 emojis that two people compare to verify each other, as the Matrix specification
-numbers them.
 """
 
 import hmac
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -20,73 +17,20 @@ from vodozemac import Curve25519PublicKey, EstablishedSas, Sas
 from wintermute.matrix.signing import digest
 from wintermute.messages import Json
 
-EMOJIS = (
-    ("🐶", "Dog"),
-    ("🐱", "Cat"),
-    ("🦁", "Lion"),
-    ("🐎", "Horse"),
-    ("🦄", "Unicorn"),
-    ("🐷", "Pig"),
-    ("🐘", "Elephant"),
-    ("🐰", "Rabbit"),
-    ("🐼", "Panda"),
-    ("🐓", "Rooster"),
-    ("🐧", "Penguin"),
-    ("🐢", "Turtle"),
-    ("🐟", "Fish"),
-    ("🐙", "Octopus"),
-    ("🦋", "Butterfly"),
-    ("🌷", "Flower"),
-    ("🌳", "Tree"),
-    ("🌵", "Cactus"),
-    ("🍄", "Mushroom"),
-    ("🌏", "Globe"),
-    ("🌙", "Moon"),
-    ("☁️", "Cloud"),
-    ("🔥", "Fire"),
-    ("🍌", "Banana"),
-    ("🍎", "Apple"),
-    ("🍓", "Strawberry"),
-    ("🌽", "Corn"),
-    ("🍕", "Pizza"),
-    ("🎂", "Cake"),
-    ("❤️", "Heart"),
-    ("😀", "Smiley"),
-    ("🤖", "Robot"),
-    ("🎩", "Hat"),
-    ("👓", "Glasses"),
-    ("🔧", "Spanner"),
-    ("🎅", "Santa"),
-    ("👍", "Thumbs Up"),
-    ("☂️", "Umbrella"),
-    ("⌛", "Hourglass"),
-    ("⏰", "Clock"),
-    ("🎁", "Gift"),
-    ("💡", "Light Bulb"),
-    ("📕", "Book"),
-    ("✏️", "Pencil"),
-    ("📎", "Paperclip"),
-    ("✂️", "Scissors"),
-    ("🔒", "Lock"),
-    ("🔑", "Key"),
-    ("🔨", "Hammer"),
-    ("☎️", "Telephone"),
-    ("🏁", "Flag"),
-    ("🚂", "Train"),
-    ("🚲", "Bicycle"),
-    ("✈️", "Aeroplane"),
-    ("🚀", "Rocket"),
-    ("🏆", "Trophy"),
-    ("⚽", "Ball"),
-    ("🎸", "Guitar"),
-    ("🎺", "Trumpet"),
-    ("🔔", "Bell"),
-    ("⚓", "Anchor"),
-    ("🎧", "Headphones"),
-    ("📁", "Folder"),
-    ("📌", "Pin"),
+TABLE = """
+🐶 Dog, 🐱 Cat, 🦁 Lion, 🐎 Horse, 🦄 Unicorn, 🐷 Pig, 🐘 Elephant, 🐰 Rabbit,
+🐼 Panda, 🐓 Rooster, 🐧 Penguin, 🐢 Turtle, 🐟 Fish, 🐙 Octopus, 🦋 Butterfly, 🌷 Flower,
+🌳 Tree, 🌵 Cactus, 🍄 Mushroom, 🌏 Globe, 🌙 Moon, ☁️ Cloud, 🔥 Fire, 🍌 Banana,
+🍎 Apple, 🍓 Strawberry, 🌽 Corn, 🍕 Pizza, 🎂 Cake, ❤️ Heart, 😀 Smiley, 🤖 Robot,
+🎩 Hat, 👓 Glasses, 🔧 Spanner, 🎅 Santa, 👍 Thumbs Up, ☂️ Umbrella, ⌛ Hourglass, ⏰ Clock,
+🎁 Gift, 💡 Light Bulb, 📕 Book, ✏️ Pencil, 📎 Paperclip, ✂️ Scissors, 🔒 Lock, 🔑 Key,
+🔨 Hammer, ☎️ Telephone, 🏁 Flag, 🚂 Train, 🚲 Bicycle, ✈️ Aeroplane, 🚀 Rocket, 🏆 Trophy,
+⚽ Ball, 🎸 Guitar, 🎺 Trumpet, 🔔 Bell, ⚓ Anchor, 🎧 Headphones, 📁 Folder, 📌 Pin
+"""
+EMOJIS = tuple(
+    (emoji, name) for emoji, _, name in (pair.strip().partition(" ") for pair in TABLE.split(","))
 )
-"""Emoji and English name; what stands at place 0 is number 0."""
+"""Emoji and English name, as the specification numbers them from 0 on."""
 
 
 def named(numbers: Iterable[int]) -> tuple[tuple[str, str], ...]:
@@ -113,7 +57,6 @@ LASTS = timedelta(minutes=10)
 MOST_CHARS = 10_000  # of one content; a usual one has 500
 MOST_TEXT_CHARS = 255
 MOST_CODE_CHARS = 64
-
 REASONS = {
     "m.user": "The verification was cancelled.",
     "m.timeout": "The verification took longer than ten minutes.",
@@ -238,9 +181,10 @@ def receive(
     """
     if verification.is_over:
         return verification, ()
-    if kind == "cancel":
-        return _over(verification, _code(_read(content)[0])), ()
     read, text = _read(content)
+    if kind == "cancel":
+        code = _text(read, "code")
+        return _over(verification, code if len(code) <= MOST_CODE_CHARS else ""), ()
     if not text:
         return cancel(verification, "m.invalid_message")
     if kind in verification.received:
@@ -297,14 +241,18 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
     if method != METHOD:
         both = verification.we_started
         return cancel(verification, "m.unexpected_message" if both else "m.unknown_method")
-    if verification.we_started and _is_ours_the_start(verification):
+    us = (verification.ours.user_id, verification.ours.device_id)
+    if verification.we_started and us < (verification.their_user, device):
         return verification, ()
     offers = {name: _words(content, offer) for name, offer in OFFERS.items()}
     strings = _words(content, "short_authentication_string")
     if strings is None or None in offers.values():
         return cancel(verification, "m.invalid_message")
     shown = tuple(word for word in STRINGS if word in strings)
-    chosen = {name: _best(CHOICES[name], words or ()) for name, words in offers.items()}
+    chosen = {
+        name: next((word for word in CHOICES[name] if word in (words or ())), "")
+        for name, words in offers.items()
+    }
     if not shown or not all(chosen.values()):
         return cancel(verification, "m.unknown_method")
     start = verification.received["start"]
@@ -331,10 +279,6 @@ def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) 
         return cancel(verification, "m.unknown_method")
     verification = replace(verification, commitment=commitment)
     return _agreed(verification, shown, chosen), (_key_message(verification),)
-
-
-def _best(ours: tuple[str, ...], theirs: Collection[str]) -> str:
-    return next((word for word in ours if word in theirs), "")
 
 
 def _agreed(
@@ -459,11 +403,6 @@ def _promise(key: Curve25519PublicKey, start: str) -> str:
     return digest((key.to_base64() + start).encode())
 
 
-def _is_ours_the_start(verification: Verification) -> bool:
-    us = (verification.ours.user_id, verification.ours.device_id)
-    return us < (verification.their_user, verification.their_device)
-
-
 def _over(verification: Verification, code: str) -> Verification:
     return replace(verification, phase="cancelled", code=code, verified_keys=())
 
@@ -473,11 +412,6 @@ def _their_device(verification: Verification, content: Json) -> str:
     device = _text(content, "from_device")
     us = (verification.ours.user_id, verification.ours.device_id)
     return "" if (verification.their_user, device) == us else device
-
-
-def _code(content: Json) -> str:
-    code = _text(content, "code")
-    return code if len(code) <= MOST_CODE_CHARS else ""
 
 
 def _text(content: Json, name: str) -> str:

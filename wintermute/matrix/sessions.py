@@ -20,12 +20,7 @@ from wintermute.matrix.people import Device
 from wintermute.matrix.sieve import GroupSession, megolm, unsealed
 from wintermute.messages import Json
 
-UNREADABLE = (
-    # What vodozemac and JSON raise on garbage.
-    ValueError,
-    TypeError,
-    RecursionError,
-)
+UNREADABLE = (ValueError, TypeError, RecursionError)  # what vodozemac and JSON raise on garbage
 MESSAGE_BYTES = 16
 
 
@@ -62,7 +57,11 @@ class Sessions:
             return None
         found, session = self._session(room_id, encrypted)
         if session is None:
-            self._miss(room_id, encrypted)
+            # nio's machine sees to it that the key comes, as it does when it decrypts.
+            parsed = MegolmEvent.from_dict(encrypted)
+            if isinstance(parsed, MegolmEvent):
+                parsed.room_id = room_id
+                self._nio.olm.check_if_wedged(parsed)
             return None
         try:
             text, index = session.decrypt(encrypted["content"]["ciphertext"])
@@ -99,13 +98,6 @@ class Sessions:
         content = event["content"]
         found = GroupSession(room_id, content["sender_key"], content["session_id"])
         return found, self._nio.olm.inbound_group_store.get(*found)
-
-    def _miss(self, room_id: str, event: Json) -> None:
-        """Let nio's machine see to it that the key comes, as it does when it decrypts."""
-        parsed = MegolmEvent.from_dict(event)
-        if isinstance(parsed, MegolmEvent):
-            parsed.room_id = room_id
-            self._nio.olm.check_if_wedged(parsed)
 
     def _owner(self, found: GroupSession, ed25519: str, sender: str) -> Device | None:
         """The device with these keys, looked for among the sender's first; signed out ones as well."""

@@ -1,7 +1,6 @@
 """The three keys of our own identity: one file, 0600, that outlives every device (notes/matrix §4).
 
-Ed25519 signatures over JSON, as the Matrix specification has them (appendices, "Signing
-JSON").
+What they sign is JSON, as the Matrix specification has it (appendices, "Signing JSON").
 """
 
 import base64
@@ -18,6 +17,8 @@ from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
+from wintermute.files import sync_folder
+from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
 SEED_BYTES = 32
@@ -56,28 +57,25 @@ def signature(value: Json, seed: bytes) -> str:
     return unpadded(eddsa.new(_key(seed), "rfc8032").sign(canonical(unsigned(value))))
 
 
-def is_signed(value: object, user_id: str, key: str, name: str = "") -> bool:
-    """Whether a key of a user signed an object; `name` is the key's, if that is not the key."""
-    if not isinstance(value, dict):
-        return False
-    signatures = value.get("signatures")
-    by_user = signatures.get(user_id) if isinstance(signatures, dict) else None
-    found = by_user.get(f"{ED25519}{name or key}") if isinstance(by_user, dict) else None
+def is_signed(value: object, user_id: str, key: str) -> bool:
+    """Whether a key of a user signed an object."""
+    found = mapping(value)
+    by_user = mapping(mapping(found.get("signatures")).get(user_id))
     try:
-        signed = Ed25519Signature.from_base64(str(found))
-        Ed25519PublicKey.from_base64(key).verify_signature(canonical(unsigned(value)), signed)
+        signed = Ed25519Signature.from_base64(str(by_user.get(f"{ED25519}{key}")))
+        Ed25519PublicKey.from_base64(key).verify_signature(canonical(unsigned(found)), signed)
     except (SignatureException, ValueError, TypeError, RecursionError):
         return False
     return True
 
 
-def is_public_key(value: object) -> bool:
-    """Whether a text is an Ed25519 key."""
+def is_key(kind: Any, value: object) -> bool:
+    """Whether a text is a key or signature of one of vodozemac's kinds."""
     try:
-        Ed25519PublicKey.from_base64(str(value))
-    except ValueError:
+        kind.from_base64(value)
+    except (ValueError, TypeError):
         return False
-    return isinstance(value, str)
+    return True
 
 
 def _key(seed: bytes) -> Any:
@@ -177,7 +175,7 @@ def load_seeds(
 
 def _sound(pair: Pair, *, proven: bool) -> Pair:
     seed = base64.b64decode(pair.seed, validate=True)
-    if len(seed) != SEED_BYTES or not is_public_key(pair.public):
+    if len(seed) != SEED_BYTES or not is_key(Ed25519PublicKey, pair.public):
         raise ValueError("not a key")
     if proven and public_key(seed) != pair.public:
         raise ValueError("not the seed of this key")
@@ -227,15 +225,6 @@ def replace_seeds(folder: Path, clock: Clock) -> None:
         aside.hardlink_to(old)  # there is an identity under its name at every moment
     (folder / NEXT).replace(old)
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_to_others(folder: Path) -> list[Path]:

@@ -1,8 +1,7 @@
 """What is done with the word of a device: answered, answered as somebody else's, held, or refused.
 
-Also the notices about it, each told once, and what is kept of people's identities (X-034, X-035).
-
-Why a chat that looks like one of two is not: said once, when somebody speaks there (F-014).
+Also the notices about it, each told once, and what is kept of people's identities (X-034, X-035);
+and why a chat that looks like one of two is not, when somebody speaks there (F-014).
 """
 
 import asyncio
@@ -12,11 +11,10 @@ from datetime import timedelta
 from typing import Literal
 
 from wintermute.db import Transaction
-from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
-from wintermute.matrix.inbox import RULES, Account, Policy, RoomView, is_direct, scope_of
+from wintermute.matrix.inbox import RULES, Policy, RoomView, is_direct, scope_of
 from wintermute.matrix.people import NOBODY, Device, PeopleStore, Person, Verdict, fingerprint
 from wintermute.stores import Stores
 
@@ -91,36 +89,15 @@ def replaced_notice(device: Device, room_id: str) -> tuple[str, str]:
     return key, REPLACED.format(person=device.user_id, device=name)
 
 
-def changed_notice(person: Person) -> str:
-    """What is said about a changed identity."""
-    text = GONE if person.changed_to == NOBODY else CHANGED
-    key = fingerprint(person.changed_to or NOBODY)
-    return text.format(person=person.user_id, user=person.user_id, key=key)
-
-
-async def room_conversation(
-    tx: Transaction, conversations: Conversations, view: RoomView, account: Account, policy: Policy
-) -> str:
-    """The conversation of a room, by who is in it now."""
-    return await conversations.in_room(tx, view.room_id, scope_of(view, account, policy))
-
-
 class Trust:
     """Keeps what is learnt of people, and tells them once when it stands in the way."""
 
     def __init__(
-        self,
-        stores: Stores,
-        client: MatrixClient,
-        store: PeopleStore,
-        policy: Policy,
+        self, stores: Stores, client: MatrixClient, store: PeopleStore, policy: Policy
     ) -> None:
-        self._database = stores.database
+        self._stores = stores
         self._client = client
         self._store = store
-        self._known = stores.known
-        self._outbox = stores.outbox
-        self._conversations = stores.conversations
         self._policy = policy
         self._version = -1
         self._turn = asyncio.Lock()
@@ -129,25 +106,22 @@ class Trust:
     async def settle(self) -> bool:
         """After a key query: keep what it brought. Whether what waits is to be looked at again."""
         async with self._turn:
-            return await self._settle()
-
-    async def _settle(self) -> bool:
-        news = self._client.people.take_news()
-        if any(learned.people or learned.signed for learned in news):
-            async with self._database.transaction() as tx:
-                for learned in news:
-                    await self._store.keep(tx, learned)
-        for person in self._client.people.changed():
-            if person.told != person.changed_to:
-                await self._tell(person)
-        for device in self._client.take_refused():
-            await self._tell_refused(device)
-        return bool(news)
+            news = self._client.people.take_news()
+            if any(learned.people or learned.signed for learned in news):
+                async with self._stores.database.transaction() as tx:
+                    for learned in news:
+                        await self._store.keep(tx, learned)
+            for person in self._client.people.changed():
+                if person.told != person.changed_to:
+                    await self._tell(person)
+            for device in self._client.take_refused():
+                await self._tell_refused(device)
+            return bool(news)
 
     async def reread(self) -> bool:
         """Whether somebody at this machine trusted an identity since the last look."""
         async with self._turn:
-            version = await self._database.version()
+            version = await self._stores.database.version()
             if version == self._version:
                 return False
             kept = await self._store.people()
@@ -168,22 +142,22 @@ class Trust:
         self._in_order = ""
         if self._owner_told == identity.kind:
             return
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             views = await self._rooms_with(tx, self._policy.owner.user_id)
             if not views or not self._is_direct(views[0]):
                 return
             conversation = await self._conversation(tx, views[0])
             notice = IDENTITY.format(trouble=identity.text)
             key = f"{IDENTITY_KEY}{identity.kind}"
-            await self._outbox.notice_once(tx, key, DAY, conversation, notice)
+            await self._stores.outbox.notice_once(tx, key, DAY, conversation, notice)
         self._owner_told = identity.kind
 
     async def in_order(self, master_key: str) -> None:
         """Our identity is this one: what was wrong before is news when it comes again."""
         if self._in_order == master_key:
             return
-        async with self._database.transaction() as tx:
-            await self._outbox.notice_again(tx, IDENTITY_KEY)
+        async with self._stores.database.transaction() as tx:
+            await self._stores.outbox.notice_again(tx, IDENTITY_KEY)
             await self._store.ours_is(tx, master_key)
         self._in_order, self._owner_told = master_key, ""
 
@@ -192,11 +166,13 @@ class Trust:
 
         The owner hears of it too, as whoever can do something about it.
         """
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             views = await self._rooms_with(tx, person.user_id)
             if not views:
                 return
-            notice = changed_notice(person)
+            user, key = person.user_id, person.changed_to or NOBODY
+            text = CHANGED if key else GONE
+            notice = text.format(person=user, user=user, key=fingerprint(key))
             await self._notice(tx, views[0], notice, apart=True)
             owner = self._policy.owner.user_id
             owners = [v for v in await self._rooms_with(tx, owner) if self._is_direct(v)]
@@ -210,7 +186,7 @@ class Trust:
         self, tx: Transaction, view: RoomView, text: str, *, apart: bool = False
     ) -> None:
         conversation = await self._conversation(tx, view)
-        await self._outbox.enqueue(
+        await self._stores.outbox.enqueue(
             tx, conversation, text, kind="notice", meant_for=ANYBODY, apart=apart
         )
 
@@ -219,15 +195,15 @@ class Trust:
         log.warning("new keys refused user=%s device=%s", device.user_id, device.device_id)
         if device.user_id not in self._policy.allowed:
             return
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             for view in (await self._rooms_with(tx, device.user_id))[:1]:
                 conversation = await self._conversation(tx, view)
                 key, notice = replaced_notice(device, view.room_id)
-                await self._outbox.notice_once(tx, key, EVER, conversation, notice)
+                await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Where somebody is or is asked in, and we are still: first what is theirs alone."""
-        gone = await self._known.gone(tx)
+        gone = await self._stores.known.gone(tx)
         views = [self._client.room(room_id) for room_id in self._client.rooms]
         theirs = [
             view
@@ -240,8 +216,8 @@ class Trust:
         return is_direct(view, self._client.account, self._policy)
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
-        account = self._client.account
-        return await room_conversation(tx, self._conversations, view, account, self._policy)
+        scope = scope_of(view, self._client.account, self._policy)
+        return await self._stores.conversations.in_room(tx, view.room_id, scope)
 
 
 READERS = frozenset({"m.room.member", *RULES})
@@ -251,7 +227,6 @@ NOT_PRIVATE = (
     "Once {end}, I go on where the two of us were."
 )
 ONLY_MENTIONED = ", and I answer only messages that mention me or reply to me"
-CLOSED = "its settings say that {what}"
 MOST_NAMES = 3
 
 
@@ -280,11 +255,9 @@ def _reason(room: RoomView, us: str, person: str) -> tuple[str, str]:
     if others:
         return f"{names} can read what is said here", "we are alone here"
     if room.history == "world_readable":
-        return "Anybody may read what is said in this room", CLOSED.format(
-            what="only members can read its history"
-        )
-    return (
-        ("Anybody may join this room", CLOSED.format(what="people join by invitation only"))
-        if room.is_open
-        else ("", "")
-    )
+        end = "its settings say that only members can read its history"
+        return "Anybody may read what is said in this room", end
+    if room.is_open:
+        end = "its settings say that people join by invitation only"
+        return "Anybody may join this room", end
+    return "", ""

@@ -1,9 +1,6 @@
 """Verifications by emoji at work: what arrives goes to the pure machine of `sas`, what it answers goes out.
 
 Each has a row before anything is said of it, so that the next run can cancel what this one leaves.
-
-How far each verification by emoji has come, and what is to be compared: what this machine
-shows of it.
 """
 
 import asyncio
@@ -12,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from wintermute.clock import Clock, moment, stamp, until_set
@@ -20,12 +18,11 @@ from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix import sas
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, is_direct
+from wintermute.matrix.inbox import Policy, is_direct, scope_of
 from wintermute.matrix.people import PeopleStore
 from wintermute.matrix.sas import LASTS, Party, SasStep, ToDevice, Verification
 from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
 from wintermute.matrix.signing import ED25519, digest
-from wintermute.matrix.trust import room_conversation
 from wintermute.messages import Json
 from wintermute.stores import Stores
 
@@ -263,9 +260,8 @@ class Verifications:
         if self._is_full(row.sender):
             return TOO_MANY
         name = f"{COMMAND}{row.event_id}"
-        now = self._clock.now()
-        verification = sas.ask(name, row.room_id, self._ours(), row.sender, now)
-        await self._begin(tx, Exchange(verification, command=name))
+        asked = sas.ask(name, row.room_id, self._ours(), row.sender, self._clock.now())
+        await self._begin(tx, Exchange(asked, command=name))
         return ASKED
 
     def _cannot(self) -> str:
@@ -286,21 +282,21 @@ class Verifications:
         """Whoever of us was first to answer goes on; the others step back silently."""
         if message.content.get("from_device") == self._client.account.device_id:
             return
+        meant = (message.transaction_id, message.room_id)
         for exchange in self._open:
-            if (exchange.now.transaction_id, exchange.now.room_id) == (
-                message.transaction_id,
-                message.room_id,
-            ):
+            now = exchange.now
+            if (now.transaction_id, now.room_id) == meant and not now.we_asked:
                 first = message.kind == "ready" and not exchange.answered
-                if not exchange.now.we_asked and (first or message.kind == "start"):
+                if first or message.kind == "start":
                     exchange.give_up("m.accepted")
 
     async def _requested(self, tx: Transaction, message: VerificationMessage) -> str:
         user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
         if not self._concerns_us(message) or await self._rows.knows(tx, user, transaction_id):
             return ""
-        allowed, trouble = user in self._policy.allowed, self._cannot()
-        if not self._is_new(message):
+        allowed, trouble, now = user in self._policy.allowed, self._cannot(), self._clock.now()
+        oldest, newest = (now - OLDEST).timestamp(), (now + NEWEST).timestamp()
+        if not oldest * 1000 <= message.sent_ms <= newest * 1000:
             return TOO_OLD if allowed else ""
         if trouble or not allowed:
             if self._strangers.admits(user):
@@ -310,7 +306,6 @@ class Verifications:
             return ""
         if self._is_full(user):
             return TOO_MANY
-        now = self._clock.now()
         step = sas.asked(transaction_id, room_id, self._ours(), user, message.content, now)
         await self._begin(tx, Exchange(*step))
         return ""
@@ -318,16 +313,8 @@ class Verifications:
     def _concerns_us(self, message: VerificationMessage) -> bool:
         """Whether a request is for us, where we listen."""
         rooms, room_id = self._policy.rooms, message.room_id
-        if not room_id:
-            return True
-        here = not rooms or room_id in rooms
-        return here and message.content.get("to") == self._client.account.user_id
-
-    def _is_new(self, message: VerificationMessage) -> bool:
-        """Whether a request is neither old nor of the future."""
-        now = self._clock.now()
-        oldest, newest = ((now - OLDEST).timestamp(), (now + NEWEST).timestamp())
-        return oldest * 1000 <= message.sent_ms <= newest * 1000
+        us = message.content.get("to") == self._client.account.user_id
+        return not room_id or (us and (not rooms or room_id in rooms))
 
     async def _not_known(self, tx: Transaction, message: VerificationMessage) -> None:
         user, transaction_id = message.sender, message.transaction_id
@@ -355,9 +342,8 @@ class Verifications:
         for other in self._open:
             if other.now.their_user == exchange.now.their_user:
                 other.give_up("m.user")
-        self._open.add(
-            exchange
-        )  # before its row is there, or `_resume` takes it for an earlier run's
+        # Before its row is there, or `_resume` takes it for an earlier run's.
+        self._open.add(exchange)
         await self._rows.save(tx, replace(exchange.now, phase="requested"))
         self._begun.put_nowait(exchange)
 
@@ -387,14 +373,11 @@ class Verifications:
     async def _resume(self) -> None:
         """What an earlier run began cannot go on: its secrets are gone."""
         left = await self._rows.unfinished(self._ours())
-        now, begun = (
-            self._clock.now(),
-            {(e.now.their_user, e.now.transaction_id) for e in self._open},
-        )
+        begun = {(e.now.their_user, e.now.transaction_id) for e in self._open}
         for verification in left:
             name = verification.transaction_id
             if (verification.their_user, name) not in begun:
-                late = now - verification.began_at >= LASTS
+                late = self._clock.now() - verification.began_at >= LASTS
                 end = "m.timeout" if late else "m.unknown_transaction"
                 command = name if name.startswith(COMMAND) and verification.room_id else ""
                 exchange = Exchange(verification, end=end, command=command)
@@ -464,7 +447,8 @@ class Verifications:
         if not ending:
             await self._keep(exchange, verification)
         for kind, content in out:
-            await self._say(verification, kind, content)
+            send = partial(self._send, verification, kind, content)
+            await self._patiently(verification, send)
         if ending:
             await self._keep(exchange, verification)
 
@@ -472,7 +456,11 @@ class Verifications:
         before, exchange.now = exchange.now, verification
         if not exchange.kept:
             return
-        notice, comparing = _notice(before, verification), _is_to_compare(before, verification)
+        comparing = verification.phase == "keyed" and before.phase != "keyed"
+        # Whoever swaps keys writes our messages too: no emojis there.
+        notice = FAILURES.get(verification.code, "") if verification.room_id else ""
+        if comparing:
+            notice = "" if verification.we_asked else COMPARE
         async with self._stores.database.transaction() as tx:
             await self._rows.save(tx, verification)
             if notice:
@@ -493,9 +481,8 @@ class Verifications:
         for view in map(self._client.room, rooms):
             theirs = is_direct(view, account, self._policy) and user in view.members
             if (verification.room_id or theirs) and not self._client.is_held(view.room_id):
-                conversation = await room_conversation(
-                    tx, self._stores.conversations, view, account, self._policy
-                )
+                scope = scope_of(view, account, self._policy)
+                conversation = await self._stores.conversations.in_room(tx, view.room_id, scope)
                 step = f"{verification.phase} {user} {verification.transaction_id}"
                 key, outbox = f"verification {step}", self._stores.outbox
                 await outbox.notice_once(tx, key, DAY, conversation, notice)
@@ -509,9 +496,6 @@ class Verifications:
         if f"{ED25519}{person.master_key}" in verification.verified_keys:
             ours = verification.ours.master_key
             await self._people.verified(tx, person.user_id, person.master_key, ours)
-
-    async def _say(self, verification: Verification, kind: str, content: Json) -> None:
-        await self._patiently(verification, lambda: self._send(verification, kind, content))
 
     async def _patiently(
         self, verification: Verification, attempt: Callable[[], Awaitable[T]]
@@ -545,17 +529,6 @@ class Verifications:
         return await self._client.send(
             room_id, content, txn_id, encrypted=encrypted, event_type=event_type
         )
-
-
-def _is_to_compare(before: Verification, now: Verification) -> bool:
-    return now.phase == "keyed" and before.phase != "keyed"
-
-
-def _notice(before: Verification, now: Verification) -> str:
-    """What to say of a step. Whoever swaps keys writes our messages too: no emojis there."""
-    if _is_to_compare(before, now):
-        return "" if now.we_asked else COMPARE
-    return FAILURES.get(now.code, "") if now.room_id else ""
 
 
 def _txn_id(user: str, transaction_id: str, kind: str) -> str:
