@@ -113,9 +113,7 @@ class Complaints:
     """Tells who wrote, where they wrote."""
 
     def __init__(self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock) -> None:
-        self._database = stores.database
-        self._outbox = stores.outbox
-        self._health = stores.health
+        self._stores = stores
         self._client = client
         self._policy = policy
         self._clock = clock
@@ -137,16 +135,18 @@ class Complaints:
         cause = await self._cause(row, str(sender))
         if age < cause.grace:
             return
-        async with self._database.transaction() as tx:
-            said = await self._outbox.notice_once(
-                tx, cause.key, cause.every, row.conversation_id, cause.notice
-            )
+        about = (cause.key, cause.every, row.conversation_id, cause.notice)
+        async with self._stores.database.transaction() as tx:
+            said = await self._stores.outbox.notice_once(tx, *about)
             if said and cause.owner:
                 met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
-                await self._health.note_in(tx, "bridge", "warn", met)
+                await self._stores.health.note_in(tx, "bridge", "warn", met)
 
     async def _cause(self, row: Locked, sender: str) -> LockReason:
-        key, owner = f"locked {row.room_id} {sender}", self._client.owner(row.room_id, row.raw)
+        key, owner = (
+            f"locked {row.room_id} {sender}",
+            self._client.sessions.owner(row.room_id, row.raw),
+        )
         if owner not in ("", sender):
             owner = harmless_id(owner, "somebody else")
             notice = BRIDGED.format(sender=sender, owner=owner)

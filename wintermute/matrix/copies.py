@@ -136,7 +136,7 @@ class Copies:
 
         Raises: AnotherCopyRuns; KeyStoreBlocked while nobody can know or keep whose it is.
         """
-        if self._replaced_at is not None or (self._looked and self._client.store_trouble):
+        if self._replaced_at is not None or (self._looked and self._client.keys.store.trouble):
             return
         try:
             served = await self._client.epochs.served()
@@ -179,7 +179,7 @@ class Copies:
         since = self._replaced_at
         if since is not None and self._clock.monotonic() - since < ACTIVE_SECONDS:
             return
-        if self._client.store_trouble and not encrypted:
+        if self._client.keys.store.trouble and not encrypted:
             return
         async with self._replacing:
             if self._replaced_at == since:

@@ -212,12 +212,12 @@ class Sender:
             log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
         if error.retry_after:
             self._pace.slowed(self._now())
-        failed_in = self._client.round
+        failed_in = self._client.poll.begun
         if row.reacts_to is None:
             await self._clock.sleep(wait)
         else:
             await self._rest(where, wait)
-        await self._client.heard_since(failed_in)
+        await self._client.poll.heard_since(failed_in)
 
     def _is_news(self, reason: str) -> bool:
         """Whether it was not told for a minute: all rooms have the same trouble at once."""
