@@ -23,7 +23,7 @@ from wintermute.health.health import Health
 from wintermute.ids import NewId
 from wintermute.mailbox.elsewhere import Elsewhere, OpenRow
 from wintermute.mailbox.inbox import RESULT
-from wintermute.mailbox.outbox import ANYBODY
+from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping
 from wintermute.matrix.key_store import MOST_EPOCHS, standing
@@ -162,14 +162,11 @@ class Copies:
     async def overheard(self, event_id: str) -> None:
         """Somebody else speaks with our mark: told once an hour, for values tell more of it."""
         now = self._clock.monotonic()
-        if event_id and not self._lately(now):
+        met = [*self._foreign.values(), self._overheard_at]
+        if event_id and not any(now - at < AT_ONCE_SECONDS for at in met):
             self._overheard_at = now
             await self._notice(event_id, None)
             await self._health.note("copies", "warn", MET)
-
-    def _lately(self, now: float) -> bool:
-        met = [*self._foreign.values(), self._overheard_at]
-        return any(now - at < AT_ONCE_SECONDS for at in met)
 
     async def before_sending(self, *, encrypted: bool) -> None:
         """Put a new value there if the last one has stood for long.
@@ -275,18 +272,9 @@ class Tags:
     found: Mapping[str, Collection[str]]
     """Of each room."""
 
-    def has_answer(self, event_id: str) -> bool:
-        """Whether an event was answered, wherever that was."""
-        return any(
-            self.marks.tag(room, "answer", event_id) in tags for room, tags in self.found.items()
-        )
-
-    def has_occurrence(self, task_id: str, due_at: datetime) -> bool:
-        """Whether a task said something at its time."""
-        name = cause(task_id, due_at)
-        return any(
-            self.marks.tag(room, "occurrence", name) in tags for room, tags in self.found.items()
-        )
+    def has(self, purpose: Purpose, of: str) -> bool:
+        """Whether an event was answered, or a task said something at its time, wherever that was."""
+        return any(self.marks.tag(room, purpose, of) in tags for room, tags in self.found.items())
 
 
 def said_in(marks: Marks, room_id: str, events: Iterable[Json]) -> list[OwnEvent]:
@@ -306,7 +294,7 @@ def answered(
     In a conversation messages are answered in their order, so what was said before one that was
     answered is dealt with too: it was given up, or its answer is gone.
     """
-    done = {row.event_id for row in rows if tags.has_answer(row.event_id)}
+    done = {row.event_id for row in rows if tags.has("answer", row.event_id)}
     for room_id, events in rooms.items():
         done |= _redacted(rows, tags, room_id, events, us)
     last: dict[str, int] = {}
@@ -354,8 +342,7 @@ class Restored:
 
     async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
         """Know what was said meanwhile, if these data are a copy, or if that shows now."""
-        marks = self._client.marks
-        said = [each for room, events in rooms.items() for each in said_in(marks, room, events)]
+        marks, said = self._client.marks, self._said_in(rooms)
         promised = await self._stores.outbox.promised(tx, [each.outbox_id for each in said])
         copy = await self._copies.unsettled(tx)
         if copy is None:
@@ -374,19 +361,22 @@ class Restored:
         )
         await self._answered(tx, rows)
         if copy is not None and copy.since is not None:
-            passed = {row.event_id for row in rows if not tags.has_answer(row.event_id)}
+            passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
             await self._tell(tx, copy, copy.since, rows, passed)
         await self._copies.settle(tx)
 
     async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
         """An event of ours that was never promised here: another run said it; "" where there is none."""
-        marks = self._client.marks
-        said = [each for room, events in rooms.items() for each in said_in(marks, room, events)]
+        said = self._said_in(rooms)
         if not said:
             return ""
         ids = [each.outbox_id for each in said]
         known = await self._stores.outbox.promised(self._stores.database, ids)
         return next((each.event_id for each in said if each.outbox_id not in known), "")
+
+    def _said_in(self, rooms: Mapping[str, Sequence[Json]]) -> list[OwnEvent]:
+        marks = self._client.marks
+        return [each for room, events in rooms.items() for each in said_in(marks, room, events)]
 
     async def _shown(self, tx: Transaction, said: OwnEvent) -> Rollback | None:
         """Somebody with our keys said what we never promised: these data are a copy."""
@@ -402,22 +392,22 @@ class Restored:
         for outbox_id in {each.outbox_id for each in said}:
             parts = [each for each in said if each.outbox_id == outbox_id]
             numbered = {each.mark.n: (each.mark.txn_id, each.event_id) for each in parts}
-            last = parts[0]
-            await self._stores.outbox.found(tx, outbox_id, last.room_id, numbered, last.mark.of)
+            room_id, of = parts[0].room_id, parts[0].mark.of
+            await self._stores.outbox.found(tx, outbox_id, room_id, numbered, of)
 
     async def _occurrences(self, tx: Transaction, tags: Tags) -> None:
         """What tasks said at their times, and what their runs told, is done."""
         stores, now = self._stores, self._clock.now()
         for conversation_id in await stores.runs.rooms(tx):
             for run in await stores.runs.open_in(tx, conversation_id):
-                if tags.has_occurrence(run.task_id, run.due_at):
-                    if run.cast_id is not None:
-                        await stores.casts.end(tx, run.cast_id, "truncated", "restored", "")
+                if tags.has("occurrence", cause(run.task_id, run.due_at)):
+                    await self._end(tx, run.cast_id)
                     await stores.runs.done(tx, run, "", None)
         await stores.occurrences.release(tx)  # what was held here may have been said there
         found = await stores.occurrences.due(tx, MOST_TASKS)
         claims = [each for due in found if (each := await guarded(self._claimed(due), due.task.id))]
-        said = [each for each in claims if tags.has_occurrence(each.due.task.id, each.due_at)]
+        times = [(each, cause(each.due.task.id, each.due_at)) for each in claims]
+        said = [each for each, name in times if tags.has("occurrence", name)]
         known = await stores.occurrences.claimed(tx, said)
         for each in said:
             home = await self._home(tx, each.due.made_in)
@@ -443,7 +433,7 @@ class Restored:
         for room, room_id in await subs.open_rooms(tx):
             for each in await subs.open_in(tx, room):
                 event_id = f"{RESULT}{each.room_turn}/{each.id}"
-                if not each.is_open or not tags.has_answer(event_id):
+                if not each.is_open or not tags.has("answer", event_id):
                     continue
                 now = self._clock.now()
                 told = Incoming(event_id, room_id, "", "", "system", "event", "", now, direct=False)

@@ -7,7 +7,7 @@ import html as entities
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -165,12 +165,8 @@ class Fence:
         return "\n" + " " * self.indent + self.marks
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A place to cut, and the code block that is open there."""
-
-    at: int
-    fence: Fence | None
+Cut = tuple[int, Fence | None]
+"""A place to cut, and the code block that is open there."""
 
 
 def parts(markdown: str, limit: int = 10_000) -> list[str]:
@@ -194,14 +190,10 @@ def first_part(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fe
     """
     while True:
         part, left, still_open = divided(rest, fence, limit)
-        if limit == LEAST or rendered_size(part) <= CONTENT_MOST:
+        rendered = {"body": plain(part), "formatted_body": html(part)} if limit > LEAST else {}
+        if json_size(rendered) + ENVELOPE <= CONTENT_MOST:
             return part, left, still_open
         limit = max(limit * 3 // 4, LEAST)
-
-
-def rendered_size(part: str) -> int:
-    """Bytes of the event's content that says it."""
-    return json_size({"body": plain(part), "formatted_body": html(part)}) + ENVELOPE
 
 
 def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence | None]:
@@ -210,17 +202,17 @@ def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence
     room = limit - size(opening)
     if size(rest) <= room:
         return opening + rest, "", None
-    cut = line_cut(rest, fence, room) or word_cut(rest, fence, room)
-    piece, left = opening + rest[: cut.at], rest[cut.at :]
-    if cut.fence is None:
+    at, cut = line_cut(rest, fence, room) or word_cut(rest, fence, room)
+    piece, left = opening + rest[:at], rest[at:]
+    if cut is None:
         return piece.rstrip("\n"), without_blank_ends(left), None
-    piece = piece.removesuffix("\n") + cut.fence.closing
-    return piece, dedented(left, cut.fence), Fence(0, cut.fence.marks, cut.fence.info)
+    return piece.removesuffix("\n") + cut.closing, dedented(left, cut), replace(cut, indent=0)
 
 
 def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
     """The last place between two paragraphs, else between two lines, that leaves a fit piece."""
-    between_paragraphs = between_lines = None
+    between_paragraphs: Cut | None = None
+    between_lines: Cut | None = None
     lines, at, used, before = rest.split("\n"), 0, 0, fence
     for line, following in pairwise(lines):
         after = fence_after(line, before)
@@ -229,9 +221,9 @@ def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
             break
         closing = size(after.closing) if after else 0
         if used - 1 + closing <= room and not is_edge(before, after, following):
-            between_lines = Cut(at, after)
+            between_lines = (at, after)
             if after is None and not following.strip() and rest[:at].strip():
-                between_paragraphs = Cut(at, after)
+                between_paragraphs = (at, after)
         before = after
     return between_paragraphs or between_lines
 
@@ -245,7 +237,7 @@ def is_edge(before: Fence | None, after: Fence | None, following: str) -> bool:
 
 def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
     """A place inside the last line of text that begins within the room."""
-    best = Cut(max(1, len(fitting(rest, room))), fence)
+    best = (max(1, len(fitting(rest, room))), fence)
     at = used = 0
     for line in rest.split("\n"):
         closing = size(fence.closing) if fence else 0
@@ -254,7 +246,7 @@ def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
         after = fence_after(line, fence)
         if after == fence and len(line) > 1:
             shown = fitting(line, room - used - closing)[: len(line) - 1]
-            best = Cut(at + max(1, after_last_word(shown, line)), fence)
+            best = (at + max(1, after_last_word(shown, line)), fence)
         at, used, fence = at + len(line) + 1, used + size(line) + 1, after
     return best
 

@@ -4,17 +4,17 @@ nio gets only the events it needs for keys and members, in a shape it can parse:
 malformed event must not stop the sync loop (X-022).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
+from wintermute.matrix.inbox import mapping
 from wintermute.matrix.people import Device
 from wintermute.messages import Json
 
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
-CREATION = "m.room.create"
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
 SOMEBODY = "@?:?"
 """Whoever a membership names in a way that no user is called: there may be somebody who reads."""
@@ -139,23 +139,24 @@ class SyncBatch:
 def sift(raw: Json) -> SyncBatch | None:
     """The usable part of a sync response; None when it has no token."""
     next_batch = raw.get("next_batch")
-    if not isinstance(next_batch, str) or not _is_id(next_batch, most=100_000):
+    if not _is_id(next_batch, most=100_000):
         return None
-    rooms = _dict(raw.get("rooms"))
+    rooms = mapping(raw.get("rooms"))
     joined = [_room(room_id, room) for room_id, room in _rooms(rooms, "join")]
-    to_device, dropped = _to_device(raw)
-    verifications, unusable = _verifications(raw)
+    messages = [*_dicts(mapping(raw.get("to_device")).get("events"))]
+    to_device, dropped = _to_device(messages)
+    verifications, unusable = _verifications(messages)
     return SyncBatch(
         next_batch=next_batch,
         joined=tuple(batch for batch, _, _ in joined),
         invited=tuple(
-            (room_id, tuple(_dicts(_dict(room.get("invite_state")).get("events"))))
+            (room_id, tuple(_dicts(mapping(room.get("invite_state")).get("events"))))
             for room_id, room in _rooms(rooms, "invite")
         ),
         left=tuple(room_id for room_id, _ in _rooms(rooms, "leave")),
         to_device=len(to_device),
         verifications=verifications,
-        withheld=_withheld_keys(raw),
+        withheld=_withheld_keys(messages),
         keys_left=_keys_left(raw),
         malformed=dropped + unusable + sum(bad for _, _, bad in joined),
         for_nio={
@@ -179,7 +180,7 @@ def counts(value: object) -> dict[str, int]:
     """How many one-time keys of ours the homeserver says it has, by kind."""
     found = {"curve25519": 0, "signed_curve25519": 0}
     return found | {
-        name: min(max(n, 0), MOST_KEYS) for name, n in _dict(value).items() if isinstance(n, int)
+        name: min(max(n, 0), MOST_KEYS) for name, n in mapping(value).items() if isinstance(n, int)
     }
 
 
@@ -207,7 +208,7 @@ def megolm(event: Json) -> Json | None:
 def session_of(event: Json) -> tuple[str, str]:
     """The session of an encrypted event and its device's key, as it names them; "" for what is no id."""
     named = [event["content"].get(field) for field in ("session_id", "sender_key")]
-    session_id, sender_key = (str(value) if _is_id(value) else "" for value in named)
+    session_id, sender_key = (value if _is_id(value) else "" for value in named)
     return session_id, sender_key
 
 
@@ -217,15 +218,12 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
     Some clients leave a relation beside the ciphertext only, where whoever runs the homeserver can
     write it too: there it makes no message an edit, which has its new text inside.
     """
-    found = _dict(payload)
+    found = mapping(payload)
     kind, content = found.get("type"), found.get("content")
-    if (
-        not isinstance(kind, str)
-        or not isinstance(content, dict)
-        or found.get("room_id") != room_id
-    ):
+    here = found.get("room_id") == room_id
+    if not isinstance(kind, str) or not isinstance(content, dict) or not here:
         return None
-    beside = _dict(event["content"].get("m.relates_to"))
+    beside = mapping(event["content"].get("m.relates_to"))
     edits = beside.get("rel_type") == "m.replace"
     if beside and "m.relates_to" not in content and ("m.new_content" in content or not edits):
         content = {**content, "m.relates_to": beside}
@@ -235,7 +233,7 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
 
 def is_malformed_message(event: Json) -> bool:
     """Whether a message lacks what every message has; one without any content was taken back."""
-    content = _dict(event.get("content"))
+    content = mapping(event.get("content"))
     wanted = (content.get("msgtype"), content.get("body"))
     is_message = event.get("type") == "m.room.message" and bool(content)
     return is_message and not all(isinstance(value, str) for value in wanted)
@@ -250,13 +248,14 @@ def well_formed(events: object) -> tuple[list[Json], int]:
 
 
 def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
-    timeline = _dict(room.get("timeline"))
+    timeline = mapping(room.get("timeline"))
     events, bad = well_formed(timeline.get("events"))
-    state = _dict(room.get("state")).get("events")
+    state = mapping(room.get("state")).get("events")
     _, bad_state = well_formed(state)
     # What says who reads and what is encrypted counts in whatever shape it comes.
     told = [*_dicts(state), *_dicts(timeline.get("events"))]
     prev_batch = timeline.get("prev_batch")
+    successor = _said(told, "m.room.tombstone", "replacement_room", "")
     batch = RoomBatch(
         room_id=room_id,
         events=tuple(events),
@@ -266,7 +265,7 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         encryption=any(map(_marks_encryption, told)),
         join_rule=_said(told, "m.room.join_rules", "join_rule", "invite"),
         history=_said(told, "m.room.history_visibility", "history_visibility", "shared"),
-        successor=_successor(told),
+        successor=successor if successor is None or _is_name(successor) else "",
         predecessor=_predecessor(told),
     )
     known = [event for event in map(_state_for_nio, told) if event]
@@ -286,19 +285,13 @@ def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | No
     return value if isinstance(value, str) else ""
 
 
-def _successor(events: Iterable[Json]) -> str | None:
-    """The room that the newest tombstone names."""
-    named = _said(events, "m.room.tombstone", "replacement_room", "")
-    return named if named is None or _is_name(named) else ""
-
-
 def _predecessor(events: Iterable[Json]) -> str | None:
     """The room that a room was made to follow: only its first event can say so."""
-    found = [e for e in events if e.get("type") == CREATION and e.get("state_key") == ""]
+    found = [e for e in events if e.get("type") == "m.room.create" and e.get("state_key") == ""]
     if not found:
         return None
-    named = _dict(_dict(found[0].get("content")).get("predecessor")).get("room_id")
-    return named if isinstance(named, str) and _is_name(named) else ""
+    named = mapping(mapping(found[0].get("content")).get("predecessor")).get("room_id")
+    return named if _is_name(named) else ""
 
 
 def _is_event(event: Json) -> bool:
@@ -316,7 +309,7 @@ def _state_for_nio(event: Json) -> Json | None:
 
     What it cannot validate it writes to its log, to the last nested bracket, and passes over.
     """
-    content, key = _dict(event.get("content")), event.get("state_key")
+    content, key = mapping(event.get("content")), event.get("state_key")
     if event.get("type") == "m.room.member" and "state_key" in event:
         membership = content.get("membership")
         names = {key: content.get(key) for key in ("displayname", "avatar_url")}
@@ -332,69 +325,58 @@ def _state_for_nio(event: Json) -> Json | None:
 
 
 def _is_user(value: object) -> bool:
-    return _is_id(value) and isinstance(value, str) and value.startswith("@") and ":" in value
+    return _is_id(value) and value.startswith("@") and ":" in value
 
 
-def _to_device(raw: Json) -> tuple[list[Json], int]:
+def _to_device(messages: Sequence[Json]) -> tuple[list[Json], int]:
     """The messages that may carry room keys, in the one shape that nio can read."""
-    wanted = [
-        event
-        for event in _dicts(_dict(raw.get("to_device")).get("events"))
-        if event.get("type") == "m.room.encrypted"
-    ]
-    good = [event for event in map(_olm_message, wanted) if event]
+    wanted = [event for event in messages if event.get("type") == "m.room.encrypted"]
+    good = [*filter(None, map(_olm_message, wanted))]
     return good, len(wanted) - len(good)
 
 
 def verification_in_room(raw: Json, event: Json, room_id: str) -> VerificationMessage | None:
     """What an event of a room, as it came and in clear, is to a verification."""
-    content, kind = _dict(event.get("content")), _step(event)
-    relation = _dict(content.get("m.relates_to"))
+    content, kind = mapping(event.get("content")), _step(event)
+    relation = mapping(content.get("m.relates_to"))
     transaction_id = relation.get("event_id") if relation.get("rel_type") == "m.reference" else None
     is_message = event.get("type") == "m.room.message"
     if is_message and content.get("msgtype") == f"{VERIFICATION}request":
         kind, transaction_id = "request", raw["event_id"]
-    if not kind or not isinstance(transaction_id, str) or not _is_name(transaction_id):
+    if not kind or not _is_name(transaction_id):
         return None
     stamp = raw["origin_server_ts"]
     return VerificationMessage(kind, raw["sender"], room_id, transaction_id, content, stamp)
 
 
-def _verifications(raw: Json) -> tuple[tuple[VerificationMessage, ...], int]:
+def _verifications(messages: Sequence[Json]) -> tuple[tuple[VerificationMessage, ...], int]:
     """The messages of verifications between devices, and how many were not usable."""
-    wanted = [
-        event
-        for event in _dicts(_dict(raw.get("to_device")).get("events"))
-        if _step(event) or event.get("type") == f"{VERIFICATION}request"
-    ]
-    good = tuple(message for message in map(_verification, wanted) if message)
+    request = f"{VERIFICATION}request"
+    wanted = [event for event in messages if _step(event) or event.get("type") == request]
+    good = tuple(filter(None, map(_verification, wanted)))
     return good, len(wanted) - len(good)
 
 
 def _verification(event: Json) -> VerificationMessage | None:
     content, sender = event.get("content"), event.get("sender")
-    if not isinstance(content, dict) or not isinstance(sender, str) or not _is_name(sender):
+    if not isinstance(content, dict) or not _is_name(sender):
         return None
     transaction_id, stamp = content.get("transaction_id"), content.get("timestamp")
-    if not isinstance(transaction_id, str) or not _is_name(transaction_id):
+    if not _is_name(transaction_id):
         return None
     sent_ms = stamp if isinstance(stamp, int) and not isinstance(stamp, bool) else 0
     kind = _step(event) or "request"
     return VerificationMessage(kind, sender, "", transaction_id, content, sent_ms)
 
 
-def _withheld_keys(raw: Json) -> tuple[Withheld, ...]:
+def _withheld_keys(messages: Sequence[Json]) -> tuple[Withheld, ...]:
     """The first words on keys that we do not get; a cause that we do not know is of no use."""
-    found = (
-        _withheld(event)
-        for event in _dicts(_dict(raw.get("to_device")).get("events"))
-        if event.get("type") == "m.room_key.withheld"
-    )
-    return tuple(islice((word for word in found if word), MOST_WITHHELD))
+    found = (_withheld(e) for e in messages if e.get("type") == "m.room_key.withheld")
+    return tuple(islice(filter(None, found), MOST_WITHHELD))
 
 
 def _withheld(event: Json) -> Withheld | None:
-    content, sender = _dict(event.get("content")), event.get("sender")
+    content, sender = mapping(event.get("content")), event.get("sender")
     code = content.get("code")
     wanted = [sender, content.get("sender_key")]
     if code != NO_OLM:
@@ -414,58 +396,48 @@ def _step(event: Json) -> str:
     return name if name != kind and name in STEPS else ""
 
 
-def _is_name(value: str) -> bool:
+def _is_name(value: object) -> TypeGuard[str]:
     return _is_id(value) and value.isprintable()
 
 
 def _olm_message(event: Json) -> Json | None:
-    content = _dict(event.get("content"))
-    sender, algorithm, sender_key = (
-        event.get("sender"),
-        content.get("algorithm"),
-        content.get("sender_key"),
-    )
-    if not (_is_id(sender) and _is_id(algorithm) and _is_id(sender_key)):
+    content = mapping(event.get("content"))
+    head = {"algorithm": content.get("algorithm"), "sender_key": content.get("sender_key")}
+    if not all(map(_is_id, (event.get("sender"), *head.values()))):
         return None
     ciphertext = {
         key: {"type": item["type"], "body": item["body"]}
-        for key, item in _dict(content.get("ciphertext")).items()
+        for key, item in mapping(content.get("ciphertext")).items()
         if isinstance(item, dict)
         and item.get("type") in (0, 1)
         and isinstance(item.get("body"), str)
     }
-    content = {"algorithm": algorithm, "sender_key": sender_key, "ciphertext": ciphertext}
-    return {"type": "m.room.encrypted", "sender": sender, "content": content}
+    content = head | {"ciphertext": ciphertext}
+    return {"type": "m.room.encrypted", "sender": event["sender"], "content": content}
 
 
 def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
-    for room_id, room in _dict(rooms.get(kind)).items():
+    for room_id, room in mapping(rooms.get(kind)).items():
         if _is_id(room_id) and isinstance(room, dict):
             yield room_id, room
 
 
 def _device_lists(value: object) -> Json:
-    lists = _dict(value)
+    lists = {name: mapping(value).get(name) for name in ("changed", "left")}
     return {
-        name: [user for user in lists.get(name) or [] if _is_id(user)]
-        if isinstance(lists.get(name), list)
-        else []
-        for name in ("changed", "left")
+        name: [*filter(_is_id, users)] if isinstance(users, list) else []
+        for name, users in lists.items()
     }
 
 
-def _is_id(value: object, *, least: int = 1, most: int = MOST_ID_BYTES) -> bool:
-    if not isinstance(value, str) or not least <= len(value) <= most:
+def _is_id(value: object, *, most: int = MOST_ID_BYTES) -> TypeGuard[str]:
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
         return False
     try:
         value.encode()
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return "\0" not in value
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _dicts(value: object) -> Iterable[Json]:

@@ -5,7 +5,6 @@ What was said in a room before, as the homeserver has it: people reply to it (F-
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from wintermute import text
 from wintermute.clock import Clock
@@ -34,8 +33,7 @@ class RoomHistory:
         self, client: MatrixClient, stores: Stores, settings: Matrix, clock: Clock
     ) -> None:
         self._client = client
-        self._database = stores.database
-        self._known = stores.known
+        self._stores = stores
         self._clock = clock
         self._accepts = settings.unsigned_devices == "accept"
 
@@ -57,9 +55,9 @@ class RoomHistory:
         """An event in clear, if it may be its sender's word; in clear it may be anybody's there."""
         if not raw["content"]:  # taken back
             return raw
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             if raw["type"] != "m.room.encrypted":
-                encrypted = await self._known.is_encrypted(tx, room_id)
+                encrypted = await self._stores.known.is_encrypted(tx, room_id)
                 return None if encrypted or self._client.room(room_id).encrypted else raw
             opened, verdict = await self._client.checked(tx, room_id, raw)
         held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
@@ -87,13 +85,6 @@ REFRESH_SECONDS = 20.0  # a typing sign fades after 30
 LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    typing: bool
-    room_id: str
-    event_id: str
-
-
 class MatrixSpeaker:
     """Shows in its room what a conversation wants shown; nobody waits for it."""
 
@@ -104,7 +95,7 @@ class MatrixSpeaker:
         self._past = past
         self._policy = policy
         self._sender = sender
-        self._wanted: dict[str, _Wanted] = {}  # by conversation
+        self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event and whether to write
         self._bells: dict[str, asyncio.Event] = {}
         self._changed: asyncio.Queue[str] = asyncio.Queue()
 
@@ -146,7 +137,7 @@ class MatrixSpeaker:
         return await self._past.quote(row.room_id, str(row.replies_to))
 
     def _want(self, row: Waiting, *, typing: bool) -> None:
-        self._wanted[row.conversation_id] = _Wanted(typing, row.room_id, row.event_id)
+        self._wanted[row.conversation_id] = (row.room_id, row.event_id, typing)
         self._changed.put_nowait(row.conversation_id)
 
     async def run(self) -> None:
@@ -164,20 +155,19 @@ class MatrixSpeaker:
         bell, typing, read = self._bells[conversation_id], False, ""
         while True:
             bell.clear()
-            wanted = self._wanted[conversation_id]
-            room_id = wanted.room_id
-            if not wanted.typing and await self._rung(bell, LINGER_SECONDS):
+            room_id, event_id, wanted = self._wanted[conversation_id]
+            if not wanted and await self._rung(bell, LINGER_SECONDS):
                 continue
             try:
-                if wanted.event_id != read:
-                    read = wanted.event_id
-                    await self._client.read(room_id, wanted.event_id)
-                if wanted.typing or (typing and not self._is_writing(room_id)):
-                    await self._client.typing(room_id, on=wanted.typing)
-                    typing = wanted.typing
+                if event_id != read:
+                    read = event_id
+                    await self._client.read(room_id, read)
+                if wanted or (typing and not self._is_writing(room_id)):
+                    await self._client.typing(room_id, on=wanted)
+                    typing = wanted
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
                 log.debug("sign not shown room=%s reason=%s", room_id, error)
-            if wanted.typing:
+            if wanted:
                 await self._rung(bell, REFRESH_SECONDS)
             elif not bell.is_set():
                 del self._bells[conversation_id]
@@ -185,7 +175,7 @@ class MatrixSpeaker:
 
     def _is_writing(self, room_id: str) -> bool:
         """Whether any conversation of a room is: it has one typing sign for all of them."""
-        return any(each.typing and each.room_id == room_id for each in self._wanted.values())
+        return any(on and room == room_id for room, _, on in self._wanted.values())
 
     async def _rung(self, bell: asyncio.Event, seconds: float) -> bool:
         """Wait for the next change, so long at most; whether one came."""
