@@ -19,13 +19,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import ClientError
-from nio import (
-    AsyncClient,
-    AsyncClientConfig,
-    EncryptionError,
-    RoomKeyEvent,
-    SyncResponse,
-)
+from nio import AsyncClient, AsyncClientConfig, EncryptionError, RoomKeyEvent, SyncResponse
 from nio.exceptions import (
     GroupEncryptionError,
     LocalProtocolError,
@@ -34,7 +28,7 @@ from nio.exceptions import (
 )
 from peewee import PeeweeException
 
-from wintermute.clock import Clock
+from wintermute.clock import CheckedClock, Clock
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
 from wintermute.errors import (
@@ -47,7 +41,7 @@ from wintermute.ids import NewId
 from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
+from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
 from wintermute.matrix.keys import Keys, keep_before_upload
@@ -127,7 +121,7 @@ class MatrixClient:
         account: Account,
         keys: Keys,
         marks: Marks,
-        dates: Dates | None = None,
+        dates: CheckedClock | None = None,
     ) -> None:
         self._nio = nio
         self._dates = dates
@@ -268,13 +262,11 @@ class MatrixClient:
                 self.keys.begin_anew(word.sender, word.sender_key)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
         # The first word stays, and counts until it is stored: nio takes each key only once.
-        self._owners = {**dict(await self._owners_of(keys)), **self._owners}
+        self._owners = {**await self._owners_of(keys), **self._owners}
         malformed = batch.malformed + self.keys.take_dropped()
         return replace(batch, malformed=malformed, owners=tuple(self._owners.items()))
 
-    async def _owners_of(
-        self, keys: Sequence[RoomKeyEvent]
-    ) -> tuple[tuple[GroupSession, Device], ...]:
+    async def _owners_of(self, keys: Sequence[RoomKeyEvent]) -> dict[GroupSession, Device]:
         """Whose the sessions are whose keys came; who has a new device is asked for it first.
 
         Only of people we answer: others could keep us waiting, and send keys without end. What is
@@ -290,11 +282,8 @@ class MatrixClient:
                 log.warning("devices not known yet users=%s reason=%s", len(unknown), error)
                 self._nio.olm.users_for_key_query |= unknown
             found = self.sessions.owned(keys)
-        return tuple(
-            (session, device)
-            for _, session, device in found
-            if device is not None and device.user_id in self.people.allowed
-        )
+        allowed = self.people.allowed
+        return {session: owner for _, session, owner in found if owner and owner.user_id in allowed}
 
     def _keep_rooms(self, batch: SyncBatch) -> None:
         """Know who may be in which room; what was encrypted for other readers is used no more."""
@@ -492,7 +481,7 @@ async def open_client(
     new_id: NewId,
     clock: Clock,
     people: People,
-    dates: Dates | None = None,
+    dates: CheckedClock | None = None,
     hide: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[MatrixClient]:
     """A client for a login, its key store open; closed at the end. `dates`: who wants its dates.
@@ -517,9 +506,7 @@ async def open_client(
         request_timeout=30,
     )
     login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
-    nio = RenewingClient(*login, renew=renew)
-    if dates is not None:
-        hear_dates(nio, dates)
+    nio = RenewingClient(*login, renew=renew, dates=dates)
     account = Account(session.user_id, session.device_id, display_name="")
     marks = await asyncio.to_thread(load_marks, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)

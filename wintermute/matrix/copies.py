@@ -318,8 +318,8 @@ def _redacted(
     by_tag = {tags.marks.tag(room_id, "answer", row.event_id): row for row in here}
     owed = [Owed(place.get(row.event_id, -1), tag) for tag, row in by_tag.items()]
     ours = [(n, event) for n, event in enumerate(events) if event.get("sender") == us]
-    said = [(n, tags.marks.read(room_id, event)) for n, event in ours]
-    told = [(n, mark) for (n, mark), (_, e) in zip(said, ours, strict=True) if mark or is_gone(e)]
+    said = [(n, tags.marks.read(room_id, event), is_gone(event)) for n, event in ours]
+    told = [(n, mark) for n, mark, gone in said if mark or gone]
     return {by_tag[tag].event_id for tag in settled(owed, told)}
 
 

@@ -3,8 +3,6 @@
 Events come from anybody: each field may be missing, of another type, nested deep or huge. Nothing
 here raises on them.
 
-As in `inbox`, nothing here raises on what strangers send.
-
 Events that people send us and that we do not read: who sends one hears so (F-024).
 """
 
@@ -103,13 +101,6 @@ class Policy:
     commands: frozenset[str]
 
 
-class ReadText(NamedTuple):
-    """What a text asks of us, and the text itself."""
-
-    kind: InboxKind
-    body: str
-
-
 def read_event(
     source: object,
     room: RoomView,
@@ -135,15 +126,16 @@ def read_event(
     said = readable(content, name)
     if sender == account.user_id or not said:
         return None
+    kind: InboxKind
     direct = is_direct(room, account, policy)
     if sender not in policy.allowed:
-        kind, body = ReadText("context", said)
+        kind = "context"
     elif direct:
-        kind, body = ReadText("command" if said.startswith("/") else "message", said)
+        kind = "command" if said.startswith("/") else "message"
     else:
         named = answers_us or not policy.mention_in_groups or is_addressed(content, account)
         says_whom = isinstance(content.get("m.mentions"), dict)
-        kind, body = in_group(said, named, account, policy, says_whom=says_whom)
+        kind, said = in_group(said, named, account, policy, says_whom=says_whom)
     return Incoming(
         event_id=event_id,
         room_id=room.room_id,
@@ -151,7 +143,7 @@ def read_event(
         sender_name=name,
         origin=policy.owner.origin_of(sender),
         kind=kind,
-        body=body,
+        body=said,
         sent_at=moment(event.get("origin_server_ts"), received_at),
         direct=direct,
         by_bot=is_marked_by(content, sender),
@@ -258,7 +250,7 @@ def without_quote(body: str) -> str:
 
 def in_group(
     said: str, named: bool, account: Account, policy: Policy, *, says_whom: bool
-) -> ReadText:
+) -> tuple[InboxKind, str]:
     """What an allowed person's words in a group ask of us, without our name before them.
 
     `says_whom`: their client says whom they mention, so a text that merely begins with our name is
@@ -269,8 +261,8 @@ def in_group(
     addressed = named or (rest is not None and (calls or not says_whom))
     body = rest or said
     if body.startswith("/") and (addressed or body.split(maxsplit=1)[0].lower() in policy.commands):
-        return ReadText("command", body)
-    return ReadText("message" if addressed else "context", body)
+        return "command", body
+    return "message" if addressed else "context", body
 
 
 def after_address(said: str, account: Account) -> str | None:

@@ -13,7 +13,6 @@ from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.complaints import Complaints
 from wintermute.matrix.inbox import (
-    Account,
     Policy,
     RoomView,
     inviter,
@@ -82,7 +81,6 @@ class Arrival:
     raw: Json
     opened: Opened
     view: RoomView
-    account: Account
     verdict: Verdict
     locked: Locked | None = None
 
@@ -225,7 +223,7 @@ class Intake:
         encrypted = event["type"] == "m.room.encrypted"
         await self._stores.health.count_in(tx, "decrypted", int(encrypted))
         await self._stores.health.count_in(tx, "malformed", int(is_malformed_message(opened.event)))
-        return await self._take(tx, Arrival(event, opened, view, self._account(view), verdict))
+        return await self._take(tx, Arrival(event, opened, view, verdict))
 
     async def _locked(
         self, tx: Transaction, event: Json, view: RoomView, verdict: Verdict
@@ -275,8 +273,9 @@ class Intake:
         return conversation
 
     async def _read(self, tx: Transaction, came: Arrival) -> str | None:
-        event = came.opened.event
-        asked = (event, came.view, came.account, self._policy, self._clock.now())
+        event, us = came.opened.event, self._client.account
+        us = replace(us, display_name=came.view.members.get(us.user_id, ""))
+        asked = (event, came.view, us, self._policy, self._clock.now())
         # In clear in encrypted rooms too: that is how clients send reactions. So whoever runs the
         # homeserver can forge one, which ends or judges an answer, or answers a reminder, as can
         # be undone, and can say nothing to us.
@@ -320,7 +319,10 @@ class Intake:
             return await self._hold(tx, conversation, came, tell=not context)
         if worth_of == "other":
             incoming = replace(incoming, origin="other")
-        takes = await self._takes(tx, conversation, incoming, came)
+        takes = not context and not await self._refuses(tx, conversation, came)
+        if takes and incoming.by_bot:
+            streak = await self._stores.inbox.bot_streak(tx, conversation)
+            takes = streak < MOST_BOT_EXCHANGES
         await self._tell_readers(tx, conversation, came)
         if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
@@ -331,7 +333,7 @@ class Intake:
         """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         was = await self._stores.conversations.was_private(tx, conversation) == f"{PERSON}{sender}"
-        notice = not_private(came.view, came.account.user_id, sender, self._policy, was=was)
+        notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
             key = f"not private {await self._stores.conversations.current_branch(tx, conversation)}"
             await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
@@ -383,10 +385,6 @@ class Intake:
             await self._stores.inbox.unlock(tx, came.locked.seq, incoming, state)
         return conversation
 
-    def _account(self, view: RoomView) -> Account:
-        account = self._client.account
-        return replace(account, display_name=view.members.get(account.user_id, ""))
-
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
         """Where what is said in a room belongs: if it moved, to the one that follows (F-013)."""
         account = self._client.account
@@ -413,16 +411,6 @@ class Intake:
             key = f"unsigned {sender} {device_id} {room_id}"
             await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
         return conversation
-
-    async def _takes(
-        self, tx: Transaction, conversation: str, incoming: Incoming, came: Arrival
-    ) -> bool:
-        """Whether a message is to be answered, beyond being addressed to us by somebody allowed."""
-        if incoming.kind == "context" or await self._refuses(tx, conversation, came):
-            return False
-        if incoming.by_bot:
-            return await self._stores.inbox.bot_streak(tx, conversation) < MOST_BOT_EXCHANGES
-        return True
 
     async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
         """Whether what came in clear should not have; its room is told then (X-015, X-034)."""
@@ -485,9 +473,7 @@ class Intake:
                 if opened is not None and verdict not in NOT_THEIRS and not waits:
                     was_locked = row.state == "locked" and encrypted
                     await self._stores.health.count_in(tx, "decrypted", int(was_locked))
-                    account = self._account(view)
-                    came = Arrival(row.raw, opened, view, account, verdict, row)
-                    return await self._take(tx, came)
+                    return await self._take(tx, Arrival(row.raw, opened, view, verdict, row))
         if verdict == "foreign":
             await self._complaints.about(row)
         return None

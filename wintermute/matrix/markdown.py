@@ -71,7 +71,9 @@ def plain(markdown: str) -> str:
 def html(markdown: str) -> str:
     """Clean HTML. HTML in the Markdown shows as the text it is, an image as its description."""
     source = text.clean(markdown)
-    if too_costly(source):
+    lines = source.split("\n")
+    cells = len(lines) * max(line.count("|") for line in lines)
+    if len(source) > RENDERED_MOST or cells > CELLS_MOST:  # seconds, or more than an event can hold
         return literal(source)
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": NESTED_MOST, "breaks": True})
     parser.enable(["table", "strikethrough"])
@@ -90,13 +92,6 @@ def html(markdown: str) -> str:
     ).strip()
     # Nothing left of a text: it was all link definitions, which HTML does not show.
     return without_room_mention(safe) if safe else literal(source)
-
-
-def too_costly(source: str) -> bool:
-    """Whether rendering could take seconds, or more than an event can hold."""
-    lines = source.split("\n")
-    cells = len(lines) * max(line.count("|") for line in lines)
-    return len(source) > RENDERED_MOST or cells > CELLS_MOST
 
 
 def literal(source: str) -> str:

@@ -22,25 +22,72 @@ from wintermute.matrix.trust import worth
 from wintermute.messages import Json, Quote
 from wintermute.stores import Stores
 
-SECONDS = 5.0
-"""How long an answer may wait for what its question replies to."""
+log = logging.getLogger(__name__)
+
+QUOTE_SECONDS = 5.0  # an answer may wait so long for what its question replies to
+REFRESH_SECONDS = 20.0  # a typing sign fades after 30
+LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
 
 
-class RoomHistory:
-    """Asks for single messages, and believes as much of them as if they had just come."""
+class MatrixSpeaker:
+    """Shows in its room what a conversation wants shown; nobody waits for it."""
 
     def __init__(
-        self, client: MatrixClient, stores: Stores, settings: Matrix, clock: Clock
+        self,
+        client: MatrixClient,
+        stores: Stores,
+        sender: Sender,
+        policy: Policy,
+        settings: Matrix,
+        clock: Clock,
     ) -> None:
         self._client = client
         self._stores = stores
-        self._clock = clock
+        self._sender = sender
+        self._policy = policy
         self._accepts = settings.unsigned_devices == "accept"
+        self._clock = clock
+        self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event and whether to write
+        self._bells: dict[str, asyncio.Event] = {}
+        self._changed: asyncio.Queue[str] = asyncio.Queue()
 
-    async def quote(self, room_id: str, event_id: str) -> Quote | None:
-        """An earlier message of a room; None when it cannot be had, read or believed."""
+    def serves(self, room_id: str) -> bool:
+        """All but what was typed at a terminal."""
+        return room_id != TERMINAL
+
+    def fits(self, conversation: Conversation) -> bool:
+        """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
+        view, account = self._client.room(conversation.room_id), self._client.account
+        reads = may_read(view, conversation.scope, account, self._policy)
+        return reads and view.room_id != TERMINAL
+
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
+        """A room in which nobody has spoken yet may do (T-013)."""
+        return self._client.room_for(scope, self._policy, encrypted)
+
+    def attend(self, row: Waiting) -> None:
+        """Mark the event as read and write on its room."""
+        self._want(row, typing=True)
+
+    def rest(self, row: Waiting) -> None:
+        """Write no more."""
+        self._want(row, typing=False)
+
+    def draft(self, conversation_id: str, piece: str) -> None:
+        """Nothing: a Matrix room gets the whole answer."""
+
+    def gate(self, conversation_id: str, name: str) -> None:
+        """Nothing: the typing sign goes on."""
+
+    def speak(self, conversation_id: str) -> None:
+        """Something is in the outbox."""
+        self._sender.wake()
+
+    async def quote(self, row: Waiting) -> Quote | None:
+        """What a row replies to; None when it cannot be had, read or believed as if it just came."""
+        room_id, event_id = row.room_id, str(row.replies_to)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(QUOTE_SECONDS):
                 raw = await self._client.event(room_id, event_id)
         except (HomeserverUnavailable, SendRefused, LoginRefused, TimeoutError) as error:
             log.info("quote not found room=%s event=%s reason=%s", room_id, event_id, error)
@@ -77,64 +124,6 @@ class RoomHistory:
             sender = name = ""
         sent_at = moment(event["origin_server_ts"], self._clock.now())
         return Quote(sender, name, body, self._client.by_our_clock(sent_at))
-
-
-log = logging.getLogger(__name__)
-
-REFRESH_SECONDS = 20.0  # a typing sign fades after 30
-LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
-
-
-class MatrixSpeaker:
-    """Shows in its room what a conversation wants shown; nobody waits for it."""
-
-    def __init__(
-        self, client: MatrixClient, sender: Sender, policy: Policy, past: RoomHistory
-    ) -> None:
-        self._client = client
-        self._past = past
-        self._policy = policy
-        self._sender = sender
-        self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event and whether to write
-        self._bells: dict[str, asyncio.Event] = {}
-        self._changed: asyncio.Queue[str] = asyncio.Queue()
-
-    def serves(self, room_id: str) -> bool:
-        """All but what was typed at a terminal."""
-        return room_id != TERMINAL
-
-    def fits(self, conversation: Conversation) -> bool:
-        """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
-        view, account = self._client.room(conversation.room_id), self._client.account
-        return view.room_id != TERMINAL and may_read(
-            view, conversation.scope, account, self._policy
-        )
-
-    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
-        """A room in which nobody has spoken yet may do (T-013)."""
-        return self._client.room_for(scope, self._policy, encrypted)
-
-    def attend(self, row: Waiting) -> None:
-        """Mark the event as read and write on its room."""
-        self._want(row, typing=True)
-
-    def rest(self, row: Waiting) -> None:
-        """Write no more."""
-        self._want(row, typing=False)
-
-    def draft(self, conversation_id: str, piece: str) -> None:
-        """Nothing: a Matrix room gets the whole answer."""
-
-    def gate(self, conversation_id: str, name: str) -> None:
-        """Nothing: the typing sign goes on."""
-
-    def speak(self, conversation_id: str) -> None:
-        """Something is in the outbox."""
-        self._sender.wake()
-
-    async def quote(self, row: Waiting) -> Quote | None:
-        """An earlier message of its room."""
-        return await self._past.quote(row.room_id, str(row.replies_to))
 
     def _want(self, row: Waiting, *, typing: bool) -> None:
         self._wanted[row.conversation_id] = (row.room_id, row.event_id, typing)
