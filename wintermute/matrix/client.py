@@ -2,8 +2,6 @@
 
 nio keeps keys, members and the HTTP session. Reading /sync, sending and retrying are ours: nio's
 own would hide waits of up to a minute, and would send in clear where it failed to see encryption.
-
-The long poll of the sync loop, which is cut short when the newest is wanted at once.
 """
 
 import asyncio

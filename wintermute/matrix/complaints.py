@@ -1,8 +1,4 @@
-"""What is said about messages that stay locked: why, as far as it is known, and what to do.
-
-Keys that we do not get, by the word of whose client has them: kept to say why a message
-stays locked.
-"""
+"""What is said about messages that stay locked: why, as far as it is known, and what to do."""
 
 import logging
 from dataclasses import dataclass
@@ -24,7 +20,7 @@ MOST = 200  # of one sender
 
 
 class WithheldKeys:
-    """The store of these words. Only the cause is kept."""
+    """Keys that we do not get, by the word of whose client has them. Only the cause is kept."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database

@@ -21,8 +21,7 @@ from wintermute.db.values import reader
 from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
 from wintermute.health.health import Health
 from wintermute.ids import NewId
-from wintermute.mailbox.elsewhere import Elsewhere, OpenRow
-from wintermute.mailbox.inbox import RESULT
+from wintermute.mailbox.inbox import RESULT, Inbox, OpenRow
 from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping
@@ -126,7 +125,7 @@ class Copies:
         self._foreign: dict[str, float] = {}  # when each foreign value was met
         self._overheard_at = -AT_ONCE_SECONDS
         self._store = CopyStore(database, clock)
-        self._elsewhere = Elsewhere(database)
+        self._inbox = Inbox(database, clock)
 
     async def arrive(self) -> None:
         """At the start, before anything is heard: whose is the value, and put one of ours there.
@@ -144,7 +143,7 @@ class Copies:
             await self._refused(error)
             return
         if await self._is_foreign(served):
-            since = await self._elsewhere.last_sync(self._client.account.user_id)
+            since = await self._inbox.last_sync(self._client.account.user_id)
             await self._meet(served, since)
         elif await self._health.part("copies") is not None:
             await self._health.note("copies", "ok", "no other copy of these data is at work")
@@ -338,7 +337,6 @@ class Restored:
         self._policy = policy
         self._clock = clock
         self._copies = CopyStore(stores.database, clock)
-        self._elsewhere = Elsewhere(stores.database)
 
     async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
         """Know what was said meanwhile, if these data are a copy, or if that shows now."""
@@ -357,9 +355,14 @@ class Restored:
         await self._occurrences(tx, tags)
         await self._results(tx, tags)
         rows = answered(
-            await self._elsewhere.open_rows(tx), tags, rooms, self._client.account.user_id
+            await self._stores.inbox.all_open(tx), tags, rooms, self._client.account.user_id
         )
-        await self._answered(tx, rows)
+        for row in rows:
+            cast = await self._stores.casts.running(row.event_id)
+            await self._end(tx, cast.id if cast else None)
+            if row.edits is not None:
+                await self._stores.inbox.give_up_versions(tx, row.edits, row.seq)
+        await self._stores.inbox.close(tx, rows)
         if copy is not None and copy.since is not None:
             passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
             await self._tell(tx, copy, copy.since, rows, passed)
@@ -380,7 +383,7 @@ class Restored:
 
     async def _shown(self, tx: Transaction, said: OwnEvent) -> Rollback | None:
         """Somebody with our keys said what we never promised: these data are a copy."""
-        since = await self._elsewhere.last_sync(self._client.account.user_id)
+        since = await self._stores.inbox.last_sync(self._client.account.user_id)
         known = since.isoformat() if since else "never"
         log.warning("copy noticed since=%s event=%s", known, said.event_id)
         self._client.renew_keys()
@@ -443,14 +446,6 @@ class Restored:
                         await self._end(tx, member.cast_id)
                         await subs.close(tx, member.id, "stopped", "")
 
-    async def _answered(self, tx: Transaction, rows: Sequence[OpenRow]) -> None:
-        for row in rows:
-            cast = await self._stores.casts.running(row.event_id)
-            await self._end(tx, cast.id if cast else None)
-            if row.edits is not None:
-                await self._stores.inbox.give_up_versions(tx, row.edits, row.seq)
-        await self._elsewhere.answered(tx, rows)
-
     async def _end(self, tx: Transaction, cast_id: str | None) -> None:
         if cast_id is not None:
             await self._stores.casts.end(tx, cast_id, "truncated", "restored", "")
@@ -465,7 +460,7 @@ class Restored:
     ) -> None:
         """Tell each room from when to when, and what must be said again; status the rest."""
         zone = self._stores.tasks.zone
-        still = [row for row in await self._elsewhere.open_rows(tx) if row.is_locked]
+        still = [row for row in await self._stores.inbox.all_open(tx) if row.is_locked]
         lost = len(still) + sum(row.is_locked for row in rows)
         time = TIME.format(since=in_words(since, zone), until=in_words(copy.noticed_at, zone))
         named = f"; {counted(lost, 'message')} of it cannot be decrypted any more" if lost else ""

@@ -344,10 +344,8 @@ def inviter(state_events: Sequence[object], account: Account) -> str | None:
 
     The last word counts: what comes before it the inviting server wrote as it liked.
     """
-    for event in map(mapping, reversed(state_events)):
-        if is_invitation(event, account.user_id):
-            return string(event, "sender") or None
-    return None
+    found = (e for e in reversed(state_events) if is_invitation(e, account.user_id))
+    return string(mapping(next(found, None)), "sender") or None
 
 
 def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
@@ -359,7 +357,8 @@ def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
     found: list[RoomView] = []
     view, undone = now, list[Json]()
     for event in reversed(events):
-        if is_change(event):
+        kind = string(event, "type")
+        if kind == "m.room.member" or (kind in RULES and event.get("state_key") == ""):
             undone.append(event)
         else:
             view = before_changes(view, undone, us)
@@ -397,27 +396,20 @@ def before_changes(view: RoomView, changes: Sequence[Json], us: str) -> RoomView
     )
 
 
-def is_change(event: Json) -> bool:
-    """Whether an event changes who can read."""
-    kind = string(event, "type")
-    return kind == "m.room.member" or (kind in RULES and event.get("state_key") == "")
-
-
 def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:
     """The events after our newest invitation, or all of them when it is not among them (X-005)."""
-    newest = max(
-        (n for n, e in enumerate(events) if is_invitation(mapping(e), user_id)), default=-1
-    )
-    return list(events[newest + 1 :])
+    found = (n for n, event in enumerate(events) if is_invitation(event, user_id))
+    return list(events[max(found, default=-1) + 1 :])
 
 
 def invited_in(events: Sequence[Json], user_id: str) -> bool:
     """Whether our invitation is among the events."""
-    return any(is_invitation(mapping(event), user_id) for event in events)
+    return any(is_invitation(event, user_id) for event in events)
 
 
-def is_invitation(event: Json, user_id: str) -> bool:
+def is_invitation(source: object, user_id: str) -> bool:
     """Whether an event invites a user."""
+    event = mapping(source)
     return (
         string(event, "type") == "m.room.member"
         and string(event, "state_key") == user_id

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
@@ -11,7 +10,7 @@ from wintermute.db import Transaction
 from wintermute.mailbox.inbox import InboxState, Locked
 from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.complaints import Complaints
+from wintermute.matrix.complaints import DAY, HOUR, Complaints
 from wintermute.matrix.inbox import (
     Policy,
     RoomView,
@@ -53,8 +52,6 @@ from wintermute.stores import Stores
 log = logging.getLogger(__name__)
 
 MOST_BOT_EXCHANGES = 3
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 
 ONLY_ENCRYPTED = (
     "I only answer encrypted messages, and this one was not. Please turn on encryption in this "

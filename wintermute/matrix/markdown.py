@@ -46,7 +46,6 @@ def content(
     """The content of the event that says it. HTML is left out where it adds or fits nothing.
 
     `literally`: it is no Markdown, and each mark in it is meant.
-
     The empty `m.mentions` says that nobody is mentioned, whatever the text looks like.
     """
     plainly: Json = {"msgtype": msgtype, "body": plain(markdown), "m.mentions": {}}
@@ -54,7 +53,9 @@ def content(
         return plainly
     formatted = html(markdown)
     richly = plainly | {"format": "org.matrix.custom.html", "formatted_body": formatted}
-    adds = adds_something(formatted, plainly["body"])
+    inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
+    # One paragraph of the same text says no more than the body.
+    adds = "<" in inner or entities.unescape(inner) != plainly["body"].strip()
     return richly if adds and json_size(richly) <= CONTENT_MOST else plainly
 
 
@@ -118,12 +119,6 @@ def without_room_mention(safe: str) -> str:
     """HTML whose text does not call the whole room; tags (a link may hold `@room`) stay."""
     pieces = re.split(r"(<[^>]*>)", safe)
     return "".join(p if p.startswith("<") else ROOM.sub(INERT, p) for p in pieces)
-
-
-def adds_something(formatted: str, body: str) -> bool:
-    """Whether HTML says more than the body: not when it is one paragraph of the same text."""
-    inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
-    return "<" in inner or entities.unescape(inner) != body.strip()
 
 
 LEAST = 512
@@ -215,19 +210,14 @@ def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
         if used - 1 > room:
             break
         closing = size(after.closing) if after else 0
-        if used - 1 + closing <= room and not is_edge(before, after, following):
+        # A cut at its edge would leave an empty code block on one of its sides.
+        edge = after and (before is None or fence_after(following, after) is None)
+        if used - 1 + closing <= room and not edge:
             between_lines = (at, after)
             if after is None and not following.strip() and rest[:at].strip():
                 between_paragraphs = (at, after)
         before = after
     return between_paragraphs or between_lines
-
-
-def is_edge(before: Fence | None, after: Fence | None, following: str) -> bool:
-    """Whether a cut here would leave an empty code block on one of its sides."""
-    if after is None:
-        return False
-    return before is None or fence_after(following, after) is None
 
 
 def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:

@@ -17,7 +17,7 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
-from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing, OutKind
+from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
@@ -83,11 +83,6 @@ KEPT_BACK = (
     "for reads it in another chat with me alone, or here when this one is that again."
 )
 ELSEWHERE = "This belongs to another chat of ours, where I cannot say it to you alone now:\n\n"
-MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
-    "reply": "m.text",
-    "notice": "m.notice",
-    "event": "m.text",
-}
 
 
 def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
@@ -108,7 +103,8 @@ def events_of(row: Outgoing) -> list[tuple[str, Json]]:
 def content_of(row: Outgoing, piece: str) -> Json:
     """The content of one event. What can be late is a reminder: it shows as it was written."""
     if row.reacts_to is None:
-        return content(piece, MSGTYPES[row.kind], literally=row.late is not None)
+        msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
+        return content(piece, msgtype, literally=row.late is not None)
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation}
 
@@ -263,9 +259,6 @@ class Sender:
         """Where it belongs by now; a sign stays with what it is on."""
         return row.room_id if row.reacts_to else self._client.moves.home(row.room_id)
 
-    def _is_home(self, row: Outgoing) -> bool:
-        return self._home(row) == row.room_id
-
     async def _follow(self, row: Outgoing, home: str) -> None:
         """Say it in the room that follows, but what is in the old one already (F-013)."""
         try:
@@ -342,7 +335,7 @@ class Sender:
                 )
             if row.reacts_to is None:
                 if not await self._stores.outbox.stuck(
-                    row.id, str(error), lambda: self._is_home(row)
+                    row.id, str(error), lambda: self._home(row) == row.room_id
                 ):
                     raise AudienceChanged(row.room_id) from error  # its room moved meanwhile
                 return False
@@ -362,7 +355,7 @@ class Sender:
                 await self._copies.before_sending(encrypted=sealed)
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
-                if not self._may_read(row, view) or not self._is_home(row):
+                if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,

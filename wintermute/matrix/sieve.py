@@ -315,17 +315,13 @@ def _state_for_nio(event: Json) -> Json | None:
         names = {key: content.get(key) for key in ("displayname", "avatar_url")}
         kept = {key: name for key, name in names.items() if isinstance(name, str)}
         content = {"membership": membership if membership in MEMBERSHIPS else "join", **kept}
-        key = key if _is_user(key) else SOMEBODY
+        key = key if _is_id(key) and key.startswith("@") and ":" in key else SOMEBODY
     elif _marks_encryption(event):
         content = {"algorithm": "m.megolm.v1.aes-sha2"}  # the only one we and nio have
     else:
         return None
     head = {"sender": SOMEBODY, "event_id": "$", "origin_server_ts": 0}  # wanted, and never used
     return {**head, "type": event["type"], "state_key": key, "content": content, "unsigned": {}}
-
-
-def _is_user(value: object) -> bool:
-    return _is_id(value) and value.startswith("@") and ":" in value
 
 
 def _to_device(messages: Sequence[Json]) -> tuple[list[Json], int]:

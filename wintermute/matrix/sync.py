@@ -1,8 +1,4 @@
-"""Our own sync loop: ask, fill the gaps, store, and only then act (notes/matrix §3).
-
-The Matrix door: everything between the homeserver and the rooms of the program, and its
-running.
-"""
+"""Our own sync loop: ask, fill the gaps, store, and only then act (notes/matrix §3); its door."""
 
 import asyncio
 import logging
@@ -213,7 +209,7 @@ def next_wait(last: float, error: WintermuteError, most: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The parts that work until they are cancelled."""
+    """Everything between the homeserver and the rooms of the program: what works until cancelled."""
 
     sync: Sync
     invitations: Invitations
@@ -264,8 +260,9 @@ def open_door(
     """
     clock, attempts = clocks
     trust = Trust(stores, client, PeopleStore(stores.database, clock), policy)
-    follow = Relations(stores, work)
-    intake = Intake(stores, client, follow, trust, verifications, policy, settings, clock)
+    intake = Intake(
+        stores, client, Relations(stores, work), trust, verifications, policy, settings, clock
+    )
     invitations = Invitations(client, stores.known, clock)
 
     def stored() -> None:
