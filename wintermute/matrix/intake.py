@@ -28,7 +28,7 @@ from wintermute.matrix.people import NOT_THEIRS, Verdict
 from wintermute.matrix.relations import Reaction, Relations, read_edit, read_reaction, redacted
 from wintermute.matrix.sessions import Opened, bind
 from wintermute.matrix.sieve import (
-    RoomEvents,
+    RoomBatch,
     SyncBatch,
     is_malformed_message,
     verification_in_room,
@@ -130,7 +130,7 @@ class Intake:
         return woken
 
     async def store(
-        self, batch: SyncBatch, rooms: Sequence[RoomEvents], settle: SettleSync | None = None
+        self, batch: SyncBatch, rooms: Sequence[RoomBatch], settle: SettleSync | None = None
     ) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
         woken = await self._moves.follow(batch)
@@ -154,7 +154,7 @@ class Intake:
             await self._stores.inbox.store_token(tx, self._client.account.user_id, batch.next_batch)
         return woken
 
-    async def _room(self, tx: Transaction, room: RoomEvents) -> set[str]:
+    async def _room(self, tx: Transaction, room: RoomBatch) -> set[str]:
         view = self._client.room(room.room_id)
         await self._stores.known.seen(tx, room.room_id, room.encryption or view.encrypted)
         if room.invited:
@@ -356,7 +356,8 @@ class Intake:
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if not await self._followups.is_newest(tx, edit, original, seq):
-            await self._followups.note(tx, edit, original)
+            said = (original.conversation_id, edit.sender, edit.body)
+            await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
             return None
         await self._stores.inbox.address(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)

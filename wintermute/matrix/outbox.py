@@ -96,8 +96,7 @@ def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
 def events_of(row: Outgoing) -> list[tuple[str, Json]]:
     """The events a message becomes, each with its transaction id; or the signs that a row holds."""
     pieces = parts(row.body) if row.reacts_to is None else row.body.split()
-    txn_ids = [f"wm-{row.id}-{n}" for n in range(len(pieces))]
-    return [(txn, content_of(row, piece)) for piece, txn in zip(pieces, txn_ids, strict=True)]
+    return [(f"wm-{row.id}-{n}", content_of(row, piece)) for n, piece in enumerate(pieces)]
 
 
 def content_of(row: Outgoing, piece: str) -> Json:

@@ -131,15 +131,12 @@ class Work(Protocol):
 
     def wake(self, conversation_id: str) -> None:
         """Something in a conversation has changed."""
-        ...
 
     async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
         """End all that was begun for these events, without a word."""
-        ...
 
     def ask_anew(self, conversation_id: str) -> None:
         """Once it is woken: what is under way must not be asked with what it was asked with."""
-        ...
 
 
 def redacted(events: Iterable[Json]) -> set[str]:
@@ -304,8 +301,3 @@ class Relations:
             and original.received_at >= await self._stores.edits.since(tx, conversation)
             and not await self._stores.inbox.new_waits(tx, conversation, original.seq)
         )
-
-    async def note(self, tx: Transaction, edit: Incoming, original: Waiting) -> None:
-        """Keep an edit that is not answered."""
-        said = (original.conversation_id, edit.sender, edit.body)
-        await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)

@@ -33,7 +33,8 @@ class RoomBatch:
 
     `join_rule` and `history`: who may come in and who may read; `successor` and `predecessor`: the
     room that follows by its tombstone, and the one it follows by its creation. "": what is neither
-    known nor text; None: nothing new.
+    known nor text; None: nothing new. `invited`: an invitation is not settled yet; `retry`: what
+    was refused here may work now.
     """
 
     room_id: str
@@ -45,20 +46,8 @@ class RoomBatch:
     history: str | None = None
     successor: str | None = None
     predecessor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RoomEvents:
-    """What is new in one room, oldest first.
-
-    `invited`: an invitation is not settled yet. `retry`: what was refused here may work now.
-    """
-
-    room_id: str
-    events: tuple[Json, ...]
-    encryption: bool
-    invited: bool
-    retry: bool
+    invited: bool = False
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +250,6 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         events=tuple(events),
         limited=timeline.get("limited") is True,
         prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
-        # In whatever shape: a room that somebody marked as encrypted gets nothing in clear.
         encryption=any(map(_marks_encryption, told)),
         join_rule=_said(told, "m.room.join_rules", "join_rule", "invite"),
         history=_said(told, "m.room.history_visibility", "history_visibility", "shared"),

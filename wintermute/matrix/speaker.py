@@ -151,7 +151,9 @@ class MatrixSpeaker:
                 if event_id != read:
                     read = event_id
                     await self._client.read(room_id, read)
-                if wanted or (typing and not self._is_writing(room_id)):
+                # A room has one typing sign for all of its conversations.
+                writing = any(on and room == room_id for room, _, on in self._wanted.values())
+                if wanted or (typing and not writing):
                     await self._client.typing(room_id, on=wanted)
                     typing = wanted
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
@@ -161,10 +163,6 @@ class MatrixSpeaker:
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return
-
-    def _is_writing(self, room_id: str) -> bool:
-        """Whether any conversation of a room is: it has one typing sign for all of them."""
-        return any(on and room == room_id for room, _, on in self._wanted.values())
 
     async def _rung(self, bell: asyncio.Event, seconds: float) -> bool:
         """Wait for the next change, so long at most; whether one came."""

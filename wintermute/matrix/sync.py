@@ -26,7 +26,7 @@ from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
 from wintermute.matrix.relations import Relations, Work
-from wintermute.matrix.sieve import RoomBatch, RoomEvents
+from wintermute.matrix.sieve import RoomBatch
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.trust import Trust
 from wintermute.matrix.verifications import Verifications
@@ -171,13 +171,14 @@ class Sync:
 
     async def _room(
         self, room: RoomBatch, since: str | None, invited: bool, first: bool
-    ) -> RoomEvents:
+    ) -> RoomBatch:
+        """With all its new events, oldest first."""
         # Before the very first sync nobody asked us anything (notes/matrix §3).
         asked = since or invited
         events = await self._events(room, None if invited else since) if asked else ()
         changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
         retry = first or invited or changed
-        return RoomEvents(room.room_id, events, room.encryption, invited, retry)
+        return replace(room, events=events, invited=invited, retry=retry)
 
     async def _events(self, room: RoomBatch, end: str | None) -> tuple[Json, ...]:
         """What is new in a room, gaps filled, never from before our invitation (X-005, X-006)."""
