@@ -23,7 +23,7 @@ from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Account, may_read
 from wintermute.matrix.outbox import Sender
-from wintermute.matrix.speaker import MatrixSpeaker, RoomHistory
+from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Door, open_door
 
 ROUNDS = 200
@@ -46,8 +46,7 @@ def door_of(desk: Desk) -> Door:
     copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
     sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
     settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
-    past = RoomHistory(desk.client, desk.stores, settings, desk.clock)
-    speaker = MatrixSpeaker(desk.client, sender, POLICY, past)
+    speaker = MatrixSpeaker(desk.client, desk.stores, sender, POLICY, settings, desk.clock)
     clocks = (CheckedClock(desk.clock, None), desk.clock)
     parts = (speaker, sender, desk.work, copies, Idle(), lambda: None, clocks)
     return open_door(settings, POLICY, desk.client, desk.stores, *parts)

@@ -394,10 +394,10 @@ async def test_only_what_is_encrypted_waits_for_a_key_store_that_is_blocked(
                 with pytest.raises(KeyStoreBlocked, match="let the program that has locked it end"):
                     await watch.copies.before_sending(encrypted=True)
             assert watch.asked() == expected
-            assert "database is locked" in watch.client.store_trouble
+            assert "database is locked" in watch.client.keys.store.trouble
         await watch.copies.before_sending(encrypted=True)
         assert watch.asked() == [*expected, "PUT"]
-        assert watch.client.store_trouble == ""
+        assert watch.client.keys.store.trouble == ""
         watch.clock.advance(ACTIVE_SECONDS)
     assert len([r for r in caplog.records if "key store blocked" in r.getMessage()]) == 2
 
@@ -416,7 +416,7 @@ async def test_nothing_is_sealed_or_heard_by_a_copy_whose_key_store_is_blocked(
 ) -> None:
     """F-007, F-009: it is noticed first, however long that takes."""
     await watch.copies.arrive()
-    epochs, renewal = watch.client.epochs, watch.client._keys.renewal
+    epochs, renewal = watch.client.epochs, watch.client.keys.renewal
     await epochs.serve(OTHER)
     again = Copies(watch.client, watch.copies._database, watch.clock, new_id)
     with read_by_others(watch.client):

@@ -32,7 +32,7 @@ from tests.world.user import CLIENT
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
-from wintermute.matrix.relations import Redactions, Relations
+from wintermute.matrix.relations import Relations
 from wintermute.messages import InboxKind, Incoming
 from wintermute.owner import Owner
 from wintermute.stores import Stores
@@ -152,7 +152,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="UTC")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        followups = Relations(stores, Redactions(stores, Idle()))
+        followups = Relations(stores, Idle())
         yield Desk(stores, clock, followups, conversation)
 
 

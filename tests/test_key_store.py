@@ -168,7 +168,7 @@ async def test_of_one_sync_all_keys_are_stored_or_none(wire: Wire, tmp_path: Pat
         with pytest.raises(KeyStoreBlocked, match="make room on its disk"):
             await client.sync(None, full_state=False, wait_s=0)
         assert not list(nio.olm.inbound_group_store)
-        client._keys.take_dropped()
+        client.keys.take_dropped()
         batch = await client.sync(None, full_state=False, wait_s=0)
         assert (len(list(nio.olm.inbound_group_store)), batch.malformed) == (60, 1)
     async with machine(tmp_path) as again:

@@ -31,7 +31,7 @@ from tests.world.schema import open_migrated
 from wintermute.db import Transaction
 from wintermute.ids import new_id
 from wintermute.matrix.inbox import Policy, RoomView
-from wintermute.matrix.relations import Reaction, ReactionMeaning, Redactions, Relations, meaning
+from wintermute.matrix.relations import Reaction, ReactionMeaning, Relations, meaning
 from wintermute.messages import Incoming
 from wintermute.owner import Owner
 from wintermute.stores import Stores
@@ -139,7 +139,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="Europe/Berlin")
         yield Desk(
             stores,
-            Relations(stores, Redactions(stores, Idle())),
+            Relations(stores, Idle()),
         )
 
 

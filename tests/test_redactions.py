@@ -16,7 +16,7 @@ from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, 
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.casting import AT_ONCE, intent, without
 from wintermute.mailbox.inbox import Waiting
-from wintermute.matrix.relations import Redactions, redacted
+from wintermute.matrix.relations import Relations, redacted
 
 Json = dict[str, Any]
 WORD = "hunter2"
@@ -60,7 +60,7 @@ def test_what_an_event_takes_back(event: Json, found: set[str]) -> None:
 async def take_back(house: House, *events: str) -> None:
     """The events are taken back, as a sync brings it."""
     async with house.database.transaction() as tx:
-        found = await Redactions(house.stores, house.rooms).take(tx, ROOM, events)
+        found = await Relations(house.stores, house.rooms).redact(tx, ROOM, events)
     for conversation_id in found:
         house.rooms.wake(conversation_id)
 

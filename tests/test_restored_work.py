@@ -16,7 +16,7 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_b
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
 from wintermute.conversation import words
-from wintermute.mailbox.elsewhere import OpenRow
+from wintermute.mailbox.inbox import OpenRow
 from wintermute.matrix.copies import PASSED, Tags, answered, quoted, said_in
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks

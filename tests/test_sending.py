@@ -23,7 +23,7 @@ from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.outbox import Sender
-from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker, RoomHistory
+from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker
 
 SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
 BROKEN = Answer(500, {"errcode": "M_UNKNOWN", "error": "Internal server error"})
@@ -283,10 +283,8 @@ async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_ty
         proxy.before = holds
         copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
         sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
-        past = RoomHistory(
-            desk.client, desk.stores, Matrix(homeserver="", user_id=BOT, owner=ANN), desk.clock
-        )
-        speaker = MatrixSpeaker(desk.client, sender, POLICY, past)
+        settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
+        speaker = MatrixSpeaker(desk.client, desk.stores, sender, POLICY, settings, desk.clock)
         one, other = await two_conversations(desk)
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(part.run()) for part in (sender, speaker)]

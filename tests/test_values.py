@@ -23,8 +23,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
 from wintermute.loom.records import Cast, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
-from wintermute.mailbox.elsewhere import OpenRow
-from wintermute.mailbox.inbox import Locked, Waiting
+from wintermute.mailbox.inbox import Locked, OpenRow, Waiting
 from wintermute.mailbox.outbox import Late, OutboxPart, Outgoing, Spoken
 from wintermute.mailbox.rooms import Invitation, Link
 from wintermute.matrix.copies import Rollback

@@ -36,7 +36,7 @@ from wintermute.matrix.inbox import Policy
 from wintermute.matrix.login import Session, logged_in, successor
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
-from wintermute.matrix.speaker import MatrixSpeaker, RoomHistory
+from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Door, open_door
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
@@ -238,8 +238,7 @@ async def open_wintermute(
         await stores.health.note("casts", "ok", "no internal error since the start")
         copies = Copies(client, database, clock, ids)
         sender = Sender(client, stores, copies, clock, policy)
-        past = RoomHistory(client, stores, matrix, clock)
-        speaker = MatrixSpeaker(client, sender, policy, past)
+        speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
         verifications = Verifications(client, stores, policy, clock)
         answers = answering(config, stores, models, texts, speaker, clock, redact, verifications)
         door = open_door(

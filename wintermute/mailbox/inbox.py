@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from wintermute.clock import Clock, stamp
+from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
@@ -94,7 +94,25 @@ class Locked:
     state: InboxState = "locked"
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """An inbox row that still wants something done. `edits`: the event whose text it replaces."""
+
+    seq: int
+    event_id: str
+    conversation_id: str
+    room_id: str
+    kind: str
+    body: str
+    sender_name: str
+    direct: bool
+    is_locked: bool
+    sent_at: datetime
+    edits: str | None
+
+
 _waiting = reader(Waiting)
+_open_row = reader(OpenRow)
 _locked = reader(Locked)
 
 
@@ -531,4 +549,27 @@ class Inbox:
             " ON CONFLICT (id) DO UPDATE SET account = excluded.account, token = excluded.token,"
             " stored_at = excluded.stored_at",
             (account, token, stamp(self._clock.now())),
+        )
+
+    async def last_sync(self, account: str) -> datetime | None:
+        """When these data were last in use; None: never, with this account."""
+        asked = "SELECT stored_at FROM sync_token WHERE account = ?"
+        row = await self._database.row(asked, (account,))
+        return moment(row["stored_at"]) if row else None
+
+    async def all_open(self, tx: Transaction) -> list[OpenRow]:
+        """All that is not dealt with anywhere, in order."""
+        rows = await tx.rows(
+            "SELECT *, 0 AS is_locked FROM inbox WHERE state IN ('waiting', 'casting') UNION ALL"
+            " SELECT *, 1 FROM inbox WHERE state IN ('locked', 'untrusted') ORDER BY seq"
+        )
+        return [_open_row(row) for row in rows]
+
+    async def close(self, tx: Transaction, rows: Sequence[OpenRow]) -> None:
+        """These were answered by a run whose database is gone (F-009); of those that cannot be read nothing is kept."""
+        await tx.execute(
+            "UPDATE inbox SET raw = iif(kind = 'locked', '', raw), not_before = NULL,"
+            " state = iif(kind = 'locked', 'ignored', 'answered')"
+            " WHERE seq IN (SELECT value FROM json_each(?))",
+            (json.dumps([row.seq for row in rows]),),
         )

@@ -2,8 +2,6 @@
 
 nio keeps keys, members and the HTTP session. Reading /sync, sending and retrying are ours: nio's
 own would hide waits of up to a minute, and would send in clear where it failed to see encryption.
-
-The long poll of the sync loop, which is cut short when the newest is wanted at once.
 """
 
 import asyncio
@@ -12,20 +10,14 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import ClientError
-from nio import (
-    AsyncClient,
-    AsyncClientConfig,
-    EncryptionError,
-    RoomKeyEvent,
-    SyncResponse,
-)
+from nio import AsyncClient, AsyncClientConfig, EncryptionError, RoomKeyEvent, SyncResponse
 from nio.exceptions import (
     GroupEncryptionError,
     LocalProtocolError,
@@ -34,7 +26,7 @@ from nio.exceptions import (
 )
 from peewee import PeeweeException
 
-from wintermute.clock import Clock
+from wintermute.clock import CheckedClock, Clock
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
 from wintermute.errors import (
@@ -47,7 +39,7 @@ from wintermute.ids import NewId
 from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import Dates, RenewingClient, call, hear_dates, path
+from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
 from wintermute.matrix.keys import Keys, keep_before_upload
@@ -57,7 +49,7 @@ from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.renewal import inherit
 from wintermute.matrix.sessions import Opened, Sessions, bound, take
 from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, sift
-from wintermute.matrix.signing import ED25519, Seeds
+from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
 SHORT_MS = 100
@@ -118,15 +110,6 @@ TYPING_MS = 30_000
 DEVICES_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRules:
-    """Who may come into a room and who may read its past (Matrix spec, `m.room.join_rules`,
-    `m.room.history_visibility`), with what holds while the homeserver says nothing."""
-
-    join_rule: str = "invite"
-    history: str = "shared"
-
-
 class MatrixClient:
     """The homeserver as the rest of this folder sees it."""
 
@@ -136,20 +119,21 @@ class MatrixClient:
         account: Account,
         keys: Keys,
         marks: Marks,
-        dates: Dates | None = None,
+        dates: CheckedClock | None = None,
     ) -> None:
         self._nio = nio
         self._dates = dates
-        self._keys = keys
-        self._poll = Poll()
-        self._rules: dict[str, JoinRules] = {}
+        self._rules: dict[str, dict[str, str]] = {}  # of rooms, as a `RoomView` names them
         self._views: dict[str, RoomView] = {}
         self._since: str | None = None
         self._owners: dict[GroupSession, Device] = {}
-        self._sessions = Sessions(nio)
-        self._moves = Moves()
         self.account = account
+        self.keys = keys
         self.marks = marks
+        self.moves = Moves()
+        """Where what was in rooms goes on; see `follow`."""
+        self.poll = Poll()
+        self.sessions = Sessions(nio)
         self.epochs = Epochs(nio, keys.store)
         self.people = keys.people
 
@@ -162,17 +146,17 @@ class MatrixClient:
         """How it stands with our cross-signing identity."""
         if self._nio.olm is None:
             return IdentityState("ok", "none: matrix.encryption is off")
-        return self._keys.identity.state
+        return self.keys.identity.state
 
     @property
     def keeps_identity(self) -> bool:
         """Whether our device is or will be signed by the identity of earlier runs."""
-        return self._nio.olm is not None and self._keys.identity.keeps_identity
+        return self._nio.olm is not None and self.keys.identity.keeps_identity
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The seeds of our identity, also before it is made, and the key of our marks."""
-        return (*self._keys.identity.secrets, self.marks.secret)
+        return (*self.keys.identity.secrets, self.marks.secret)
 
     @property
     def device_key(self) -> str:
@@ -185,26 +169,14 @@ class MatrixClient:
         key = f", fingerprint {fingerprint(self.device_key)}" if self.device_key else ""
         return f"{self.account.device_id}{key}"
 
-    @property
-    def master_key(self) -> str:
-        """The public key of our identity while it is the one that is served; else ""."""
-        return self._keys.identity.master
-
-    async def replace_identity(self, seeds: Seeds) -> IdentityState:
-        """Give the homeserver another identity of ours; how it stands then.
-
-        Raises: ApprovalNeeded as long as it wants more than our login and password.
-        """
-        return await self._keys.replace_identity(seeds)
-
     async def sign_all_devices(self) -> None:
         """Vouch for every device of our account; the bot never does."""
         with translated():
-            await self._keys.identity.sign_all_devices()
+            await self.keys.identity.sign_all_devices()
 
     async def fresh_keys(self, user: str) -> dict[str, str]:
         """The keys of a user's devices and identity as they are served now, by their ids."""
-        await self._keys.ask({user})
+        await self.keys.ask({user})
         devices = self._nio.olm.device_store.active_user_devices(user)
         found = {f"{ED25519}{device.id}": str(device.ed25519) for device in devices}
         master = self.people.master_key(user)
@@ -221,25 +193,7 @@ class MatrixClient:
         """The device that sent an encrypted event, if it has new keys that we do not take."""
         fields = (event["content"].get(field) for field in ("device_id", "sender_key"))
         device_id, sender_key = (field if isinstance(field, str) else "" for field in fields)
-        return self._keys.replaced.refused(event["sender"], device_id, sender_key)
-
-    def take_refused(self) -> list[Device]:
-        """The devices with new keys that were refused since the last call."""
-        return self._keys.replaced.take_news()
-
-    def look_again(self) -> None:
-        """Somebody's identity is believed now: what it signed may be taken."""
-        self._keys.changed(self._keys.replaced.users)
-
-    @property
-    def store_trouble(self) -> str:
-        """Why our own keys cannot be stored; empty when they can."""
-        return self._keys.store.trouble
-
-    @property
-    def key_trouble(self) -> str:
-        """Why the homeserver refuses our keys; empty when it does not."""
-        return self._keys.trouble
+        return self.keys.replaced.refused(event["sender"], device_id, sender_key)
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
@@ -265,12 +219,12 @@ class MatrixClient:
                 self._nio, "GET", target, seconds=wait_ms / 1000 + 10 if long_poll else 60
             )
 
-        raw = await self._poll.round(asked, 0 if full_state else int(wait_s * 1000))
+        raw = await self.poll.round(asked, 0 if full_state else int(wait_s * 1000))
         batch = sift(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         self._know_rooms(batch)
-        self._poll.heard()
+        self.poll.heard()
         if since != self._since:  # what came until then is stored
             self._since, self._owners = since, {}
         return replace(batch, epoch=newest_in(raw, self.account.device_id))
@@ -292,95 +246,78 @@ class MatrixClient:
     async def take_keys(self, batch: SyncBatch) -> SyncBatch:
         """Let nio take the rest of a sync; with whose sessions came. Raises: KeyStoreBlocked."""
         response = parsed({**batch.for_nio, "rooms": {}, "device_lists": {}})
-        with self._keys.store.writing():
+        with self.keys.store.writing():
             rooms = {room.room_id for room in batch.joined if room.encryption}
             if self._nio.olm is not None and rooms:
                 # At a start they all come, and what is stored already needs no store to write to.
                 new = rooms - self._nio.store.load_encrypted_rooms()
                 self._nio.store.save_encrypted_rooms(sorted(new))
             await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
-        self._keys.left(batch.keys_left)
-        self._keys.changed(batch.for_nio["device_lists"]["changed"])
+        self.keys.left(batch.keys_left)
+        self.keys.changed(batch.for_nio["device_lists"]["changed"])
         for word in batch.withheld:
             if word.code == NO_OLM:
-                self._keys.begin_anew(word.sender, word.sender_key)
+                self.keys.begin_anew(word.sender, word.sender_key)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
         # The first word stays, and counts until it is stored: nio takes each key only once.
-        self._owners = {**dict(await self._owners_of(keys)), **self._owners}
-        malformed = batch.malformed + self._keys.take_dropped()
+        self._owners = {**await self._owners_of(keys), **self._owners}
+        malformed = batch.malformed + self.keys.take_dropped()
         return replace(batch, malformed=malformed, owners=tuple(self._owners.items()))
 
-    async def _owners_of(
-        self, keys: Sequence[RoomKeyEvent]
-    ) -> tuple[tuple[GroupSession, Device], ...]:
+    async def _owners_of(self, keys: Sequence[RoomKeyEvent]) -> dict[GroupSession, Device]:
         """Whose the sessions are whose keys came; who has a new device is asked for it first.
 
         Only of people we answer: others could keep us waiting, and send keys without end. What is
         not known by then is looked at when something in that session comes.
         """
-        found = self._sessions.owned(keys)
+        found = self.sessions.owned(keys)
         unknown = {sender for sender, _, device in found if device is None} & self.people.allowed
         if unknown:
             try:
                 async with asyncio.timeout(DEVICES_SECONDS):
-                    await self._keys.ask(unknown)
+                    await self.keys.ask(unknown)
             except (HomeserverUnavailable, SendRefused, TimeoutError) as error:
                 log.warning("devices not known yet users=%s reason=%s", len(unknown), error)
                 self._nio.olm.users_for_key_query |= unknown
-            found = self._sessions.owned(keys)
-        return tuple(
-            (session, device)
-            for _, session, device in found
-            if device is not None and device.user_id in self.people.allowed
-        )
+            found = self.sessions.owned(keys)
+        allowed = self.people.allowed
+        return {session: owner for _, session, owner in found if owner and owner.user_id in allowed}
 
     def _keep_rooms(self, batch: SyncBatch) -> None:
         """Know who may be in which room; what was encrypted for other readers is used no more."""
         for room_id in batch.left:
             self._nio.rooms.pop(room_id, None)
             self._rules.pop(room_id, None)
-            self._keys.end_session(room_id)
+            self.keys.end_session(room_id)
         changed = [room for room in batch.joined if batch.tells_readers(room)]
         for room in changed:
-            rules = self._rules.get(room.room_id, JoinRules())
-            self._rules[room.room_id] = JoinRules(
-                rules.join_rule if room.join_rule is None else room.join_rule,
-                rules.history if room.history is None else room.history,
-            )
+            said = {"join_rule": room.join_rule, "history": room.history}
+            news = {name: rule for name, rule in said.items() if rule is not None}
+            self._rules[room.room_id] = self._rules.get(room.room_id, {}) | news
             before = self._views.get(room.room_id)
             if before and before.readers != self._seen(room.room_id).readers:
-                self._keys.end_session(room.room_id)
+                self.keys.end_session(room.room_id)
         for room_id in (*batch.left, *(room.room_id for room in changed)):
             self._views.pop(room_id, None)
 
-    @property
-    def round(self) -> int:
-        """The number of the newest sync that has begun."""
-        return self._poll.begun
-
-    async def heard_since(self, number: int) -> None:
-        """Wait until a sync has ended that began after that one; it is asked for at once."""
-        await self._poll.heard_since(number)
-
     async def page(
-        self, room_id: str, start: str, end: str | None
+        self, room_id: str, start: str | None, end: str | None = None, limit: int = 100
     ) -> tuple[list[Json], str | None]:
         """Events before the token `start`, oldest first, and the token of what is before them."""
-        query = {"dir": "b", "from": start, "limit": "100"} | ({"to": end} if end else {})
+        query: Json = {"dir": "b", "limit": limit}
+        query |= {name: at for name, at in (("from", start), ("to", end)) if at}
         target = f"{path('rooms', room_id, 'messages')}?{urlencode(query)}"
         return page(await call(self._nio, "GET", target))
 
     async def newest(self, room_id: str) -> AsyncIterator[Json]:
         """The events of a room, newest first, decrypted where we can."""
-        start: str | None = ""
-        while start is not None:
-            query = {"dir": "b", "limit": "50"} | ({"from": start} if start else {})
-            target = f"{path('rooms', room_id, 'messages')}?{urlencode(query)}"
-            events, start = page(await call(self._nio, "GET", target))
+        events, start = await self.page(room_id, None, limit=50)
+        while events:
             for event in reversed(events):
                 yield self.decrypted(room_id, event) or event
-            if not events:
+            if start is None:
                 return
+            events, start = await self.page(room_id, start, limit=50)
 
     async def event(self, room_id: str, event_id: str) -> Json:
         """One event of a room, as it came."""
@@ -388,16 +325,8 @@ class MatrixClient:
 
     def decrypted(self, room_id: str, event: Json) -> Json | None:
         """A room event in clear; None while its key is missing or it is garbage."""
-        opened = self.opened(room_id, event)
+        opened = self.sessions.opened(room_id, event)
         return opened.event if opened else None
-
-    def opened(self, room_id: str, event: Json) -> Opened | None:
-        """A room event in clear and whence it came; None while its key is missing or it is garbage."""
-        return self._sessions.opened(room_id, event)
-
-    def owner(self, room_id: str, event: Json) -> str:
-        """Whose device encrypted an event; "" if that is not known."""
-        return self._sessions.owner(room_id, event)
 
     async def checked(
         self, tx: Transaction, room_id: str, event: Json
@@ -407,7 +336,7 @@ class MatrixClient:
         Unless it is not theirs it is taken in with this, and nothing else is that message. Of whom
         we do not answer nothing is kept: they may begin a session with each line.
         """
-        opened = self.opened(room_id, event)
+        opened = self.sessions.opened(room_id, event)
         if opened is None or opened.sealed is None:
             return opened, "foreign"
         allowed = event["sender"] in self.people.allowed
@@ -429,15 +358,10 @@ class MatrixClient:
             self._views[room_id] = self._seen(room_id)
         return self._views[room_id]
 
-    @property
-    def moves(self) -> Moves:
-        """Where what was in rooms goes on."""
-        return self._moves
-
     def follow(self, moves: Moves) -> None:
         """Know from now on where what was in rooms goes on."""
-        if moves != self._moves:
-            self._moves = moves
+        if moves != self.moves:
+            self.moves = moves
             self._views = {}
 
     def room_for(
@@ -447,7 +371,7 @@ class MatrixClient:
 
         `first`: those that are looked at before the others.
         """
-        over = self._moves.closed | self._moves.barred
+        over = self.moves.closed | self.moves.barred
         ordered = dict.fromkeys((*(r for r in first if r in self.rooms), *self.rooms))
         rooms = (self.room(room_id) for room_id in ordered if room_id not in over)
         views = (view for view in rooms if view.encrypted or not encrypted)
@@ -455,18 +379,17 @@ class MatrixClient:
 
     def _seen(self, room_id: str) -> RoomView:
         room = self._nio.rooms.get(room_id)
-        named = self._moves.scopes.get(room_id, "")
+        named = self.moves.scopes.get(room_id, "")
         if room is None:
             return RoomView(room_id, {}, frozenset(), encrypted=False, named=named)
-        rules = self._rules.get(room_id, JoinRules())
         invited = frozenset(room.invited_users)
         members = {
             user.user_id: user.display_name or ""
             for user in room.users.values()
             if user.user_id not in invited
         }
-        rule, history = rules.join_rule, rules.history
-        return RoomView(room_id, members, invited, room.encrypted, rule, history, named)
+        rules = self._rules.get(room_id, {})
+        return RoomView(room_id, members, invited, room.encrypted, named=named, **rules)
 
     def is_held(self, room_id: str) -> bool:
         """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""
@@ -477,12 +400,12 @@ class MatrixClient:
     def renew_keys(self) -> None:
         """The keys here are an earlier copy: begin all sessions anew, and say nothing before."""
         if self._nio.olm is not None:
-            self._keys.renewal.begin()
+            self.keys.renewal.begin()
 
     async def upkeep(self) -> None:
         """What encryption wants done after each sync: upload, query and claim keys, to-device."""
         with translated():
-            await self._keys.upkeep()
+            await self.keys.upkeep()
 
     async def send(
         self,
@@ -507,14 +430,14 @@ class MatrixClient:
         payload, in_clear = content, event_type == "m.reaction"
         if room is not None and room.encrypted and self._nio.olm is not None and not in_clear:
             with translated():
-                await self._keys.share(room_id, apart=apart)
+                await self.keys.share(room_id, apart=apart)
                 if seen is not None and self.room(room_id) != seen:
                     raise AudienceChanged(room_id)
                 # (What it relates to stays readable beside it, as the homeserver needs it.)
-                with self._keys.store.writing():
+                with self.keys.store.writing():
                     event_type, payload = self._nio.encrypt(room_id, event_type, content)
                 if apart:
-                    self._keys.end_session(room_id)
+                    self.keys.end_session(room_id)
             payload |= {key: content[key] for key in (OUTBOX_KEY,) if key in content}
         elif not in_clear and (encrypted or (room is not None and room.encrypted)):
             raise SendRefused(
@@ -556,7 +479,7 @@ async def open_client(
     new_id: NewId,
     clock: Clock,
     people: People,
-    dates: Dates | None = None,
+    dates: CheckedClock | None = None,
     hide: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[MatrixClient]:
     """A client for a login, its key store open; closed at the end. `dates`: who wants its dates.
@@ -581,9 +504,7 @@ async def open_client(
         request_timeout=30,
     )
     login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
-    nio = RenewingClient(*login, renew=renew)
-    if dates is not None:
-        hear_dates(nio, dates)
+    nio = RenewingClient(*login, renew=renew, dates=dates)
     account = Account(session.user_id, session.device_id, display_name="")
     marks = await asyncio.to_thread(load_marks, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)

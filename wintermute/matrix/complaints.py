@@ -1,8 +1,4 @@
-"""What is said about messages that stay locked: why, as far as it is known, and what to do.
-
-Keys that we do not get, by the word of whose client has them: kept to say why a message
-stays locked.
-"""
+"""What is said about messages that stay locked: why, as far as it is known, and what to do."""
 
 import logging
 from dataclasses import dataclass
@@ -24,7 +20,7 @@ MOST = 200  # of one sender
 
 
 class WithheldKeys:
-    """The store of these words. Only the cause is kept."""
+    """Keys that we do not get, by the word of whose client has them. Only the cause is kept."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -113,9 +109,7 @@ class Complaints:
     """Tells who wrote, where they wrote."""
 
     def __init__(self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock) -> None:
-        self._database = stores.database
-        self._outbox = stores.outbox
-        self._health = stores.health
+        self._stores = stores
         self._client = client
         self._policy = policy
         self._clock = clock
@@ -137,16 +131,18 @@ class Complaints:
         cause = await self._cause(row, str(sender))
         if age < cause.grace:
             return
-        async with self._database.transaction() as tx:
-            said = await self._outbox.notice_once(
-                tx, cause.key, cause.every, row.conversation_id, cause.notice
-            )
+        about = (cause.key, cause.every, row.conversation_id, cause.notice)
+        async with self._stores.database.transaction() as tx:
+            said = await self._stores.outbox.notice_once(tx, *about)
             if said and cause.owner:
                 met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
-                await self._health.note_in(tx, "bridge", "warn", met)
+                await self._stores.health.note_in(tx, "bridge", "warn", met)
 
     async def _cause(self, row: Locked, sender: str) -> LockReason:
-        key, owner = f"locked {row.room_id} {sender}", self._client.owner(row.room_id, row.raw)
+        key, owner = (
+            f"locked {row.room_id} {sender}",
+            self._client.sessions.owner(row.room_id, row.raw),
+        )
         if owner not in ("", sender):
             owner = harmless_id(owner, "somebody else")
             notice = BRIDGED.format(sender=sender, owner=owner)

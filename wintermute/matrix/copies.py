@@ -21,9 +21,8 @@ from wintermute.db.values import reader
 from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
 from wintermute.health.health import Health
 from wintermute.ids import NewId
-from wintermute.mailbox.elsewhere import Elsewhere, OpenRow
-from wintermute.mailbox.inbox import RESULT
-from wintermute.mailbox.outbox import ANYBODY
+from wintermute.mailbox.inbox import RESULT, Inbox, OpenRow
+from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping, scope_of
 from wintermute.matrix.key_store import MOST_EPOCHS, standing
@@ -125,7 +124,7 @@ class Copies:
         self._foreign: dict[str, float] = {}  # when each foreign value was met
         self._overheard_at = -AT_ONCE_SECONDS
         self._store = CopyStore(database, clock)
-        self._elsewhere = Elsewhere(database)
+        self._inbox = Inbox(database, clock)
 
     async def arrive(self) -> None:
         """At the start, before anything is heard: whose is the value, and put one of ours there.
@@ -135,7 +134,7 @@ class Copies:
 
         Raises: AnotherCopyRuns; KeyStoreBlocked while nobody can know or keep whose it is.
         """
-        if self._replaced_at is not None or (self._looked and self._client.store_trouble):
+        if self._replaced_at is not None or (self._looked and self._client.keys.store.trouble):
             return
         try:
             served = await self._client.epochs.served()
@@ -143,7 +142,7 @@ class Copies:
             await self._refused(error)
             return
         if await self._is_foreign(served):
-            since = await self._elsewhere.last_sync(self._client.account.user_id)
+            since = await self._inbox.last_sync(self._client.account.user_id)
             await self._meet(served, since)
         elif await self._health.part("copies") is not None:
             await self._health.note("copies", "ok", "no other copy of these data is at work")
@@ -161,14 +160,11 @@ class Copies:
     async def overheard(self, event_id: str) -> None:
         """Somebody else speaks with our mark: told once an hour, for values tell more of it."""
         now = self._clock.monotonic()
-        if event_id and not self._lately(now):
+        met = [*self._foreign.values(), self._overheard_at]
+        if event_id and not any(now - at < AT_ONCE_SECONDS for at in met):
             self._overheard_at = now
             await self._notice(event_id, None)
             await self._health.note("copies", "warn", MET)
-
-    def _lately(self, now: float) -> bool:
-        met = [*self._foreign.values(), self._overheard_at]
-        return any(now - at < AT_ONCE_SECONDS for at in met)
 
     async def before_sending(self, *, encrypted: bool) -> None:
         """Put a new value there if the last one has stood for long.
@@ -178,7 +174,7 @@ class Copies:
         since = self._replaced_at
         if since is not None and self._clock.monotonic() - since < ACTIVE_SECONDS:
             return
-        if self._client.store_trouble and not encrypted:
+        if self._client.keys.store.trouble and not encrypted:
             return
         async with self._replacing:
             if self._replaced_at == since:
@@ -274,18 +270,9 @@ class Tags:
     found: Mapping[str, Collection[str]]
     """Of each room."""
 
-    def has_answer(self, event_id: str) -> bool:
-        """Whether an event was answered, wherever that was."""
-        return any(
-            self.marks.tag(room, "answer", event_id) in tags for room, tags in self.found.items()
-        )
-
-    def has_occurrence(self, task_id: str, due_at: datetime) -> bool:
-        """Whether a task said something at its time."""
-        name = cause(task_id, due_at)
-        return any(
-            self.marks.tag(room, "occurrence", name) in tags for room, tags in self.found.items()
-        )
+    def has(self, purpose: Purpose, of: str) -> bool:
+        """Whether an event was answered, or a task said something at its time, wherever that was."""
+        return any(self.marks.tag(room, purpose, of) in tags for room, tags in self.found.items())
 
 
 def said_in(marks: Marks, room_id: str, events: Iterable[Json]) -> list[OwnEvent]:
@@ -305,7 +292,7 @@ def answered(
     In a conversation messages are answered in their order, so what was said before one that was
     answered is dealt with too: it was given up, or its answer is gone.
     """
-    done = {row.event_id for row in rows if tags.has_answer(row.event_id)}
+    done = {row.event_id for row in rows if tags.has("answer", row.event_id)}
     for room_id, events in rooms.items():
         done |= _redacted(rows, tags, room_id, events, us)
     last: dict[str, int] = {}
@@ -329,8 +316,8 @@ def _redacted(
     by_tag = {tags.marks.tag(room_id, "answer", row.event_id): row for row in here}
     owed = [Owed(place.get(row.event_id, -1), tag) for tag, row in by_tag.items()]
     ours = [(n, event) for n, event in enumerate(events) if event.get("sender") == us]
-    said = [(n, tags.marks.read(room_id, event)) for n, event in ours]
-    told = [(n, mark) for (n, mark), (_, e) in zip(said, ours, strict=True) if mark or is_gone(e)]
+    said = [(n, tags.marks.read(room_id, event), is_gone(event)) for n, event in ours]
+    told = [(n, mark) for n, mark, gone in said if mark or gone]
     return {by_tag[tag].event_id for tag in settled(owed, told)}
 
 
@@ -349,12 +336,10 @@ class Restored:
         self._policy = policy
         self._clock = clock
         self._copies = CopyStore(stores.database, clock)
-        self._elsewhere = Elsewhere(stores.database)
 
     async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
         """Know what was said meanwhile, if these data are a copy, or if that shows now."""
-        marks = self._client.marks
-        said = [each for room, events in rooms.items() for each in said_in(marks, room, events)]
+        marks, said = self._client.marks, self._said_in(rooms)
         promised = await self._stores.outbox.promised(tx, [each.outbox_id for each in said])
         copy = await self._copies.unsettled(tx)
         if copy is None:
@@ -369,27 +354,35 @@ class Restored:
         await self._occurrences(tx, tags)
         await self._results(tx, tags)
         rows = answered(
-            await self._elsewhere.open_rows(tx), tags, rooms, self._client.account.user_id
+            await self._stores.inbox.all_open(tx), tags, rooms, self._client.account.user_id
         )
-        await self._answered(tx, rows)
+        for row in rows:
+            cast = await self._stores.casts.running(row.event_id)
+            await self._end(tx, cast.id if cast else None)
+            if row.edits is not None:
+                await self._stores.inbox.give_up_versions(tx, row.edits, row.seq)
+        await self._stores.inbox.close(tx, rows)
         if copy is not None and copy.since is not None:
-            passed = {row.event_id for row in rows if not tags.has_answer(row.event_id)}
+            passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
             await self._tell(tx, copy, copy.since, rows, passed)
         await self._copies.settle(tx)
 
     async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
         """An event of ours that was never promised here: another run said it; "" where there is none."""
-        marks = self._client.marks
-        said = [each for room, events in rooms.items() for each in said_in(marks, room, events)]
+        said = self._said_in(rooms)
         if not said:
             return ""
         ids = [each.outbox_id for each in said]
         known = await self._stores.outbox.promised(self._stores.database, ids)
         return next((each.event_id for each in said if each.outbox_id not in known), "")
 
+    def _said_in(self, rooms: Mapping[str, Sequence[Json]]) -> list[OwnEvent]:
+        marks = self._client.marks
+        return [each for room, events in rooms.items() for each in said_in(marks, room, events)]
+
     async def _shown(self, tx: Transaction, said: OwnEvent) -> Rollback | None:
         """Somebody with our keys said what we never promised: these data are a copy."""
-        since = await self._elsewhere.last_sync(self._client.account.user_id)
+        since = await self._stores.inbox.last_sync(self._client.account.user_id)
         known = since.isoformat() if since else "never"
         log.warning("copy noticed since=%s event=%s", known, said.event_id)
         self._client.renew_keys()
@@ -401,22 +394,22 @@ class Restored:
         for outbox_id in {each.outbox_id for each in said}:
             parts = [each for each in said if each.outbox_id == outbox_id]
             numbered = {each.mark.n: (each.mark.txn_id, each.event_id) for each in parts}
-            last = parts[0]
-            await self._stores.outbox.found(tx, outbox_id, last.room_id, numbered, last.mark.of)
+            room_id, of = parts[0].room_id, parts[0].mark.of
+            await self._stores.outbox.found(tx, outbox_id, room_id, numbered, of)
 
     async def _occurrences(self, tx: Transaction, tags: Tags) -> None:
         """What tasks said at their times, and what their runs told, is done."""
         stores, now = self._stores, self._clock.now()
         for conversation_id in await stores.runs.rooms(tx):
             for run in await stores.runs.open_in(tx, conversation_id):
-                if tags.has_occurrence(run.task_id, run.due_at):
-                    if run.cast_id is not None:
-                        await stores.casts.end(tx, run.cast_id, "truncated", "restored", "")
+                if tags.has("occurrence", cause(run.task_id, run.due_at)):
+                    await self._end(tx, run.cast_id)
                     await stores.runs.done(tx, run, "", None)
         await stores.occurrences.release(tx)  # what was held here may have been said there
         found = await stores.occurrences.due(tx, MOST_TASKS)
         claims = [each for due in found if (each := await guarded(self._claimed(due), due.task.id))]
-        said = [each for each in claims if tags.has_occurrence(each.due.task.id, each.due_at)]
+        times = [(each, cause(each.due.task.id, each.due_at)) for each in claims]
+        said = [each for each, name in times if tags.has("occurrence", name)]
         known = await stores.occurrences.claimed(tx, said)
         for each in said:
             home = await self._home(tx, each.due.made_in)
@@ -442,7 +435,7 @@ class Restored:
         for room, room_id in await subs.open_rooms(tx):
             for each in await subs.open_in(tx, room):
                 event_id = f"{RESULT}{each.room_turn}/{each.id}"
-                if not each.is_open or not tags.has_answer(event_id):
+                if not each.is_open or not tags.has("answer", event_id):
                     continue
                 now = self._clock.now()
                 told = Incoming(event_id, room_id, "", "", "system", "event", "", now, direct=False)
@@ -451,14 +444,6 @@ class Restored:
                     if member.is_open:
                         await self._end(tx, member.cast_id)
                         await subs.close(tx, member.id, "stopped", "")
-
-    async def _answered(self, tx: Transaction, rows: Sequence[OpenRow]) -> None:
-        for row in rows:
-            cast = await self._stores.casts.running(row.event_id)
-            await self._end(tx, cast.id if cast else None)
-            if row.edits is not None:
-                await self._stores.inbox.give_up_versions(tx, row.edits, row.seq)
-        await self._elsewhere.answered(tx, rows)
 
     async def _end(self, tx: Transaction, cast_id: str | None) -> None:
         if cast_id is not None:
@@ -474,7 +459,7 @@ class Restored:
     ) -> None:
         """Tell each room from when to when, and what must be said again; status the rest."""
         zone = self._stores.tasks.zone
-        still = [row for row in await self._elsewhere.open_rows(tx) if row.is_locked]
+        still = [row for row in await self._stores.inbox.all_open(tx) if row.is_locked]
         lost = len(still) + sum(row.is_locked for row in rows)
         time = TIME.format(since=in_words(since, zone), until=in_words(copy.noticed_at, zone))
         named = f"; {counted(lost, 'message')} of it cannot be decrypted any more" if lost else ""

@@ -6,12 +6,13 @@ import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse
 from nio import AsyncClient
 
+from wintermute.clock import CheckedClock
 from wintermute.errors import (
     ApprovalNeeded,
     HomeserverUnavailable,
@@ -43,10 +44,13 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
 
     access_token: str
 
-    def __init__(self, *nio: Any, renew: Callable[[], Awaitable[str]]) -> None:
-        """`renew` gives a new token for the same device."""
+    def __init__(
+        self, *nio: Any, renew: Callable[[], Awaitable[str]], dates: CheckedClock | None = None
+    ) -> None:
+        """`renew` gives a new token for the same device; `dates` hears the homeserver's clock."""
         super().__init__(*nio)
         self._renew = renew
+        self._dates = dates
         self._renewing = asyncio.Lock()
 
     async def renew(self, refused: str) -> None:
@@ -55,17 +59,12 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
             if self.access_token == refused:
                 self.access_token = await self._renew()
 
-
-class Dates(Protocol):
-    """Who compares the homeserver's clock with ours."""
-
-    def heard(self, date: datetime) -> None:
-        """What the homeserver's clock shows now."""
-        ...
-
-    def by_ours(self, sent_at: datetime) -> datetime:
-        """What a time of it is by ours."""
-        ...
+    async def send(self, *args: Any, **more: Any) -> ClientResponse:
+        """As nio does. Each answer shows what the homeserver's clock does, whatever it says."""
+        response: ClientResponse = await super().send(*args, **more)
+        if self._dates and (date := date_of(response.headers.get("Date", ""))) is not None:
+            self._dates.heard(date)
+        return response
 
 
 def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
@@ -109,19 +108,6 @@ async def _call(
         reason = str(error) or type(error).__name__
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
     return _answer(response, content)
-
-
-def hear_dates(client: AsyncClient, dates: Dates) -> None:
-    """Pass on what the homeserver's clock shows, with each of its answers whatever they say."""
-    inner = client.send
-
-    async def send(*args: Any, **more: Any) -> ClientResponse:
-        response: ClientResponse = await inner(*args, **more)
-        if (date := date_of(response.headers.get("Date", ""))) is not None:
-            dates.heard(date)
-        return response
-
-    client.send = send
 
 
 def date_of(header: str) -> datetime | None:

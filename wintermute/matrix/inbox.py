@@ -3,8 +3,6 @@
 Events come from anybody: each field may be missing, of another type, nested deep or huge. Nothing
 here raises on them.
 
-As in `inbox`, nothing here raises on what strangers send.
-
 Events that people send us and that we do not read: who sends one hears so (F-024).
 """
 
@@ -103,13 +101,6 @@ class Policy:
     commands: frozenset[str]
 
 
-class ReadText(NamedTuple):
-    """What a text asks of us, and the text itself."""
-
-    kind: InboxKind
-    body: str
-
-
 def read_event(
     source: object,
     room: RoomView,
@@ -135,15 +126,16 @@ def read_event(
     said = readable(content, name)
     if sender == account.user_id or not said:
         return None
+    kind: InboxKind
     direct = is_direct(room, account, policy)
     if sender not in policy.allowed:
-        kind, body = ReadText("context", said)
+        kind = "context"
     elif direct:
-        kind, body = ReadText("command" if said.startswith("/") else "message", said)
+        kind = "command" if said.startswith("/") else "message"
     else:
         named = answers_us or not policy.mention_in_groups or is_addressed(content, account)
         says_whom = isinstance(content.get("m.mentions"), dict)
-        kind, body = in_group(said, named, account, policy, says_whom=says_whom)
+        kind, said = in_group(said, named, account, policy, says_whom=says_whom)
     return Incoming(
         event_id=event_id,
         room_id=room.room_id,
@@ -151,7 +143,7 @@ def read_event(
         sender_name=name,
         origin=policy.owner.origin_of(sender),
         kind=kind,
-        body=body,
+        body=said,
         sent_at=time_sent(event.get("origin_server_ts"), received_at),
         direct=direct,
         by_bot=is_marked_by(content, sender),
@@ -258,7 +250,7 @@ def without_quote(body: str) -> str:
 
 def in_group(
     said: str, named: bool, account: Account, policy: Policy, *, says_whom: bool
-) -> ReadText:
+) -> tuple[InboxKind, str]:
     """What an allowed person's words in a group ask of us, without our name before them.
 
     `says_whom`: their client says whom they mention, so a text that merely begins with our name is
@@ -269,8 +261,8 @@ def in_group(
     addressed = named or (rest is not None and (calls or not says_whom))
     body = rest or said
     if body.startswith("/") and (addressed or body.split(maxsplit=1)[0].lower() in policy.commands):
-        return ReadText("command", body)
-    return ReadText("message" if addressed else "context", body)
+        return "command", body
+    return "message" if addressed else "context", body
 
 
 def after_address(said: str, account: Account) -> str | None:
@@ -352,10 +344,8 @@ def inviter(state_events: Sequence[object], account: Account) -> str | None:
 
     The last word counts: what comes before it the inviting server wrote as it liked.
     """
-    for event in map(mapping, reversed(state_events)):
-        if is_invitation(event, account.user_id):
-            return string(event, "sender") or None
-    return None
+    found = (e for e in reversed(state_events) if is_invitation(e, account.user_id))
+    return string(mapping(next(found, None)), "sender") or None
 
 
 def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
@@ -367,7 +357,8 @@ def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
     found: list[RoomView] = []
     view, undone = now, list[Json]()
     for event in reversed(events):
-        if is_change(event):
+        kind = string(event, "type")
+        if kind == "m.room.member" or (kind in RULES and event.get("state_key") == ""):
             undone.append(event)
         else:
             view = before_changes(view, undone, us)
@@ -405,27 +396,20 @@ def before_changes(view: RoomView, changes: Sequence[Json], us: str) -> RoomView
     )
 
 
-def is_change(event: Json) -> bool:
-    """Whether an event changes who can read."""
-    kind = string(event, "type")
-    return kind == "m.room.member" or (kind in RULES and event.get("state_key") == "")
-
-
 def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:
     """The events after our newest invitation, or all of them when it is not among them (X-005)."""
-    newest = max(
-        (n for n, e in enumerate(events) if is_invitation(mapping(e), user_id)), default=-1
-    )
-    return list(events[newest + 1 :])
+    found = (n for n, event in enumerate(events) if is_invitation(event, user_id))
+    return list(events[max(found, default=-1) + 1 :])
 
 
 def invited_in(events: Sequence[Json], user_id: str) -> bool:
     """Whether our invitation is among the events."""
-    return any(is_invitation(mapping(event), user_id) for event in events)
+    return any(is_invitation(event, user_id) for event in events)
 
 
-def is_invitation(event: Json, user_id: str) -> bool:
+def is_invitation(source: object, user_id: str) -> bool:
     """Whether an event invites a user."""
+    event = mapping(source)
     return (
         string(event, "type") == "m.room.member"
         and string(event, "state_key") == user_id

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
@@ -11,9 +10,8 @@ from wintermute.db import Transaction
 from wintermute.mailbox.inbox import InboxState, Locked
 from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.complaints import Complaints
+from wintermute.matrix.complaints import DAY, HOUR, Complaints
 from wintermute.matrix.inbox import (
-    Account,
     Policy,
     RoomView,
     inviter,
@@ -30,7 +28,7 @@ from wintermute.matrix.people import NOT_THEIRS, Verdict
 from wintermute.matrix.relations import Reaction, Relations, read_edit, read_reaction, redacted
 from wintermute.matrix.sessions import Opened, bind
 from wintermute.matrix.sieve import (
-    RoomEvents,
+    RoomBatch,
     SyncBatch,
     is_malformed_message,
     verification_in_room,
@@ -53,8 +51,6 @@ from wintermute.stores import Stores
 log = logging.getLogger(__name__)
 
 MOST_BOT_EXCHANGES = 3  # X-004
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 
 ONLY_ENCRYPTED = (
     "I only answer encrypted messages, and this one was not. Please turn on encryption in this "
@@ -79,11 +75,9 @@ class Arrival:
     """
 
     raw: Json
-    event: Json
+    opened: Opened
     view: RoomView
-    account: Account
-    verdict: Verdict = "good"
-    device_id: str = ""
+    verdict: Verdict
     locked: Locked | None = None
 
     @property
@@ -106,19 +100,15 @@ class Intake:
         settings: Matrix,
         clock: Clock,
     ) -> None:
-        self._database = stores.database
+        self._stores = stores
         self._client = client
-        self._inbox = stores.inbox
-        self._outbox = stores.outbox
-        self._known = stores.known
-        self._conversations = stores.conversations
-        self._health = stores.health
         self._followups = followups
         self._complaints = Complaints(stores, client, policy, clock)
         self._verifications = verifications
         self._moves = RoomMoves(stores, client, policy)
         self._policy = policy
         self._settings = settings
+        self._accepts = settings.unsigned_devices == "accept"
         self.trust = trust
         self._clock = clock
 
@@ -128,53 +118,50 @@ class Intake:
         Where somebody left instead, that is told with what was said until then.
         """
         rooms = [self._client.room(r.room_id) for r in batch.joined if batch.tells_readers(r)]
+        woken: set[str] = set()
         if not rooms:
-            return set()
-        async with self._database.transaction() as tx:
-            found = [await self._narrowed(tx, view) for view in rooms]
-        return set().union(*found)
-
-    async def _narrowed(self, tx: Transaction, view: RoomView) -> set[str]:
-        held = await self._conversations.of_room(tx, view.room_id)
-        account = self._client.account
-        if held is None or may_read(view, held.scope, account, self._policy):
-            return set()
-        return await self._rescope(tx, view)
+            return woken
+        async with self._stores.database.transaction() as tx:
+            for view in rooms:
+                held = await self._stores.conversations.of_room(tx, view.room_id)
+                if held and not may_read(view, held.scope, self._client.account, self._policy):
+                    woken |= await self._rescope(tx, view)
+        return woken
 
     async def store(
-        self, batch: SyncBatch, rooms: Sequence[RoomEvents], settle: SettleSync | None = None
+        self, batch: SyncBatch, rooms: Sequence[RoomBatch], settle: SettleSync | None = None
     ) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
         woken = await self._moves.follow(batch)
-        async with self._database.transaction() as tx:
+        async with self._stores.database.transaction() as tx:
             for room in rooms:
                 woken |= await self._room(tx, room)
             for room_id, state in batch.invited:
                 await self._invited(tx, room_id, state)
             for room_id in batch.left:
-                await self._known.left(tx, room_id)
-                await self._known.settled(tx, room_id)
+                await self._stores.known.left(tx, room_id)
+                await self._stores.known.settled(tx, room_id)
             for session, device in batch.owners:
                 await bind(tx, session, device)
             for message in batch.verifications:
                 await self._verifications.heard(tx, message)
             for word in batch.withheld:
                 await self._complaints.heard(tx, word)
-            await self._health.count_in(tx, "malformed", batch.malformed)
+            await self._stores.health.count_in(tx, "malformed", batch.malformed)
             if settle is not None:
                 await settle(tx, {room.room_id: room.events for room in rooms})
-            await self._inbox.store_token(tx, self._client.account.user_id, batch.next_batch)
+            await self._stores.inbox.store_token(tx, self._client.account.user_id, batch.next_batch)
         return woken
 
-    async def _room(self, tx: Transaction, room: RoomEvents) -> set[str]:
+    async def _room(self, tx: Transaction, room: RoomBatch) -> set[str]:
         view = self._client.room(room.room_id)
-        await self._known.seen(tx, room.room_id, room.encryption or view.encrypted)
+        await self._stores.known.seen(tx, room.room_id, room.encryption or view.encrypted)
         if room.invited:
-            await self._known.settled(tx, room.room_id)
+            await self._stores.known.settled(tx, room.room_id)
         if room.retry:
-            await self._outbox.release(tx, room.room_id)
+            await self._stores.outbox.release(tx, room.room_id)
         gone = redacted(room.events)  # in whatever order a message and its redaction come
-        woken = await self._followups.redactions.take(tx, room.room_id, gone)
+        woken = await self._followups.redact(tx, room.room_id, gone)
         us, last = self._client.account.user_id, None
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             # Who came in without a word reads all the same (F-001).
@@ -189,7 +176,7 @@ class Intake:
         woken |= await self._rescope(tx, view)
         if room.retry or any(event["type"] in READERS for event in room.events):
             scope = scope_of(view, self._client.account, self._policy)
-            await self._outbox.release_for(tx, scope)
+            await self._stores.outbox.release_for(tx, scope)
         return woken
 
     async def _rescope(self, tx: Transaction, view: RoomView) -> set[str]:
@@ -202,7 +189,7 @@ class Intake:
         scope = scope_of(view, self._client.account, self._policy)
         changed: set[str] = set()
         for room_id in (view.room_id, *self._client.moves.left_for(view.room_id)):
-            conversation = await self._conversations.rescope(tx, room_id, scope)
+            conversation = await self._stores.conversations.rescope(tx, room_id, scope)
             if conversation is not None:
                 changed.add(conversation)
         if changed:
@@ -211,12 +198,11 @@ class Intake:
 
     async def _own(self, tx: Transaction, event: Json, room_id: str) -> None:
         """Know an event of ours again: somebody may react to it before its sender is answered."""
-        txn_id = string(mapping(event.get("unsigned")), "transaction_id")
-        if txn_id:
-            await self._outbox.seen(tx, txn_id, str(event["event_id"]))
+        if txn_id := string(mapping(event.get("unsigned")), "transaction_id"):
+            await self._stores.outbox.seen(tx, txn_id, str(event["event_id"]))
             self._verifications.echoed(txn_id, str(event["event_id"]))
         elif self._verifications.watches(room_id):  # another device of ours may have answered
-            opened = self._client.opened(room_id, event)
+            opened = self._client.sessions.opened(room_id, event)
             if opened is not None:
                 await self._verifies(tx, event, opened.event, room_id)
 
@@ -231,24 +217,24 @@ class Intake:
         if opened is None or verdict in NOT_THEIRS:
             return await self._locked(tx, event, view, verdict)
         encrypted = event["type"] == "m.room.encrypted"
-        await self._health.count_in(tx, "decrypted", int(encrypted))
-        await self._health.count_in(tx, "malformed", int(is_malformed_message(opened.event)))
-        return await self._take(tx, self._arrival(event, opened, view, verdict))
+        await self._stores.health.count_in(tx, "decrypted", int(encrypted))
+        await self._stores.health.count_in(tx, "malformed", int(is_malformed_message(opened.event)))
+        return await self._take(tx, Arrival(event, opened, view, verdict))
 
     async def _locked(
         self, tx: Transaction, event: Json, view: RoomView, verdict: Verdict
     ) -> str | None:
         """Keep the place of what cannot be read, or not be taken for its sender's word."""
-        await self._health.count_in(tx, "undecryptable", 1)
+        await self._stores.health.count_in(tx, "undecryptable", 1)
         sender, event_id, room_id = str(event["sender"]), str(event["event_id"]), view.room_id
         if sender not in self._policy.allowed:  # background at most: not worth keeping
             return None
         conversation = await self._conversation(tx, view)
-        await self._inbox.store_locked(tx, conversation, room_id, event_id, event)
+        await self._stores.inbox.store_locked(tx, conversation, room_id, event_id, event)
         if verdict == "replayed":
             log.warning("message replayed room=%s event=%s sender=%s", room_id, event_id, sender)
             notice, key = REPLAYED.format(sender=sender), f"replayed {room_id}"
-            await self._outbox.notice_once(tx, key, DAY, conversation, notice)
+            await self._stores.outbox.notice_once(tx, key, DAY, conversation, notice)
         return conversation
 
     async def _judged(
@@ -268,64 +254,46 @@ class Intake:
         if sender not in people.allowed or (seen and not people.cross_signs(sender)):
             return "good"
         # What comes in clear where everything is encrypted, no device of theirs has signed.
-        if not (view.encrypted or await self._known.is_encrypted(tx, view.room_id)):
+        if not (view.encrypted or await self._stores.known.is_encrypted(tx, view.room_id)):
             return "good"
         return "unsigned" if seen else "unseen"
 
-    def _arrival(
-        self,
-        raw: Json,
-        opened: Opened,
-        view: RoomView,
-        verdict: Verdict,
-        locked: Locked | None = None,
-    ) -> Arrival:
-        device_id = opened.device.device_id if opened.device else ""
-        account = self._account(view)
-        return Arrival(raw, opened.event, view, account, verdict, device_id, locked)
-
     async def _take(self, tx: Transaction, came: Arrival) -> str | None:
         """Store what an event in clear is to us; its conversation then."""
-        trouble = await self._verifies(tx, came.raw, came.event, came.view.room_id)
+        trouble = await self._verifies(tx, came.raw, came.opened.event, came.view.room_id)
         if trouble:
             await self._tell(tx, came, "verification", trouble)
         conversation = await self._read(tx, came) if trouble is None else None
         if conversation is None and came.locked is not None:
-            await self._inbox.discard_locked(tx, came.locked.seq)
+            await self._stores.inbox.discard_locked(tx, came.locked.seq)
         return conversation
 
     async def _read(self, tx: Transaction, came: Arrival) -> str | None:
-        asked = (came.event, came.view, came.account, self._policy, self._clock.now())
+        event, us = came.opened.event, self._client.account
+        us = replace(us, display_name=came.view.members.get(us.user_id, ""))
+        asked = (event, came.view, us, self._policy, self._clock.now())
         # In clear in encrypted rooms too: that is how clients send reactions. So whoever runs the
         # homeserver can forge one, which ends or judges an answer, or answers a reminder, as can
         # be undone, and can say nothing to us.
-        reaction = read_reaction(*asked)
-        if reaction is not None:
+        if (reaction := read_reaction(*asked)) is not None:
             return await self._reacted(tx, came, reaction)
-        answers_us = await self._followups.answers_us(tx, came.view.room_id, came.event)
-        edit = read_edit(*asked, answers_us=answers_us)
-        if edit is not None:
+        answers_us = await self._followups.answers_us(tx, came.view.room_id, event)
+        if (edit := read_edit(*asked, answers_us=answers_us)) is not None:
             return await self._edited(tx, came, edit)
-        incoming = read_event(*asked, answers_us=answers_us)
-        if incoming is not None:
+        if (incoming := read_event(*asked, answers_us=answers_us)) is not None:
             return await self._message(tx, came, incoming)
-        await self._unread(tx, came, answers_us=answers_us)
-        return None
-
-    async def _unread(self, tx: Transaction, came: Arrival, *, answers_us: bool) -> None:
-        """Tell who sends us something that we do not read, unless it may not be their word."""
-        asked = (came.event, came.view, came.account, self._policy)
-        found = unread(*asked, answers_us=answers_us)
-        if found is None or self._worth(came) == "held":
-            return
+        found = unread(*asked[:-1], answers_us=answers_us)
+        if found is None or self._worth(came) == "held":  # it may not be their word
+            return None
         if not await self._refuses(tx, await self._home(tx, came), came):
             await self._tell(tx, came, found.kind, found.line)
+        return None
 
     async def _tell(self, tx: Transaction, came: Arrival, kind: str, line: str) -> None:
         """Say that something is not read: once per kind, room and hour (F-024)."""
         room_id = came.view.room_id
         key, conversation = f"unread {kind} {room_id}", await self._home(tx, came)
-        await self._outbox.notice_once(tx, key, HOUR, conversation, line)
+        await self._stores.outbox.notice_once(tx, key, HOUR, conversation, line)
 
     async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
         worth_of = self._worth(came)
@@ -347,7 +315,10 @@ class Intake:
             return await self._hold(tx, conversation, came, tell=not context)
         if worth_of == "other":
             incoming = replace(incoming, origin="other")
-        takes = await self._takes(tx, conversation, incoming, came)
+        takes = not context and not await self._refuses(tx, conversation, came)
+        if takes and incoming.by_bot:
+            streak = await self._stores.inbox.bot_streak(tx, conversation)
+            takes = streak < MOST_BOT_EXCHANGES
         await self._tell_readers(tx, conversation, came)
         if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
@@ -357,16 +328,16 @@ class Intake:
     async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
         """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
-        was = await self._conversations.was_private(tx, conversation) == f"{PERSON}{sender}"
-        notice = not_private(came.view, came.account.user_id, sender, self._policy, was=was)
+        was = await self._stores.conversations.was_private(tx, conversation) == f"{PERSON}{sender}"
+        notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
-            key = f"not private {await self._conversations.current_branch(tx, conversation)}"
-            await self._outbox.notice_once(tx, key, EVER, conversation, notice)
+            key = f"not private {await self._stores.conversations.current_branch(tx, conversation)}"
+            await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""
         original = await self._followups.original(tx, edit)
-        known = came.locked is None and await self._inbox.find(tx, edit.event_id)
+        known = came.locked is None and await self._stores.inbox.find(tx, edit.event_id)
         if original is None or known:
             return None
         conversation = await self._home(tx, came)
@@ -374,7 +345,9 @@ class Intake:
             return await self._hold(tx, conversation, came, tell=True)
         if original.state in ("locked", "untrusted"):
             # What it changes has no text yet: with it, later.
-            await self._inbox.store_locked(tx, conversation, edit.room_id, edit.event_id, came.raw)
+            await self._stores.inbox.store_locked(
+                tx, conversation, edit.room_id, edit.event_id, came.raw
+            )
             return conversation
         if await self._refuses(tx, conversation, came):
             return None
@@ -382,9 +355,10 @@ class Intake:
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if not await self._followups.is_newest(tx, edit, original, seq):
-            await self._followups.note(tx, edit, original)
+            said = (original.conversation_id, edit.sender, edit.body)
+            await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
             return None
-        await self._inbox.address(tx, original.seq)
+        await self._stores.inbox.address(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)
         return await self._keep(tx, came, conversation, edit, "waiting")
 
@@ -403,21 +377,17 @@ class Intake:
     ) -> str:
         incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
         if came.locked is None:
-            await self._inbox.store(tx, conversation, incoming, state)
+            await self._stores.inbox.store(tx, conversation, incoming, state)
         else:
-            await self._inbox.unlock(tx, came.locked.seq, incoming, state)
+            await self._stores.inbox.unlock(tx, came.locked.seq, incoming, state)
         return conversation
-
-    def _account(self, view: RoomView) -> Account:
-        account = self._client.account
-        return replace(account, display_name=view.members.get(account.user_id, ""))
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
         """Where what is said in a room belongs: if it moved, to the one that follows (F-013)."""
         if self._has_moved(view.room_id):
             view = self._client.room(self._client.moves.home(view.room_id))
         scope = scope_of(view, self._client.account, self._policy)
-        return await self._conversations.in_room(tx, view.room_id, scope)
+        return await self._stores.conversations.in_room(tx, view.room_id, scope)
 
     def _has_moved(self, room_id: str) -> bool:
         return self._client.moves.home(room_id) != room_id
@@ -425,35 +395,19 @@ class Intake:
     def _worth(self, came: Arrival) -> Worth:
         return worth(came.verdict, encrypted=came.encrypted, accept=self._accepts)
 
-    def _is_held(self, verdict: Verdict) -> bool:
-        return worth(verdict, encrypted=True, accept=self._accepts) == "held"
-
-    @property
-    def _accepts(self) -> bool:
-        return self._settings.unsigned_devices == "accept"
-
     async def _hold(self, tx: Transaction, conversation: str, came: Arrival, *, tell: bool) -> str:
         """Keep what cannot be trusted yet; who spoke to us hears once per device how it can be (X-034)."""
-        room_id, sender = came.view.room_id, str(came.raw["sender"])
-        event_id = str(came.raw["event_id"])
-        await self._inbox.store_locked(tx, conversation, room_id, event_id, came.raw, "untrusted")
+        room_id, sender, event_id = came.view.room_id, came.raw["sender"], came.raw["event_id"]
+        await self._stores.inbox.store_locked(
+            tx, conversation, room_id, event_id, came.raw, "untrusted"
+        )
         log.info("message held room=%s sender=%s reason=%s", room_id, sender, came.verdict)
         if came.verdict == "unsigned" and tell:
-            device = harmless_id(came.device_id, "?")
-            notice = UNSIGNED.format(person=sender, device=device)
-            key = f"unsigned {sender} {came.device_id} {room_id}"
-            await self._outbox.notice_once(tx, key, EVER, conversation, notice)
+            device_id = came.opened.device.device_id if came.opened.device else ""
+            notice = UNSIGNED.format(person=sender, device=harmless_id(device_id, "?"))
+            key = f"unsigned {sender} {device_id} {room_id}"
+            await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
         return conversation
-
-    async def _takes(
-        self, tx: Transaction, conversation: str, incoming: Incoming, came: Arrival
-    ) -> bool:
-        """Whether a message is to be answered, beyond being addressed to us by somebody allowed."""
-        if incoming.kind == "context" or await self._refuses(tx, conversation, came):
-            return False
-        if incoming.by_bot:
-            return await self._inbox.bot_streak(tx, conversation) < MOST_BOT_EXCHANGES
-        return True
 
     async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
         """Whether what came in clear should not have; its room is told then (X-015, X-034)."""
@@ -463,14 +417,13 @@ class Intake:
         # In an encrypted room too: whoever runs the homeserver could have written it.
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         notice = UNSIGNED_IN_CLEAR.format(person=sender) if unsigned else ONLY_ENCRYPTED
-        await self._outbox.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
+        await self._stores.outbox.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
         return True
 
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
-        host = inviter(state, self._client.account)
-        here = not self._policy.rooms or room_id in self._policy.rooms
-        welcome = host in self._policy.allowed and here
-        await self._known.invited(tx, room_id, host or "", welcome)
+        host, rooms = inviter(state, self._client.account), self._policy.rooms
+        welcome = host in self._policy.allowed and (not rooms or room_id in rooms)
+        await self._stores.known.invited(tx, room_id, host or "", welcome)
 
     async def settle(self) -> set[str]:
         """After a look at people's keys: the conversations in which something waits now."""
@@ -478,24 +431,24 @@ class Intake:
 
     async def reconsider(self) -> set[str]:
         """Look again at what could not be trusted; the conversations in which something waits now."""
-        async with self._database.transaction():
+        async with self._stores.database.transaction():
             pass  # what is being stored by the verdict of before is there then
-        rows, last = await self._inbox.locked(), 0
-        while page := await self._inbox.untrusted(last):
+        rows, last = await self._stores.inbox.locked(), 0
+        while page := await self._stores.inbox.untrusted(last):
             rows, last = [*rows, *page], page[-1].seq
         return await self._tried(sorted(rows, key=lambda row: row.seq))
 
     async def sweep(self) -> None:
         """Give up what nobody vouched for in days."""
-        async with self._database.transaction() as tx:
-            await self._inbox.discard_untrusted(tx, self._clock.now() - UNTRUSTED_DAYS * DAY)
+        async with self._stores.database.transaction() as tx:
+            await self._stores.inbox.discard_untrusted(tx, self._clock.now() - UNTRUSTED_DAYS * DAY)
 
     async def unlock(self, *, new_keys: bool) -> set[str]:
         """Try again what could not be decrypted; the conversations in which something waits now.
 
         Without new keys only the person is told, when it is time.
         """
-        rows = await self._inbox.locked()
+        rows = await self._stores.inbox.locked()
         if new_keys:
             return await self._tried(rows)
         for row in rows:
@@ -503,21 +456,21 @@ class Intake:
         return set()
 
     async def _tried(self, rows: Sequence[Locked]) -> set[str]:
-        tried = [await self._try(row) for row in rows]
-        return {conversation for conversation in tried if conversation is not None}
+        return {tried for row in rows if (tried := await self._try(row)) is not None}
 
     async def _try(self, row: Locked) -> str | None:
         """Take in what can be read and trusted by now; its conversation then."""
         verdict: Verdict = "foreign"
-        if self._client.opened(row.room_id, row.raw) is not None:
+        if self._client.sessions.opened(row.room_id, row.raw) is not None:
             view, encrypted = self._heard_in(row), row.raw["type"] == "m.room.encrypted"
-            async with self._database.transaction() as tx:
+            async with self._stores.database.transaction() as tx:
                 opened, verdict = await self._judged(tx, row.raw, view)
-                held = row.state == "untrusted" and encrypted and self._is_held(verdict)
-                if opened is not None and verdict not in NOT_THEIRS and not held:
+                held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
+                waits = row.state == "untrusted" and encrypted and held
+                if opened is not None and verdict not in NOT_THEIRS and not waits:
                     was_locked = row.state == "locked" and encrypted
-                    await self._health.count_in(tx, "decrypted", int(was_locked))
-                    return await self._take(tx, self._arrival(row.raw, opened, view, verdict, row))
+                    await self._stores.health.count_in(tx, "decrypted", int(was_locked))
+                    return await self._take(tx, Arrival(row.raw, opened, view, verdict, row))
         if verdict == "foreign":
             await self._complaints.about(row)
         return None
@@ -534,11 +487,11 @@ class Intake:
         """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""
         device = self._client.account.device_id
         notice = KEYS_LOST + (SAME_IDENTITY if self._client.keeps_identity else OTHER_IDENTITY)
-        for room_id in sorted(await self._known.encrypted()):
+        for room_id in sorted(await self._stores.known.encrypted()):
             view = self._client.room(room_id)
             if not view.members or self._has_moved(room_id):
                 continue
-            async with self._database.transaction() as tx:
+            async with self._stores.database.transaction() as tx:
                 conversation = await self._conversation(tx, view)
                 key = f"keys lost {device} {room_id}"
-                await self._outbox.notice_once(tx, key, EVER, conversation, notice)
+                await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)

@@ -7,7 +7,7 @@ import html as entities
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -46,7 +46,6 @@ def content(
     """The content of the event that says it. HTML is left out where it adds or fits nothing.
 
     `literally`: it is no Markdown, and each mark in it is meant.
-
     The empty `m.mentions` says that nobody is mentioned, whatever the text looks like.
     """
     plainly: Json = {"msgtype": msgtype, "body": plain(markdown), "m.mentions": {}}
@@ -54,7 +53,9 @@ def content(
         return plainly
     formatted = html(markdown)
     richly = plainly | {"format": "org.matrix.custom.html", "formatted_body": formatted}
-    adds = adds_something(formatted, plainly["body"])
+    inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
+    # One paragraph of the same text says no more than the body.
+    adds = "<" in inner or entities.unescape(inner) != plainly["body"].strip()
     return richly if adds and json_size(richly) <= CONTENT_MOST else plainly
 
 
@@ -71,7 +72,9 @@ def plain(markdown: str) -> str:
 def html(markdown: str) -> str:
     """Clean HTML. HTML in the Markdown shows as the text it is, an image as its description."""
     source = text.clean(markdown)
-    if too_costly(source):
+    lines = source.split("\n")
+    cells = len(lines) * max(line.count("|") for line in lines)
+    if len(source) > RENDERED_MOST or cells > CELLS_MOST:  # seconds, or more than an event can hold
         return literal(source)
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": NESTED_MOST, "breaks": True})
     parser.enable(["table", "strikethrough"])
@@ -90,13 +93,6 @@ def html(markdown: str) -> str:
     ).strip()
     # Nothing left of a text: it was all link definitions, which HTML does not show.
     return without_room_mention(safe) if safe else literal(source)
-
-
-def too_costly(source: str) -> bool:
-    """Whether rendering could take seconds, or more than an event can hold."""
-    lines = source.split("\n")
-    cells = len(lines) * max(line.count("|") for line in lines)
-    return len(source) > RENDERED_MOST or cells > CELLS_MOST
 
 
 def literal(source: str) -> str:
@@ -123,12 +119,6 @@ def without_room_mention(safe: str) -> str:
     """HTML whose text does not call the whole room; tags (a link may hold `@room`) stay."""
     pieces = re.split(r"(<[^>]*>)", safe)
     return "".join(p if p.startswith("<") else ROOM.sub(INERT, p) for p in pieces)
-
-
-def adds_something(formatted: str, body: str) -> bool:
-    """Whether HTML says more than the body: not when it is one paragraph of the same text."""
-    inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
-    return "<" in inner or entities.unescape(inner) != body.strip()
 
 
 LEAST = 512
@@ -165,12 +155,8 @@ class Fence:
         return "\n" + " " * self.indent + self.marks
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A place to cut, and the code block that is open there."""
-
-    at: int
-    fence: Fence | None
+Cut = tuple[int, Fence | None]
+"""A place to cut, and the code block that is open there."""
 
 
 def parts(markdown: str, limit: int = 10_000) -> list[str]:
@@ -194,14 +180,10 @@ def first_part(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fe
     """
     while True:
         part, left, still_open = divided(rest, fence, limit)
-        if limit == LEAST or rendered_size(part) <= CONTENT_MOST:
+        rendered = {"body": plain(part), "formatted_body": html(part)} if limit > LEAST else {}
+        if json_size(rendered) + ENVELOPE <= CONTENT_MOST:
             return part, left, still_open
         limit = max(limit * 3 // 4, LEAST)
-
-
-def rendered_size(part: str) -> int:
-    """Bytes of the event's content that says it."""
-    return json_size({"body": plain(part), "formatted_body": html(part)}) + ENVELOPE
 
 
 def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence | None]:
@@ -210,17 +192,17 @@ def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence
     room = limit - size(opening)
     if size(rest) <= room:
         return opening + rest, "", None
-    cut = line_cut(rest, fence, room) or word_cut(rest, fence, room)
-    piece, left = opening + rest[: cut.at], rest[cut.at :]
-    if cut.fence is None:
+    at, cut = line_cut(rest, fence, room) or word_cut(rest, fence, room)
+    piece, left = opening + rest[:at], rest[at:]
+    if cut is None:
         return piece.rstrip("\n"), without_blank_ends(left), None
-    piece = piece.removesuffix("\n") + cut.fence.closing
-    return piece, dedented(left, cut.fence), Fence(0, cut.fence.marks, cut.fence.info)
+    return piece.removesuffix("\n") + cut.closing, dedented(left, cut), replace(cut, indent=0)
 
 
 def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
     """The last place between two paragraphs, else between two lines, that leaves a fit piece."""
-    between_paragraphs = between_lines = None
+    between_paragraphs: Cut | None = None
+    between_lines: Cut | None = None
     lines, at, used, before = rest.split("\n"), 0, 0, fence
     for line, following in pairwise(lines):
         after = fence_after(line, before)
@@ -228,24 +210,19 @@ def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
         if used - 1 > room:
             break
         closing = size(after.closing) if after else 0
-        if used - 1 + closing <= room and not is_edge(before, after, following):
-            between_lines = Cut(at, after)
+        # A cut at its edge would leave an empty code block on one of its sides.
+        edge = after and (before is None or fence_after(following, after) is None)
+        if used - 1 + closing <= room and not edge:
+            between_lines = (at, after)
             if after is None and not following.strip() and rest[:at].strip():
-                between_paragraphs = Cut(at, after)
+                between_paragraphs = (at, after)
         before = after
     return between_paragraphs or between_lines
 
 
-def is_edge(before: Fence | None, after: Fence | None, following: str) -> bool:
-    """Whether a cut here would leave an empty code block on one of its sides."""
-    if after is None:
-        return False
-    return before is None or fence_after(following, after) is None
-
-
 def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
     """A place inside the last line of text that begins within the room."""
-    best = Cut(max(1, len(fitting(rest, room))), fence)
+    best = (max(1, len(fitting(rest, room))), fence)
     at = used = 0
     for line in rest.split("\n"):
         closing = size(fence.closing) if fence else 0
@@ -254,7 +231,7 @@ def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
         after = fence_after(line, fence)
         if after == fence and len(line) > 1:
             shown = fitting(line, room - used - closing)[: len(line) - 1]
-            best = Cut(at + max(1, after_last_word(shown, line)), fence)
+            best = (at + max(1, after_last_word(shown, line)), fence)
         at, used, fence = at + len(line) + 1, used + size(line) + 1, after
     return best
 

@@ -48,8 +48,10 @@ class Invitations:
                 _, until = self._waits.get(invitation.room_id, (0.0, 0.0))
                 if invitation.state == "pending" and self._clock.monotonic() >= until:
                     await self._answer(invitation)
-            next_try = min((until for _, until in self._waits.values()), default=None)
-            await self._wait(None if next_try is None else next_try - self._clock.monotonic())
+            if waits := [until for _, until in self._waits.values()]:
+                await until_set(self._bell, self._clock, min(waits) - self._clock.monotonic())
+            else:
+                await self._bell.wait()
 
     async def _answer(self, invitation: Invitation) -> None:
         room_id = invitation.room_id
@@ -69,12 +71,6 @@ class Invitations:
             seconds = error.retry_after or min(seconds * 2, LONGEST_WAIT)
             self._waits[room_id] = (seconds, self._clock.monotonic() + seconds)
             log.warning("invitation waits room=%s seconds=%s reason=%s", room_id, seconds, error)
-
-    async def _wait(self, seconds: float | None) -> None:
-        if seconds is None:
-            await self._bell.wait()
-        else:
-            await until_set(self._bell, self._clock, seconds)
 
 
 log = logging.getLogger(__name__)
@@ -108,15 +104,11 @@ class RoomMoves:
                 links = await self._stores.known.links()
                 done.append(move)
         self._client.follow(moves_of(links))
-        await self._release(done)
-        return woken
-
-    async def _release(self, moves: Sequence[Move]) -> None:
-        """What was refused between a move and its sender's knowing of it."""
-        if moves:
+        if done:  # what was refused between a move and its sender's knowing of it
             async with self._stores.database.transaction() as tx:
-                for move in moves:
+                for move in done:
                     await self._stores.outbox.release(tx, move.old)
+        return woken
 
     async def _noted(self, rooms: Sequence[RoomBatch]) -> list[Link]:
         """What rooms say of themselves is kept; all that is known of such rooms."""
@@ -169,7 +161,7 @@ class RoomMoves:
         return woken
 
     async def _moved(self, tx: Transaction, move: Move, name: str, was: str) -> set[str]:
-        stores, account = self._stores, self._client.account
+        stores = self._stores
         there = await stores.conversations.of_room(tx, move.new)
         await stores.conversations.move(tx, *move)
         await stores.conversations.rename(tx, was, name)
@@ -177,7 +169,7 @@ class RoomMoves:
         await stores.outbox.rename(tx, was, name)
         await stores.facts.rename(tx, Reason("import", name, summary=MERGED), was)
         view = replace(self._client.room(move.new), named=name)
-        scope = scope_of(view, account, self._policy)
+        scope = scope_of(view, self._client.account, self._policy)
         for room_id in move:  # a talk that gave way may have something to answer yet
             await stores.conversations.rescope(tx, room_id, scope)
         home = await stores.conversations.of_room(tx, move.new)

@@ -5,7 +5,6 @@ How fast signs may follow each other, so that what a homeserver takes is left fo
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -18,7 +17,7 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
-from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing, OutKind
+from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
@@ -84,11 +83,6 @@ KEPT_BACK = (
     "for reads it in another chat with me alone, or here when this one is that again."
 )
 ELSEWHERE = "This belongs to another chat of ours, where I cannot say it to you alone now:\n\n"
-MSGTYPES: dict[OutKind, Literal["m.text", "m.notice"]] = {
-    "reply": "m.text",
-    "notice": "m.notice",
-    "event": "m.text",
-}
 
 
 def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
@@ -102,14 +96,14 @@ def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
 def events_of(row: Outgoing) -> list[tuple[str, Json]]:
     """The events a message becomes, each with its transaction id; or the signs that a row holds."""
     pieces = parts(row.body) if row.reacts_to is None else row.body.split()
-    txn_ids = [f"wm-{row.id}-{n}" for n in range(len(pieces))]
-    return [(txn, content_of(row, piece)) for piece, txn in zip(pieces, txn_ids, strict=True)]
+    return [(f"wm-{row.id}-{n}", content_of(row, piece)) for n, piece in enumerate(pieces)]
 
 
 def content_of(row: Outgoing, piece: str) -> Json:
     """The content of one event. What can be late is a reminder: it shows as it was written."""
     if row.reacts_to is None:
-        return content(piece, MSGTYPES[row.kind], literally=row.late is not None)
+        msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
+        return content(piece, msgtype, literally=row.late is not None)
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation}
 
@@ -139,10 +133,7 @@ class Sender:
         self._client = client
         self._copies = copies
         self._policy = policy
-        self._database = stores.database
-        self._outbox = stores.outbox
-        self._conversations = stores.conversations
-        self._known = stores.known
+        self._stores = stores
         self._clock = clock
         self._bell = asyncio.Event()
         self._pace = Pace()
@@ -171,7 +162,7 @@ class Sender:
         async with asyncio.TaskGroup() as conversations:
             while True:
                 self._bell.clear()
-                for where in await self._outbox.conversations_waiting():
+                for where in await self._stores.outbox.conversations_waiting():
                     if where in self._busy:
                         self._busy[where].set()
                     else:
@@ -184,7 +175,7 @@ class Sender:
         wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
-            while not self._closing and (row := await self._outbox.next(*where)):
+            while not self._closing and (row := await self._stores.outbox.next(*where)):
                 held = self._client.is_held(row.room_id) and not row.apart
                 if held:
                     return
@@ -212,12 +203,12 @@ class Sender:
             log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
         if error.retry_after:
             self._pace.slowed(self._now())
-        failed_in = self._client.round
+        failed_in = self._client.poll.begun
         if row.reacts_to is None:
             await self._clock.sleep(wait)
         else:
             await self._rest(where, wait)
-        await self._client.heard_since(failed_in)
+        await self._client.poll.heard_since(failed_in)
 
     def _is_news(self, reason: str) -> bool:
         """Whether it was not told for a minute: all rooms have the same trouble at once."""
@@ -235,7 +226,7 @@ class Sender:
         news, until = self._busy[where], self._now() + seconds
         while (left := until - self._now()) > 0:
             news.clear()
-            row = await self._outbox.next(*where)
+            row = await self._stores.outbox.next(*where)
             if row is None or row.reacts_to is None:
                 return
             await until_set(news, self._clock, left)
@@ -247,16 +238,16 @@ class Sender:
         if (home := self._home(row)) != row.room_id:
             await self._follow(row, home)
             return
-        found = await self._outbox.parts(row.id)
         if not self._may_read(row, self._client.room(row.room_id)):
-            await self._keep_back(row, found)
+            await self._keep_back(row)
             return
+        found = await self._stores.outbox.parts(row.id)
         if not found:
             device_id = self._client.account.device_id
             events = await asyncio.to_thread(events_of, row)  # long Markdown takes its time
-            found = await self._outbox.store_parts(row.id, events, device_id)
+            found = await self._stores.outbox.store_parts(row.id, events, device_id)
         if not found:
-            await self._outbox.stuck(row.id, "nothing in it can be shown")
+            await self._stores.outbox.stuck(row.id, "nothing in it can be shown")
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
@@ -267,24 +258,16 @@ class Sender:
         """Where it belongs by now; a sign stays with what it is on."""
         return row.room_id if row.reacts_to else self._client.moves.home(row.room_id)
 
-    def _is_home(self, row: Outgoing) -> bool:
-        return self._home(row) == row.room_id
-
     async def _follow(self, row: Outgoing, home: str) -> None:
         """Say it in the room that follows, but what is in the old one already (F-013)."""
-        for part in await self._outbox.parts(row.id):
-            if part.sent or not part.attempts:
-                continue
-            try:
-                event_id = await self._find(row.room_id, part)
-            except SendRefused as error:  # nobody lets us look: saying it again might double it
-                await self._outbox.stuck(row.id, str(error))
-                return
-            if event_id is not None:
-                await self._outbox.sent(part, event_id)
+        try:
+            await self._find_parts(row)
+        except SendRefused as error:  # nobody lets us look: saying it again might double it
+            await self._stores.outbox.stuck(row.id, str(error))
+            return
         events = await asyncio.to_thread(events_of, replace(row, room_id=home))
-        async with self._database.transaction() as tx:
-            await self._outbox.follow(tx, row.id, home, events)
+        async with self._stores.database.transaction() as tx:
+            await self._stores.outbox.follow(tx, row.id, home, events)
         log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
         self.wake()
 
@@ -293,62 +276,55 @@ class Sender:
         account, policy = self._client.account, self._policy
         return not row.meant_for or may_read(view, row.meant_for, account, policy)
 
-    async def _in_room(
-        self, row: Outgoing, found: Sequence[OutboxPart]
-    ) -> Literal["all", "some", "none"]:
-        """How much of it is in its room already, also where nobody told us."""
-        try:
-            for part in found:
-                if part.attempts and not part.sent:
-                    event_id = await self._find(row.room_id, part)
-                    if event_id is not None:
-                        await self._outbox.sent(part, event_id)
-        except SendRefused:  # we are out of the room: nobody lets us look
-            return "some"
-        sent = [part.sent for part in await self._outbox.parts(row.id)]
-        if not any(sent):
-            return "none"
-        return "all" if all(sent) else "some"
+    async def _find_parts(self, row: Outgoing) -> list[bool]:
+        """Which parts of it are in its room already, also where nobody told us."""
+        for part in await self._stores.outbox.parts(row.id):
+            if part.attempts and not part.sent:
+                event_id = await self._find(row.room_id, part)
+                if event_id is not None:
+                    await self._stores.outbox.sent(part, event_id)
+        return [part.sent for part in await self._stores.outbox.parts(row.id)]
 
-    async def _keep_back(self, row: Outgoing, found: Sequence[OutboxPart]) -> None:
+    async def _keep_back(self, row: Outgoing) -> None:
         """Say it where it may be said, or keep it until it may; its room hears that, once.
 
         What has begun goes on in its own room only, and nothing that was to be encrypted goes
         where it would not be. A reminder looks for a room by itself.
         """
-        if (there := await self._in_room(row, found)) == "all":
+        try:
+            sent = await self._find_parts(row)
+        except SendRefused:  # we are out of the room, and nobody lets us look: it may be there
+            sent = [True, False]
+        if sent and all(sent):
             return
         log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
-        others = there == "none" and row.late is None
-        encrypted = row.room_id in await self._known.encrypted()
-        async with self._database.transaction() as tx:
-            other = await self._other(tx, row.meant_for, encrypted) if others else None
+        scope, encrypted = row.meant_for, row.room_id in await self._stores.known.encrypted()
+        async with self._stores.database.transaction() as tx:
+            other = None
+            if row.late is None and not any(sent):  # best where its person has talked last
+                homes = [each.room_id for each in await self._stores.conversations.homes(tx, scope)]
+                other = self._client.room_for(scope, self._policy, encrypted, homes)
             if other is None:
-                await self._outbox.keep_back(tx, row.id)
+                await self._stores.outbox.keep_back(tx, row.id)
             else:
-                home = await self._conversations.in_room(tx, other, row.meant_for)
-                await self._outbox.move(tx, row.id, home, ELSEWHERE)
+                home = await self._stores.conversations.in_room(tx, other, scope)
+                await self._stores.outbox.move(tx, row.id, home, ELSEWHERE)
             await self._tell_kept_back(tx, row.room_id)
         self.wake()
-
-    async def _other(self, tx: Transaction, scope: str, encrypted: bool) -> str | None:
-        """Another room for it, if there is one: best where its person has talked last."""
-        homes = [each.room_id for each in await self._conversations.homes(tx, scope)]
-        return self._client.room_for(scope, self._policy, encrypted, homes)
 
     async def _tell_kept_back(self, tx: Transaction, room_id: str) -> None:
         """Once for each change of who can read there, unless only strangers are left."""
         view = self._client.room(room_id)
-        held = await self._conversations.of_room(tx, room_id)
+        held = await self._stores.conversations.of_room(tx, room_id)
         if held is None or not may_read(view, view.scope, self._client.account, self._policy):
             return
-        key = f"kept back {await self._conversations.current_branch(tx, held.id)}"
-        await self._outbox.notice_once(tx, key, EVER, held.id, KEPT_BACK)
+        key = f"kept back {await self._stores.conversations.current_branch(tx, held.id)}"
+        await self._stores.outbox.notice_once(tx, key, EVER, held.id, KEPT_BACK)
 
     async def _send(self, row: Outgoing, part: OutboxPart) -> bool:
         """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""
         if not part.attempts:
-            part = await self._outbox.attempt(part, self._client.account.device_id)
+            part = await self._stores.outbox.attempt(part, self._client.account.device_id)
         try:
             await self._once(row, part)
         except SendRefused as error:
@@ -357,10 +333,12 @@ class Sender:
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
                 )
             if row.reacts_to is None:
-                if not await self._outbox.stuck(row.id, str(error), lambda: self._is_home(row)):
+                if not await self._stores.outbox.stuck(
+                    row.id, str(error), lambda: self._home(row) == row.room_id
+                ):
                     raise AudienceChanged(row.room_id) from error  # its room moved meanwhile
                 return False
-            await self._outbox.sent(part, None)
+            await self._stores.outbox.sent(part, None)
         return True
 
     async def _once(self, row: Outgoing, part: OutboxPart) -> None:
@@ -371,12 +349,12 @@ class Sender:
             look = must_look(part, self._client.account.device_id, now)
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
-                encrypted = row.room_id in await self._known.encrypted()
+                encrypted = row.room_id in await self._stores.known.encrypted()
                 sealed = encrypted or self._client.room(row.room_id).encrypted
                 await self._copies.before_sending(encrypted=sealed)
                 content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
-                if not self._may_read(row, view) or not self._is_home(row):
+                if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._client.send(
                     row.room_id,
@@ -387,7 +365,7 @@ class Sender:
                     apart=row.apart,
                     seen=view,
                 )
-            await self._outbox.sent(part, event_id)
+            await self._stores.outbox.sent(part, event_id)
             if row.reacts_to is None:
                 self._pace.sent(self._now())
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)

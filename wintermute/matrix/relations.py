@@ -6,7 +6,7 @@ A message that is taken back ends what was begun for it, and is kept no more.
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,7 +15,6 @@ from wintermute.conversation.casting import without, without_quote
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Reward
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import Spoken
 from wintermute.matrix.inbox import (
     Account,
     Policy,
@@ -74,10 +73,10 @@ def read_reaction(
     ):
         return None
     typed = event | {"type": "m.room.message", "content": {"msgtype": "m.text", "body": "/stop"}}
-    command = read_event(typed, room, account, policy, received_at)
-    if command is None:
+    read = read_event(typed, room, account, policy, received_at)
+    if read is None:
         return None
-    return Reaction(target, mark, replace(command, kind="command", raw=bounded(event)))
+    return Reaction(target, mark, replace(read, kind="command", raw=bounded(event)))
 
 
 def read_edit(
@@ -95,12 +94,15 @@ def read_edit(
     `answers_us`: the earlier message does, which an edit does not change.
     """
     event = mapping(source)
-    content, edited = mapping(event.get("content")), edited_by(event)
-    if edited is None or string(event, "sender") not in policy.allowed:
+    content, edited, sender = (
+        mapping(event.get("content")),
+        edited_by(event),
+        string(event, "sender"),
+    )
+    if edited is None or sender not in policy.allowed:
         return None
     # What a message relates to is not changed by an edit, whatever stands in there.
     new = {k: v for k, v in mapping(content.get("m.new_content")).items() if k != "m.relates_to"}
-    sender = string(event, "sender")
     if is_marked_by(content, sender) or is_marked_by(new, sender):
         return None
     said = event | {"content": new}
@@ -129,15 +131,12 @@ class Work(Protocol):
 
     def wake(self, conversation_id: str) -> None:
         """Something in a conversation has changed."""
-        ...
 
     async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
         """End all that was begun for these events, without a word."""
-        ...
 
     def ask_anew(self, conversation_id: str) -> None:
         """Once it is woken: what is under way must not be asked with what it was asked with."""
-        ...
 
 
 def redacted(events: Iterable[Json]) -> set[str]:
@@ -165,14 +164,14 @@ def _target(event: Json) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-class Redactions:
-    """Takes messages back, in the transaction that stores what a sync brought."""
+class Relations:
+    """Does what is about earlier events, in the transaction that stores what a sync brought."""
 
     def __init__(self, stores: Stores, work: Work) -> None:
         self._stores = stores
         self._work = work
 
-    async def take(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+    async def redact(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
         """Take back these events of a room; the conversations in which that changes something."""
         if not events:
             return set()
@@ -225,23 +224,13 @@ class Redactions:
             return []
         found = await self._stores.casts.in_groups(tx, line.conversation_id, line.sender)
         after = None if line.body else await self._stores.inbox.followers(tx, line)
-        changed = {
-            cast_id: without(said, line)
-            for cast_id, event_id, said in found
-            if after is None or event_id in after
-        }
-        intents = {cast_id: left for cast_id, left in changed.items() if left is not None}
-        for cast_id, left in intents.items():
-            await self._stores.casts.cut(tx, cast_id, left)
-        return [*intents]
-
-
-@dataclass(frozen=True, slots=True)
-class Relations:
-    """Judges what is about earlier events within the transaction that stores what a sync brought."""
-
-    stores: Stores
-    redactions: Redactions
+        changed = []
+        for cast_id, event_id, said in found:
+            left = without(said, line) if after is None or event_id in after else None
+            if left is not None:
+                await self._stores.casts.cut(tx, cast_id, left)
+                changed.append(cast_id)
+        return changed
 
     async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
         """The command that a reaction is to be taken as, if any; a reward is stored on the way.
@@ -249,33 +238,31 @@ class Relations:
         Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063).
         """
         command, mark = reaction.command, reaction.mark
-        ours = await self.stores.outbox.sent_event(tx, command.room_id, reaction.target)
+        ours = await self._stores.outbox.sent_event(tx, command.room_id, reaction.target)
         if mark == "stop":
-            waits = await self.stores.inbox.is_open(tx, command.room_id, reaction.target)
+            waits = await self._stores.inbox.is_open(tx, command.room_id, reaction.target)
             return command if ours is not None or waits else None
         if ours is None:
             return None
         if mark == "good" or mark == "bad":
-            await self._reward(tx, ours, 1 if mark == "good" else -1, command)
+            value: Reward = 1 if mark == "good" else -1
+            if ours.cast_id is not None:
+                sender, event_id = command.sender, command.event_id
+                await self._stores.rewards.add(tx, ours.cast_id, value, sender, event_id)
             return None
         by_owner = is_owner(command.origin)
-        task_id = await self.stores.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
+        task_id = await self._stores.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
         return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
-
-    async def _reward(self, tx: Transaction, ours: Spoken, value: Reward, given: Incoming) -> None:
-        if ours.cast_id is not None:
-            await self.stores.rewards.add(tx, ours.cast_id, value, given.sender, given.event_id)
 
     async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
         """Whether an event replies to something that we said, or edits a message that does."""
         target, edited = replied_to(event), edited_by(event)
         if edited is not None:
-            found = await self.stores.inbox.find(tx, edited)
+            found = await self._stores.inbox.find(tx, edited)
             target = found.replies_to if found else None
-        return (
-            target is not None
-            and await self.stores.outbox.sent_event(tx, room_id, target) is not None
-        )
+        if target is None:
+            return False
+        return await self._stores.outbox.sent_event(tx, room_id, target) is not None
 
     async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
         """What an edit changes, when it is for us and its sender's own to change.
@@ -283,7 +270,7 @@ class Relations:
         It may still be locked, and whose it is be known only later. A line of a group is for us
         with the edit that addresses us (F-025).
         """
-        found = await self.stores.inbox.find(tx, edit.edits or "")
+        found = await self._stores.inbox.find(tx, edit.edits or "")
         if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
             return None
         if found.state in ("locked", "untrusted"):
@@ -302,7 +289,7 @@ class Relations:
         `seq` is its place if it has been waiting for its key; a later edit may be there by now.
         """
         conversation = original.conversation_id
-        newest = await self.stores.inbox.newest_message(tx, conversation)
+        newest = await self._stores.inbox.newest_message(tx, conversation)
         is_newest = (
             newest is not None
             and edit.edits in (newest.event_id, newest.edits)
@@ -311,17 +298,6 @@ class Relations:
         return (
             edit.kind == "message"
             and (is_newest or original.kind == "context")
-            and original.received_at >= await self.stores.edits.since(tx, conversation)
-            and not await self.stores.inbox.new_waits(tx, conversation, original.seq)
-        )
-
-    async def note(self, tx: Transaction, edit: Incoming, original: Waiting) -> None:
-        """Keep an edit that is not answered."""
-        await self.stores.edits.note(
-            tx,
-            edit.event_id,
-            original.event_id,
-            original.conversation_id,
-            edit.sender,
-            edit.body,
+            and original.received_at >= await self._stores.edits.since(tx, conversation)
+            and not await self._stores.inbox.new_waits(tx, conversation, original.seq)
         )

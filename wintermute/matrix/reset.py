@@ -67,7 +67,7 @@ async def _accepted(
     shown = ""
     for _ in range(MOST_TRIES):
         try:
-            return await client.replace_identity(seeds)
+            return await client.keys.replace_identity(seeds)
         except ApprovalNeeded as error:
             if not error.page:
                 text = approval_text(error, has_password=matrix.password is not None)

@@ -4,10 +4,10 @@ nio gets only the events it needs for keys and members, in a shape it can parse:
 malformed event must not stop the sync loop (X-022).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from wintermute.matrix.inbox import mapping
 from wintermute.matrix.people import Device
@@ -15,7 +15,6 @@ from wintermute.messages import Json
 
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
-CREATION = "m.room.create"
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
 SOMEBODY = "@?:?"
 """Whoever a membership names in a way that no user is called: there may be somebody who reads."""
@@ -34,7 +33,8 @@ class RoomBatch:
 
     `join_rule` and `history`: who may come in and who may read; `successor` and `predecessor`: the
     room that follows by its tombstone, and the one it follows by its creation. "": what is neither
-    known nor text; None: nothing new.
+    known nor text; None: nothing new. `invited`: an invitation is not settled yet; `retry`: what
+    was refused here may work now.
     """
 
     room_id: str
@@ -46,20 +46,8 @@ class RoomBatch:
     history: str | None = None
     successor: str | None = None
     predecessor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RoomEvents:
-    """What is new in one room, oldest first.
-
-    `invited`: an invitation is not settled yet. `retry`: what was refused here may work now.
-    """
-
-    room_id: str
-    events: tuple[Json, ...]
-    encryption: bool
-    invited: bool
-    retry: bool
+    invited: bool = False
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +128,13 @@ class SyncBatch:
 def sift(raw: Json) -> SyncBatch | None:
     """The usable part of a sync response; None when it has no token."""
     next_batch = raw.get("next_batch")
-    if not isinstance(next_batch, str) or not _is_id(next_batch, most=100_000):
+    if not _is_id(next_batch, most=100_000):
         return None
     rooms = mapping(raw.get("rooms"))
     joined = [_room(room_id, room) for room_id, room in _rooms(rooms, "join")]
-    to_device, dropped = _to_device(raw)
-    verifications, unusable = _verifications(raw)
+    messages = [*_dicts(mapping(raw.get("to_device")).get("events"))]
+    to_device, dropped = _to_device(messages)
+    verifications, unusable = _verifications(messages)
     return SyncBatch(
         next_batch=next_batch,
         joined=tuple(batch for batch, _, _ in joined),
@@ -156,7 +145,7 @@ def sift(raw: Json) -> SyncBatch | None:
         left=tuple(room_id for room_id, _ in _rooms(rooms, "leave")),
         to_device=len(to_device),
         verifications=verifications,
-        withheld=_withheld_keys(raw),
+        withheld=_withheld_keys(messages),
         keys_left=_keys_left(raw),
         malformed=dropped + unusable + sum(bad for _, _, bad in joined),
         for_nio={
@@ -208,7 +197,7 @@ def megolm(event: Json) -> Json | None:
 def session_of(event: Json) -> tuple[str, str]:
     """The session of an encrypted event and its device's key, as it names them; "" for what is no id."""
     named = [event["content"].get(field) for field in ("session_id", "sender_key")]
-    session_id, sender_key = (str(value) if _is_id(value) else "" for value in named)
+    session_id, sender_key = (value if _is_id(value) else "" for value in named)
     return session_id, sender_key
 
 
@@ -220,11 +209,8 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
     """
     found = mapping(payload)
     kind, content = found.get("type"), found.get("content")
-    if (
-        not isinstance(kind, str)
-        or not isinstance(content, dict)
-        or found.get("room_id") != room_id
-    ):
+    here = found.get("room_id") == room_id
+    if not isinstance(kind, str) or not isinstance(content, dict) or not here:
         return None
     beside = mapping(event["content"].get("m.relates_to"))
     edits = beside.get("rel_type") == "m.replace"
@@ -258,16 +244,16 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
     # What says who reads and what is encrypted counts in whatever shape it comes.
     told = [*_dicts(state), *_dicts(timeline.get("events"))]
     prev_batch = timeline.get("prev_batch")
+    successor = _said(told, "m.room.tombstone", "replacement_room", "")
     batch = RoomBatch(
         room_id=room_id,
         events=tuple(events),
         limited=timeline.get("limited") is True,
         prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
-        # In whatever shape: a room that somebody marked as encrypted gets nothing in clear.
         encryption=any(map(_marks_encryption, told)),
         join_rule=_said(told, "m.room.join_rules", "join_rule", "invite"),
         history=_said(told, "m.room.history_visibility", "history_visibility", "shared"),
-        successor=_successor(told),
+        successor=successor if successor is None or _is_name(successor) else "",
         predecessor=_predecessor(told),
     )
     known = [event for event in map(_state_for_nio, told) if event]
@@ -287,19 +273,13 @@ def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | No
     return value if isinstance(value, str) else ""
 
 
-def _successor(events: Iterable[Json]) -> str | None:
-    """The room that the newest tombstone names."""
-    named = _said(events, "m.room.tombstone", "replacement_room", "")
-    return named if named is None or _is_name(named) else ""
-
-
 def _predecessor(events: Iterable[Json]) -> str | None:
     """The room that a room was made to follow: only its first event can say so."""
-    found = [e for e in events if e.get("type") == CREATION and e.get("state_key") == ""]
+    found = [e for e in events if e.get("type") == "m.room.create" and e.get("state_key") == ""]
     if not found:
         return None
     named = mapping(mapping(found[0].get("content")).get("predecessor")).get("room_id")
-    return named if isinstance(named, str) and _is_name(named) else ""
+    return named if _is_name(named) else ""
 
 
 def _is_event(event: Json) -> bool:
@@ -323,7 +303,7 @@ def _state_for_nio(event: Json) -> Json | None:
         names = {key: content.get(key) for key in ("displayname", "avatar_url")}
         kept = {key: name for key, name in names.items() if isinstance(name, str)}
         content = {"membership": membership if membership in MEMBERSHIPS else "join", **kept}
-        key = key if _is_user(key) else SOMEBODY
+        key = key if _is_id(key) and key.startswith("@") and ":" in key else SOMEBODY
     elif _marks_encryption(event):
         content = {"algorithm": "m.megolm.v1.aes-sha2"}  # the only one we and nio have
     else:
@@ -332,18 +312,10 @@ def _state_for_nio(event: Json) -> Json | None:
     return {**head, "type": event["type"], "state_key": key, "content": content, "unsigned": {}}
 
 
-def _is_user(value: object) -> bool:
-    return _is_id(value) and isinstance(value, str) and value.startswith("@") and ":" in value
-
-
-def _to_device(raw: Json) -> tuple[list[Json], int]:
+def _to_device(messages: Sequence[Json]) -> tuple[list[Json], int]:
     """The messages that may carry room keys, in the one shape that nio can read."""
-    wanted = [
-        event
-        for event in _dicts(mapping(raw.get("to_device")).get("events"))
-        if event.get("type") == "m.room.encrypted"
-    ]
-    good = [event for event in map(_olm_message, wanted) if event]
+    wanted = [event for event in messages if event.get("type") == "m.room.encrypted"]
+    good = [*filter(None, map(_olm_message, wanted))]
     return good, len(wanted) - len(good)
 
 
@@ -355,43 +327,36 @@ def verification_in_room(raw: Json, event: Json, room_id: str) -> VerificationMe
     is_message = event.get("type") == "m.room.message"
     if is_message and content.get("msgtype") == f"{VERIFICATION}request":
         kind, transaction_id = "request", raw["event_id"]
-    if not kind or not isinstance(transaction_id, str) or not _is_name(transaction_id):
+    if not kind or not _is_name(transaction_id):
         return None
     stamp = raw["origin_server_ts"]
     return VerificationMessage(kind, raw["sender"], room_id, transaction_id, content, stamp)
 
 
-def _verifications(raw: Json) -> tuple[tuple[VerificationMessage, ...], int]:
+def _verifications(messages: Sequence[Json]) -> tuple[tuple[VerificationMessage, ...], int]:
     """The messages of verifications between devices, and how many were not usable."""
-    wanted = [
-        event
-        for event in _dicts(mapping(raw.get("to_device")).get("events"))
-        if _step(event) or event.get("type") == f"{VERIFICATION}request"
-    ]
-    good = tuple(message for message in map(_verification, wanted) if message)
+    request = f"{VERIFICATION}request"
+    wanted = [event for event in messages if _step(event) or event.get("type") == request]
+    good = tuple(filter(None, map(_verification, wanted)))
     return good, len(wanted) - len(good)
 
 
 def _verification(event: Json) -> VerificationMessage | None:
     content, sender = event.get("content"), event.get("sender")
-    if not isinstance(content, dict) or not isinstance(sender, str) or not _is_name(sender):
+    if not isinstance(content, dict) or not _is_name(sender):
         return None
     transaction_id, stamp = content.get("transaction_id"), content.get("timestamp")
-    if not isinstance(transaction_id, str) or not _is_name(transaction_id):
+    if not _is_name(transaction_id):
         return None
     sent_ms = stamp if isinstance(stamp, int) and not isinstance(stamp, bool) else 0
     kind = _step(event) or "request"
     return VerificationMessage(kind, sender, "", transaction_id, content, sent_ms)
 
 
-def _withheld_keys(raw: Json) -> tuple[Withheld, ...]:
+def _withheld_keys(messages: Sequence[Json]) -> tuple[Withheld, ...]:
     """The first words on keys that we do not get; a cause that we do not know is of no use."""
-    found = (
-        _withheld(event)
-        for event in _dicts(mapping(raw.get("to_device")).get("events"))
-        if event.get("type") == "m.room_key.withheld"
-    )
-    return tuple(islice((word for word in found if word), MOST_WITHHELD))
+    found = (_withheld(e) for e in messages if e.get("type") == "m.room_key.withheld")
+    return tuple(islice(filter(None, found), MOST_WITHHELD))
 
 
 def _withheld(event: Json) -> Withheld | None:
@@ -415,18 +380,14 @@ def _step(event: Json) -> str:
     return name if name != kind and name in STEPS else ""
 
 
-def _is_name(value: str) -> bool:
+def _is_name(value: object) -> TypeGuard[str]:
     return _is_id(value) and value.isprintable()
 
 
 def _olm_message(event: Json) -> Json | None:
     content = mapping(event.get("content"))
-    sender, algorithm, sender_key = (
-        event.get("sender"),
-        content.get("algorithm"),
-        content.get("sender_key"),
-    )
-    if not (_is_id(sender) and _is_id(algorithm) and _is_id(sender_key)):
+    head = {"algorithm": content.get("algorithm"), "sender_key": content.get("sender_key")}
+    if not all(map(_is_id, (event.get("sender"), *head.values()))):
         return None
     ciphertext = {
         key: {"type": item["type"], "body": item["body"]}
@@ -435,8 +396,8 @@ def _olm_message(event: Json) -> Json | None:
         and item.get("type") in (0, 1)
         and isinstance(item.get("body"), str)
     }
-    content = {"algorithm": algorithm, "sender_key": sender_key, "ciphertext": ciphertext}
-    return {"type": "m.room.encrypted", "sender": sender, "content": content}
+    content = head | {"ciphertext": ciphertext}
+    return {"type": "m.room.encrypted", "sender": event["sender"], "content": content}
 
 
 def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
@@ -446,17 +407,15 @@ def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
 
 
 def _device_lists(value: object) -> Json:
-    lists = mapping(value)
+    lists = {name: mapping(value).get(name) for name in ("changed", "left")}
     return {
-        name: [user for user in lists.get(name) or [] if _is_id(user)]
-        if isinstance(lists.get(name), list)
-        else []
-        for name in ("changed", "left")
+        name: [*filter(_is_id, users)] if isinstance(users, list) else []
+        for name, users in lists.items()
     }
 
 
-def _is_id(value: object, *, least: int = 1, most: int = MOST_ID_BYTES) -> bool:
-    if not isinstance(value, str) or not least <= len(value) <= most:
+def _is_id(value: object, *, most: int = MOST_ID_BYTES) -> TypeGuard[str]:
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
         return False
     try:
         value.encode()

@@ -5,7 +5,6 @@ What was said in a room before, as the homeserver has it: people reply to it (F-
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from wintermute import text
 from wintermute.clock import Clock
@@ -23,88 +22,32 @@ from wintermute.matrix.trust import worth
 from wintermute.messages import Json, Quote
 from wintermute.stores import Stores
 
-SECONDS = 5.0
-"""How long an answer may wait for what its question replies to."""
-
-
-class RoomHistory:
-    """Asks for single messages, and believes as much of them as if they had just come."""
-
-    def __init__(
-        self, client: MatrixClient, stores: Stores, settings: Matrix, clock: Clock
-    ) -> None:
-        self._client = client
-        self._database = stores.database
-        self._known = stores.known
-        self._clock = clock
-        self._accepts = settings.unsigned_devices == "accept"
-
-    async def quote(self, room_id: str, event_id: str) -> Quote | None:
-        """An earlier message of a room; None when it cannot be had, read or believed."""
-        try:
-            async with asyncio.timeout(SECONDS):
-                raw = await self._client.event(room_id, event_id)
-        except (HomeserverUnavailable, SendRefused, LoginRefused, TimeoutError) as error:
-            log.info("quote not found room=%s event=%s reason=%s", room_id, event_id, error)
-            return None
-        events, _ = well_formed([raw])
-        if not events or (raw["event_id"], raw.get("room_id", room_id)) != (event_id, room_id):
-            return None
-        event = await self._believed(room_id, raw)
-        return self._quote(room_id, event) if event else None
-
-    async def _believed(self, room_id: str, raw: Json) -> Json | None:
-        """An event in clear, if it may be its sender's word; in clear it may be anybody's there."""
-        if not raw["content"]:  # taken back
-            return raw
-        async with self._database.transaction() as tx:
-            if raw["type"] != "m.room.encrypted":
-                encrypted = await self._known.is_encrypted(tx, room_id)
-                return None if encrypted or self._client.room(room_id).encrypted else raw
-            opened, verdict = await self._client.checked(tx, room_id, raw)
-        held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
-        return None if opened is None or verdict in NOT_THEIRS or held else opened.event
-
-    def _quote(self, room_id: str, event: Json) -> Quote | None:
-        sender = string(event, "sender")
-        members = self._client.room(room_id).members
-        name = text.display_name(members.get(sender, "")) or text.display_name(sender)
-        content = mapping(event.get("content"))
-        if string(content, "msgtype") == "m.notice":  # what a bot says may be asked about
-            content = {**content, "msgtype": "m.text"}
-        body = readable(content, name) if event["type"] == "m.room.message" else ""
-        if content and not body:
-            return None
-        if sender == self._client.account.user_id:
-            sender = name = ""
-        sent_at = time_sent(event["origin_server_ts"], self._clock.now())
-        return Quote(sender, name, body, self._client.by_our_clock(sent_at))
-
-
 log = logging.getLogger(__name__)
 
+QUOTE_SECONDS = 5.0  # an answer may wait so long for what its question replies to
 REFRESH_SECONDS = 20.0  # a typing sign fades after 30
 LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    typing: bool
-    room_id: str
-    event_id: str
 
 
 class MatrixSpeaker:
     """Shows in its room what a conversation wants shown; nobody waits for it."""
 
     def __init__(
-        self, client: MatrixClient, sender: Sender, policy: Policy, past: RoomHistory
+        self,
+        client: MatrixClient,
+        stores: Stores,
+        sender: Sender,
+        policy: Policy,
+        settings: Matrix,
+        clock: Clock,
     ) -> None:
         self._client = client
-        self._past = past
-        self._policy = policy
+        self._stores = stores
         self._sender = sender
-        self._wanted: dict[str, _Wanted] = {}  # by conversation
+        self._policy = policy
+        self._accepts = settings.unsigned_devices == "accept"
+        self._clock = clock
+        self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event and whether to write
         self._bells: dict[str, asyncio.Event] = {}
         self._changed: asyncio.Queue[str] = asyncio.Queue()
 
@@ -115,9 +58,8 @@ class MatrixSpeaker:
     def fits(self, conversation: Conversation) -> bool:
         """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
         view, account = self._client.room(conversation.room_id), self._client.account
-        return view.room_id != TERMINAL and may_read(
-            view, conversation.scope, account, self._policy
-        )
+        reads = may_read(view, conversation.scope, account, self._policy)
+        return reads and view.room_id != TERMINAL
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         """A room in which nobody has spoken yet may do (T-013)."""
@@ -142,11 +84,49 @@ class MatrixSpeaker:
         self._sender.wake()
 
     async def quote(self, row: Waiting) -> Quote | None:
-        """An earlier message of its room."""
-        return await self._past.quote(row.room_id, str(row.replies_to))
+        """What a row replies to; None when it cannot be had, read or believed as if it just came."""
+        room_id, event_id = row.room_id, str(row.replies_to)
+        try:
+            async with asyncio.timeout(QUOTE_SECONDS):
+                raw = await self._client.event(room_id, event_id)
+        except (HomeserverUnavailable, SendRefused, LoginRefused, TimeoutError) as error:
+            log.info("quote not found room=%s event=%s reason=%s", room_id, event_id, error)
+            return None
+        events, _ = well_formed([raw])
+        if not events or (raw["event_id"], raw.get("room_id", room_id)) != (event_id, room_id):
+            return None
+        event = await self._believed(room_id, raw)
+        return self._quote(room_id, event) if event else None
+
+    async def _believed(self, room_id: str, raw: Json) -> Json | None:
+        """An event in clear, if it may be its sender's word; in clear it may be anybody's there."""
+        if not raw["content"]:  # taken back
+            return raw
+        async with self._stores.database.transaction() as tx:
+            if raw["type"] != "m.room.encrypted":
+                encrypted = await self._stores.known.is_encrypted(tx, room_id)
+                return None if encrypted or self._client.room(room_id).encrypted else raw
+            opened, verdict = await self._client.checked(tx, room_id, raw)
+        held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
+        return None if opened is None or verdict in NOT_THEIRS or held else opened.event
+
+    def _quote(self, room_id: str, event: Json) -> Quote | None:
+        sender = string(event, "sender")
+        members = self._client.room(room_id).members
+        name = text.display_name(members.get(sender, "")) or text.display_name(sender)
+        content = mapping(event.get("content"))
+        if string(content, "msgtype") == "m.notice":  # what a bot says may be asked about
+            content = {**content, "msgtype": "m.text"}
+        body = readable(content, name) if event["type"] == "m.room.message" else ""
+        if content and not body:
+            return None
+        if sender == self._client.account.user_id:
+            sender = name = ""
+        sent_at = time_sent(event["origin_server_ts"], self._clock.now())
+        return Quote(sender, name, body, self._client.by_our_clock(sent_at))
 
     def _want(self, row: Waiting, *, typing: bool) -> None:
-        self._wanted[row.conversation_id] = _Wanted(typing, row.room_id, row.event_id)
+        self._wanted[row.conversation_id] = (row.room_id, row.event_id, typing)
         self._changed.put_nowait(row.conversation_id)
 
     async def run(self) -> None:
@@ -164,28 +144,25 @@ class MatrixSpeaker:
         bell, typing, read = self._bells[conversation_id], False, ""
         while True:
             bell.clear()
-            wanted = self._wanted[conversation_id]
-            room_id = wanted.room_id
-            if not wanted.typing and await self._rung(bell, LINGER_SECONDS):
+            room_id, event_id, wanted = self._wanted[conversation_id]
+            if not wanted and await self._rung(bell, LINGER_SECONDS):
                 continue
             try:
-                if wanted.event_id != read:
-                    read = wanted.event_id
-                    await self._client.read(room_id, wanted.event_id)
-                if wanted.typing or (typing and not self._is_writing(room_id)):
-                    await self._client.typing(room_id, on=wanted.typing)
-                    typing = wanted.typing
+                if event_id != read:
+                    read = event_id
+                    await self._client.read(room_id, read)
+                # A room has one typing sign for all of its conversations.
+                writing = any(on and room == room_id for room, _, on in self._wanted.values())
+                if wanted or (typing and not writing):
+                    await self._client.typing(room_id, on=wanted)
+                    typing = wanted
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
                 log.debug("sign not shown room=%s reason=%s", room_id, error)
-            if wanted.typing:
+            if wanted:
                 await self._rung(bell, REFRESH_SECONDS)
             elif not bell.is_set():
                 del self._bells[conversation_id]
                 return
-
-    def _is_writing(self, room_id: str) -> bool:
-        """Whether any conversation of a room is: it has one typing sign for all of them."""
-        return any(each.typing and each.room_id == room_id for each in self._wanted.values())
 
     async def _rung(self, bell: asyncio.Event, seconds: float) -> bool:
         """Wait for the next change, so long at most; whether one came."""

@@ -1,8 +1,4 @@
-"""Our own sync loop: ask, fill the gaps, store, and only then act (notes/matrix §3).
-
-The Matrix door: everything between the homeserver and the rooms of the program, and its
-running.
-"""
+"""Our own sync loop: ask, fill the gaps, store, and only then act (notes/matrix §3); its door."""
 
 import asyncio
 import logging
@@ -29,8 +25,8 @@ from wintermute.matrix.login import Session, load, save
 from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
-from wintermute.matrix.relations import Redactions, Relations, Work
-from wintermute.matrix.sieve import RoomBatch, RoomEvents
+from wintermute.matrix.relations import Relations, Work
+from wintermute.matrix.sieve import RoomBatch
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.trust import Trust
 from wintermute.matrix.verifications import Verifications
@@ -64,9 +60,7 @@ class Sync:
         clock: Clock,
     ) -> None:
         self._client = client
-        self._inbox = stores.inbox
-        self._known = stores.known
-        self._health = stores.health
+        self._stores = stores
         self._intake = intake
         self._copies = copies
         self._restored = restored
@@ -82,7 +76,7 @@ class Sync:
 
     async def run(self) -> None:
         """Sync until cancelled. Raises: LoginRefused when our token is gone."""
-        token = await self._inbox.token(self._client.account.user_id)
+        token = await self._stores.inbox.token(self._client.account.user_id)
         wait, trouble = 0.0, ""
         while True:
             try:
@@ -91,20 +85,20 @@ class Sync:
                 token = await self._round(token, 0.0 if wait else poll_s)
             except KeyStoreBlocked as error:  # the same sync is asked for again, from our token
                 wait = next_wait(wait, error, LONGEST_WAIT)
-                await self._health.note("keys", "fail", str(error))
+                await self._stores.health.note("keys", "fail", str(error))
                 await self._clock.sleep(wait)
             except (HomeserverUnavailable, SendRefused) as error:
                 wait = next_wait(wait, error, LONGEST_WAIT)
                 if trouble != str(error):  # once for each, not for each attempt
                     log.warning("sync failed reason=%s", error)
                 trouble = str(error)
-                await self._health.note("homeserver", "fail", str(error))
+                await self._stores.health.note("homeserver", "fail", str(error))
                 await self._clock.sleep(wait)
             else:
                 if trouble:
                     log.info("in sync again")
                 wait, trouble = 0.0, ""
-                await self._health.note("homeserver", "ok", "in sync")
+                await self._stores.health.note("homeserver", "ok", "in sync")
                 await self._keep_keys()
 
     async def _keep_keys(self) -> None:
@@ -118,21 +112,21 @@ class Sync:
             trouble = str(error)
         else:
             self._keys_wait = 0.0
-            trouble = self._client.key_trouble
+            trouble = self._client.keys.trouble
         self._keys_again = self._clock.monotonic() + self._keys_wait
         self._wake_all(await self._intake.settle())
-        await self._health.note("device", "ok", self._client.device_line)
+        await self._stores.health.note("device", "ok", self._client.device_line)
         identity = self._client.identity
-        await self._health.note("identity", identity.state, identity.text)
+        await self._stores.health.note("identity", identity.state, identity.text)
         if identity.state == "fail":
             await self._intake.trust.tell_owner(identity)
         elif identity.signed:
-            await self._intake.trust.in_order(self._client.master_key)
+            await self._intake.trust.in_order(self._client.keys.identity.master)
         self.ready.set()
         state: HealthState = "warn" if trouble else "ok"
-        if blocked := self._client.store_trouble:
+        if blocked := self._client.keys.store.trouble:
             state, trouble = "fail", blocked
-        await self._health.note("keys", state, trouble or "in order")
+        await self._stores.health.note("keys", state, trouble or "in order")
 
     async def follow_trust(self, clock: CheckedClock) -> None:
         """Notice, until cancelled, that somebody at this machine trusted an identity (X-035).
@@ -161,7 +155,7 @@ class Sync:
         if narrowed := await self._intake.narrow(batch):
             self._wake_all(narrowed)
         batch = await self._client.take_keys(batch)
-        invited = {invitation.room_id for invitation in await self._known.invitations()}
+        invited = {invitation.room_id for invitation in await self._stores.known.invitations()}
         rooms = [
             await self._room(room, token, room.room_id in invited, first) for room in batch.joined
         ]
@@ -177,15 +171,14 @@ class Sync:
 
     async def _room(
         self, room: RoomBatch, since: str | None, invited: bool, first: bool
-    ) -> RoomEvents:
-        events: tuple[Json, ...] = ()
+    ) -> RoomBatch:
+        """With all its new events, oldest first."""
         # Before the very first sync nobody asked us anything (notes/matrix §3).
-        if since or invited:
-            events = await self._events(room, None if invited else since)
+        asked = since or invited
+        events = await self._events(room, None if invited else since) if asked else ()
         changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
-        return RoomEvents(
-            room.room_id, events, room.encryption, invited, first or invited or changed
-        )
+        retry = first or invited or changed
+        return replace(room, events=events, invited=invited, retry=retry)
 
     async def _events(self, room: RoomBatch, end: str | None) -> tuple[Json, ...]:
         """What is new in a room, gaps filled, never from before our invitation (X-005, X-006)."""
@@ -217,7 +210,7 @@ def next_wait(last: float, error: WintermuteError, most: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The parts that work until they are cancelled."""
+    """Everything between the homeserver and the rooms of the program: what works until cancelled."""
 
     sync: Sync
     invitations: Invitations
@@ -268,8 +261,9 @@ def open_door(
     """
     clock, attempts = clocks
     trust = Trust(stores, client, PeopleStore(stores.database, clock), policy)
-    follow = Relations(stores, Redactions(stores, work))
-    intake = Intake(stores, client, follow, trust, verifications, policy, settings, clock)
+    intake = Intake(
+        stores, client, Relations(stores, work), trust, verifications, policy, settings, clock
+    )
     invitations = Invitations(client, stores.known, clock)
 
     def stored() -> None:

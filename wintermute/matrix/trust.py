@@ -114,7 +114,7 @@ class Trust:
             for person in self._client.people.changed():
                 if person.told != person.changed_to:
                     await self._tell(person)
-            for device in self._client.take_refused():
+            for device in self._client.keys.replaced.take_news():
                 await self._tell_refused(device)
             return bool(news)
 
@@ -130,7 +130,7 @@ class Trust:
             self._version = version
             trusted = self._client.people.restore(kept, ())
         if trusted:
-            self._client.look_again()
+            self._client.keys.changed(self._client.keys.replaced.users)
             log.info("identity trusted by somebody at this machine")
         return trusted
 

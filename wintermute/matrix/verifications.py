@@ -352,7 +352,7 @@ class Verifications:
 
     def _ours(self) -> Party:
         account = self._client.account
-        keys = (self._client.device_key, self._client.master_key)
+        keys = (self._client.device_key, self._client.keys.identity.master)
         return Party(account.user_id, account.device_id, *keys)
 
     # What is done about it ----------------------------------------------------------------
