@@ -37,7 +37,6 @@ class Conversation:
 
 
 _conversation = reader(Conversation)
-_fold = reader(Fold)
 
 
 class Conversations:
@@ -425,7 +424,9 @@ class Folds:
             " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
             {"branch": branch_id},
         )
-        return _fold(row) if row else None
+        if row is None:
+            return None
+        return Fold(row["summary"], row["turns"], row["last_turn"], row["last_cast"])
 
     async def add(
         self,

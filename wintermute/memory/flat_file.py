@@ -22,8 +22,7 @@ from functools import partial
 from typing import TypeVar
 
 from wintermute.changes.change_sets import ChangeSets, Reason
-from wintermute.db import Database, Transaction
-from wintermute.db.values import reader
+from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import to_its_end
 from wintermute.memory.core import Places, SaidOnce, TextFile
@@ -88,9 +87,6 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
     return min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset())
 
 
-_life, _kept_line = reader(LineLife), reader(KeptLine)
-
-
 class Versions:
     """The store of versions."""
 
@@ -104,7 +100,7 @@ class Versions:
             " WHERE l.scope = ?",
             (scope,),
         )
-        return await asyncio.to_thread(lambda: [_life(row) for row in rows])
+        return await asyncio.to_thread(_spans, rows)
 
     async def found(self, tx: Transaction, scope: str, names: Iterable[str]) -> None:
         """A person saved a file with these lines, by their keys."""
@@ -155,7 +151,7 @@ class Versions:
             "SELECT f.scope, f.id FROM kept_lines k JOIN facts f ON f.seq = k.fact"
             " WHERE NOT k.told AND f.valid_to IS NULL ORDER BY k.fact"
         )
-        return [_kept_line(row) for row in rows]
+        return [KeptLine(row["scope"], row["id"]) for row in rows]
 
     async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
         """The owner knows of these: once is enough."""
@@ -164,6 +160,10 @@ class Versions:
             " WHERE id IN (SELECT value FROM json_each(?)))",
             (json.dumps([line.id for line in lines]),),
         )
+
+
+def _spans(rows: Iterable[Row]) -> list[LineLife]:
+    return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
 
 
 MANY = 5

@@ -12,10 +12,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from wintermute.clock import Clock, stamp
+from wintermute.clock import Clock, moment, stamp
 from wintermute.config.schema import ComponentSizeLimits, Seed
 from wintermute.db import Transaction
-from wintermute.db.values import reader
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.prompt.assemble import (
     Parts,
@@ -73,9 +72,6 @@ class SizeNotice:
 
     size: int
     at: datetime
-
-
-_notice = reader(SizeNotice)
 
 
 def oversize(
@@ -281,8 +277,9 @@ class Oversize:
         return fill(self._texts[component].text(), values)
 
     async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
-        query = "SELECT component, size, told_at AS at FROM oversize WHERE scope = ?"
-        return {row["component"]: _notice(row) for row in await tx.rows(query, (scope,))}
+        query = "SELECT component, size, told_at FROM oversize WHERE scope = ?"
+        rows = await tx.rows(query, (scope,))
+        return {row["component"]: SizeNotice(row["size"], moment(row["told_at"])) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
