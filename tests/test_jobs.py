@@ -20,6 +20,7 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
 from wintermute.jobs import KEPT, Job
+from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy
 from wintermute.work.runner import Kind
@@ -260,10 +261,64 @@ async def test_three_crashes_end_a_job_and_ordinary_restarts_do_not(
         async with opened(folders[3], model, bench) as house, house.working():
             await became(house, a="failed")
             assert (await house.said(2))[1:] == [
-                "`tidy` was interrupted by three crashes. I stopped it for good; everything else"
+                "A piece of `tidy` was interrupted by three crashes. I leave it; everything else"
                 " goes on."
             ]
-    assert len(bench.begun) == 8
+    bench.do = well
+    async with opened(folders[3], model, bench) as house, house.working():
+        await owe(house, "b")
+        await became(house, a="failed", b="done")
+    assert bench.begun[8:] == ["b"]
+
+
+async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) -> None:
+    found: list[Json] = []
+
+    async def function(job: Job) -> JobDone:
+        found.append(job.progress)
+        if not job.progress:
+            async with house.database.transaction() as tx:
+                await house.stores.jobs.went_on(tx, job.id, {"page": 7})
+            await asyncio.Event().wait()
+        return JobDone()
+
+    def kind(stores: Stores, speaker: Speaker, clock: Clock) -> Kind[Job]:
+        return JobKind(stores, "tidy", function, JobPolicy(), speaker, clock)
+
+    async with open_house(tmp_path, model.url, kinds=[kind]) as house, house.working():
+        await owe(house, "a")
+        await until(lambda: has_progress(house))
+    async with open_house(tmp_path, model.url, kinds=[kind]) as house, house.working():
+        await became(house, a="done")
+    assert found == [{}, {"page": 7}]
+
+
+async def has_progress(house: House) -> bool:
+    return bool(await house.rows("SELECT 1 FROM jobs WHERE progress <> '{}'"))
+
+
+async def test_what_was_cancelled_below_a_job_gives_its_place_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async def do(key: str) -> JobDone:
+        if key == "bad":
+            raise asyncio.CancelledError
+        return JobDone()
+
+    async with opened(tmp_path, model, Bench(do)) as house, house.working():
+        await owe(house, "bad", scope=BOB)
+        await owe(house, "good")
+        await became(house, bad="failed", good="done")
+
+
+async def test_what_is_forgotten_is_owed_no_more(tmp_path: Path, model: ModelServer) -> None:
+    async with opened(tmp_path, model, Bench(well)) as house:
+        async with house.database.transaction() as tx:
+            jobs = house.stores.jobs
+            await jobs.enqueue(tx, "tidy", "a", OWNER, {"text": "the shed opens with 4711"})
+            await jobs.enqueue(tx, "tidy", "b", OWNER, {"text": "a garden gnome"})
+            assert await jobs.erase(tx, ["the shed opens with 4711"]) == 1
+        assert await house.rows("SELECT key FROM jobs") == [{"key": "b"}]
 
 
 async def test_what_was_done_long_ago_goes(tmp_path: Path, model: ModelServer) -> None:

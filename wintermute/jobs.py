@@ -5,8 +5,8 @@
        ╰──────────╯
                   ╰─▶ failed: three times in a row in the same way, or by three crashes
 
-A job that failed for good stops its series, which is all jobs of its name and scope: what is
-wrong with one is wrong with the next.
+A job that failed three times stops its series, which is all jobs of its name and scope: what is
+wrong with one is wrong with the next. One that crashed is over alone.
 """
 
 import json
@@ -86,7 +86,7 @@ class Jobs:
             "UPDATE jobs SET state = 'running' WHERE id IN (SELECT j.id FROM jobs j"
             " WHERE j.name = :name AND j.state = 'waiting'"
             " AND (j.not_before IS NULL OR j.not_before <= :now) AND NOT EXISTS (SELECT 1 FROM jobs f"
-            "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed')"
+            "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed' AND f.attempts > 0)"
             " ORDER BY j.created_at, j.id LIMIT :most) RETURNING *",
             {"name": name, "now": stamp(self._clock.now()), "most": most},
         )
@@ -172,9 +172,14 @@ class Jobs:
         )
 
     async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
-        """Blank what holds one of the `traces`."""
-        return await tx.execute(
-            "UPDATE jobs SET args = '{}', progress = '{}', last_error = NULL"
-            f" WHERE {holds('args', 'progress', 'last_error')}",
-            {"traces": json.dumps(list(traces))},
+        """Drop what is owed and holds one of the `traces`, and blank what is over."""
+        found = holds("args", "progress", "last_error")
+        asked = {"traces": json.dumps(list(traces))}
+        dropped = await tx.execute(
+            f"DELETE FROM jobs WHERE state IN ('waiting', 'running') AND {found}", asked
+        )
+        return dropped + await tx.execute(
+            "UPDATE jobs SET args = '{}', progress = '{}', last_error = '' WHERE"
+            f" state IN ('done', 'failed') AND {found}",
+            asked,
         )

@@ -421,10 +421,10 @@ async def _outbox(database: Database) -> Finding:
 
 
 async def _jobs(database: Database) -> list[Finding]:
-    """Series that were stopped; nothing while there are none."""
-    rows = await database.rows("SELECT name, scope, last_error FROM jobs WHERE state = 'failed'")
+    """What was stopped; nothing while nothing is."""
+    rows = await database.rows("SELECT * FROM jobs WHERE state = 'failed'")  # or one before 0019
     named = [
-        f"{row['name']} of {row['scope'].removeprefix(PERSON) or 'all'}: {row['last_error']}"
+        f"{row['name']} of {row['scope'].removeprefix(PERSON) or 'all'}: {row['last_error'] or 'unknown'}"
         for row in rows
     ]
     return [Finding("jobs", "fail", f"{len(rows)} stopped: {'; '.join(named)}")] if rows else []

@@ -419,7 +419,7 @@ class SubSessions:
     async def gathered(self, tx: Transaction, rooms: Collection[str]) -> tuple[SubSession, ...]:
         """What is over with all below it and is not closed, newest first: it was lifted."""
         rows = await tx.rows(
-            "SELECT * FROM sub_sessions s WHERE state = 'collecting' AND NOT blocking"
+            f"SELECT * FROM sub_sessions s WHERE s.{OPEN} AND state = 'collecting' AND NOT blocking"
             f" AND room IN {_LISTED} AND NOT EXISTS (SELECT 1 FROM sub_sessions c"
             "  WHERE c.parent = s.id AND c.state IN ('waiting', 'running', 'collecting')"
             "  AND NOT c.blocking) ORDER BY seq DESC",

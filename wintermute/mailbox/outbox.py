@@ -156,10 +156,12 @@ class Outbox:
         due moment it is of.
         """
         row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
+        if row is None:
+            raise LookupError(conversation_id)
         return await self._add(
             tx,
             conversation_id,
-            row["room_id"] if row else "",
+            row["room_id"],
             kind,
             self._redact(body),
             cast_id=cast_id,

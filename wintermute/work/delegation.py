@@ -236,7 +236,7 @@ class Ending:
         node = await self._store.get(tx, sub_id)
         if node.is_open:
             await self._store.close(tx, sub_id, "max_seconds", node.result)
-            await lift(tx)
+            await lift(tx, [sub_id])
 
     async def tell(self, tx: Transaction, workflow: str) -> bool:
         """One event for all that is connected, when all of it is over.
@@ -281,7 +281,7 @@ class WorkerInstructions:
     async def system(
         self, scope: str, tools: Collection[str], query: str | None, summary: str
     ) -> str | None:
-        """As `conversation.terms.Prompt`. Nothing is ranked by what a sub-session is told."""
+        """As `conversation.state.Prompt`. Nothing is ranked by what a sub-session is told."""
         full = self.mode == "full"
         return worker_prompt(
             self.mode,
@@ -439,13 +439,14 @@ class Delegation:
     async def ready(self, tx: Transaction, free: int) -> Look[SubSession]:
         """Start what needs nothing more (L-063, L-066); tell what was taken from who was lost."""
         rooms = await self._served(tx)
-        self._lost = await self._store.still_open(tx, self._lost)
+        lost = set(self._lost)
+        self._lost -= lost - await self._store.still_open(tx, lost)  # others may come meanwhile
         news = await self._ending.gather_lifted(tx, rooms)
         held = not await self._store.release_held(tx, rooms)
         self._looks_again = held or bool(self._lost)
+        again = await self._store.next_due(tx, rooms)  # first: time goes on
         ready = await self._store.ready(tx, rooms, free)
         started = [await self._started(tx, node) for node in ready]
-        again = await self._store.next_due(tx, rooms)
         return Look(started, news, self._clock.now() + SOON if self._looks_again else again)
 
     async def do(self, piece: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:

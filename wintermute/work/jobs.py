@@ -28,7 +28,7 @@ STOPPED = (
     "`{name}` failed three times in the same way{whose}: {error}. I stopped it, and try again when I"
     " am started anew; everything else goes on."
 )
-CRASHED = "`{name}` was interrupted by three crashes{whose}. I stopped it for good; everything else goes on."
+CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I leave it; everything else goes on."
 BUG = "internal error, see the log"
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class JobKind:
         self,
         stores: Stores,
         name: str,
-        function: Callable[[Job], Awaitable[JobDone | JobPutOff]],
+        function: Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]],
         policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
@@ -107,8 +107,8 @@ class JobKind:
 
     async def ready(self, tx: Transaction, free: int) -> Look[Job]:
         """Begin the oldest."""
-        begun = await self._stores.jobs.begin(tx, self.name, free)
-        return Look(begun, again=await self._stores.jobs.next_due(tx, self.name))
+        again = await self._stores.jobs.next_due(tx, self.name)  # first: time goes on
+        return Look(await self._stores.jobs.begin(tx, self.name, free), again=again)
 
     async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
         """The function, for as long as it may take."""

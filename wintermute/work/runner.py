@@ -11,6 +11,7 @@ the truth. Places, the bell, bugs, and what a start finds are the same for all k
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,10 +22,13 @@ from wintermute.conversation.rooms import is_blocked
 from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.db import Transaction
+from wintermute.errors import StorageBlocked
 from wintermute.stores import Stores
 
 MOST_CRASHES = 3
 """How often a piece may be interrupted by a crash (L-068); an ordinary end of the program is none."""
+
+PARKING_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,6 +38,12 @@ async def guarded(work: Awaitable[T], name: str) -> T | None:
     """What the work gives; None when it met a bug, which the log then has (L-031)."""
     try:
         return await work
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        log.exception("work failed, for what it waited for was cancelled id=%s", name)
+        return None
     except Exception as error:  # bulkhead: a bug in one piece must not end the others
         if is_blocked(error):
             raise
@@ -159,9 +169,18 @@ class Runner:
                     self._tell(look.news, wake)
                     await self._pause(kind.bell, look.again)
         except asyncio.CancelledError:
-            async with self._stores.database.transaction() as tx:
-                await kind.parked(tx, [*at_work.values()])
+            if at_work:
+                await self._park(kind, [*at_work.values()])
             raise
+
+    async def _park(self, kind: Kind[P], pieces: Sequence[P]) -> None:
+        """The program ends in order. Where that cannot be noted at once, it counts as a crash."""
+        with suppress(TimeoutError, StorageBlocked):
+            async with (
+                asyncio.timeout(PARKING_SECONDS),
+                self._stores.database.transaction() as tx,
+            ):
+                await kind.parked(tx, pieces)
 
     async def _begun(
         self,
@@ -185,7 +204,7 @@ class Runner:
     ) -> None:
         try:
             result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
-            news = await guarded(kind.over(piece, result), piece.id) if result else None
+            news = await guarded(kind.over(piece, result), piece.id) if result is not None else None
             if news is None:
                 await self._stores.health.note("casts", "fail", "internal error, see the log")
                 news = await kind.over(piece, None)

@@ -175,11 +175,11 @@ class Runs:
 
     async def ready(self, tx: Transaction, free: int) -> Look[Run]:
         """Begin what is due; one whose task is not active any more is dropped."""
-        ready = await self._stores.runs.ready(tx, await self._served(tx), free)
-        begun = [await self._begun(tx, occurrence) for occurrence in ready]
-        until = await self._stores.runs.next_try(tx)
+        until = await self._stores.runs.next_try(tx)  # first: time goes on
         left = None if until is None else timedelta(seconds=until - self._clock.monotonic())
         again = None if left is None else self._clock.now() + left
+        ready = await self._stores.runs.ready(tx, await self._served(tx), free)
+        begun = [await self._begun(tx, occurrence) for occurrence in ready]
         return Look([run for run in begun if run is not None], again=again)
 
     async def _begun(self, tx: Transaction, occurrence: Occurrence) -> Run | None:

@@ -2,4 +2,4 @@
 -- interrupted it. Nothing has written to the table before.
 ALTER TABLE jobs ADD COLUMN scope TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX jobs_open ON jobs (name, scope) WHERE state <> 'done';
+CREATE INDEX jobs_by_state ON jobs (name, state, scope);
