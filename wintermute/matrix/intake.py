@@ -340,8 +340,8 @@ class Intake:
         known = came.locked is None and await self._stores.inbox.find(tx, edit.event_id)
         if original is None or known:
             return None
-        conversation = await self._home(tx, came)
-        if self._worth(came) == "held":
+        conversation, worth_of = await self._home(tx, came), self._worth(came)
+        if worth_of == "held":
             return await self._hold(tx, conversation, came, tell=True)
         if original.state in ("locked", "untrusted"):
             # What it changes has no text yet: with it, later.
@@ -351,7 +351,7 @@ class Intake:
             return conversation
         if await self._refuses(tx, conversation, came):
             return None
-        if self._worth(came) == "other":
+        if worth_of == "other":
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if not await self._followups.is_newest(tx, edit, original, seq):

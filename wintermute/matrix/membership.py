@@ -18,7 +18,7 @@ from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.outbox import EVER
 from wintermute.mailbox.rooms import Invitation, KnownRooms, Link, Move, Moves, moves_of, wanted
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, RoomView, is_heard, scope_of
+from wintermute.matrix.inbox import Policy, is_heard, scope_of
 from wintermute.matrix.sieve import RoomBatch, SyncBatch
 from wintermute.stores import Stores
 
@@ -136,17 +136,13 @@ class RoomMoves:
             return True
         if any(move.new == room.room_id for room in batch.joined):
             log.warning("room held room=%s follows=%s reason=not encrypted", move.new, move.old)
-            await self._tell_in_clear(view)
-        return False
-
-    async def _tell_in_clear(self, view: RoomView) -> None:
-        """Once, there: who is in it can change that, and it says nothing of what is held."""
-        stores = self._stores
-        async with stores.database.transaction() as tx:
             scope = scope_of(view, self._client.account, self._policy)
-            conversation = await stores.conversations.in_room(tx, view.room_id, scope)
-            key = f"follows in clear {view.room_id}"
-            await stores.outbox.notice_once(tx, key, EVER, conversation, IN_CLEAR)
+            async with self._stores.database.transaction() as tx:
+                # Who is in it can change that; and it says nothing of what is held.
+                there = await self._stores.conversations.in_room(tx, move.new, scope)
+                key = f"follows in clear {move.new}"
+                await self._stores.outbox.notice_once(tx, key, EVER, there, IN_CLEAR)
+        return False
 
     async def _move(self, move: Move, moves: Moves) -> set[str]:
         """All that lives in the old room lives in the new one; what wants to go on there."""
