@@ -1,15 +1,22 @@
-"""Text files that people edit, read whole, whatever stands in their place by now (F-031)."""
+"""Text files that people edit: read whole, whatever stands in their place by now (F-031).
 
+What is written to one is on the disk, whenever the power fails.
+"""
+
+import asyncio
 import codecs
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from wintermute.errors import FileUnusable
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+T = TypeVar("T")
 
 
 def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
@@ -39,15 +46,6 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
         os.close(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def decoded(content: bytes) -> str:
     """Bytes as text: UTF-8, or UTF-16 that begins with its mark. Raises: FileUnusable.
 
@@ -62,3 +60,25 @@ def decoded(content: bytes) -> str:
     if "\0" in text:
         raise FileUnusable("is not a text file: save it as UTF-8, or move it aside")
     return text
+
+
+def sync_folder(folder: Path) -> None:
+    """What was renamed or removed in a folder stays so. Raises: OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def to_its_end(work: Callable[[], T]) -> T:
+    """Run in a thread, and wait for its end even when cancelled.
+
+    A write left behind could replace the file after a later one has.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

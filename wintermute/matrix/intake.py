@@ -44,6 +44,7 @@ from wintermute.matrix.trust import (
     Worth,
     harmless_id,
     not_private,
+    room_conversation,
     worth,
 )
 from wintermute.matrix.verifications import Verifications
@@ -414,10 +415,10 @@ class Intake:
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
         """Where what is said in a room belongs: if it moved, to the one that follows (F-013)."""
+        account = self._client.account
         if self._has_moved(view.room_id):
             view = self._client.room(self._client.moves.home(view.room_id))
-        scope = scope_of(view, self._client.account, self._policy)
-        return await self._conversations.in_room(tx, view.room_id, scope)
+        return await room_conversation(tx, self._conversations, view, account, self._policy)
 
     def _has_moved(self, room_id: str) -> bool:
         return self._client.moves.home(room_id) != room_id

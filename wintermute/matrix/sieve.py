@@ -7,9 +7,8 @@ malformed event must not stop the sync loop (X-022).
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wintermute.matrix.inbox import mapping
 from wintermute.matrix.people import Device
 from wintermute.messages import Json
 
@@ -142,7 +141,7 @@ def sift(raw: Json) -> SyncBatch | None:
     next_batch = raw.get("next_batch")
     if not isinstance(next_batch, str) or not _is_id(next_batch, most=100_000):
         return None
-    rooms = mapping(raw.get("rooms"))
+    rooms = _dict(raw.get("rooms"))
     joined = [_room(room_id, room) for room_id, room in _rooms(rooms, "join")]
     to_device, dropped = _to_device(raw)
     verifications, unusable = _verifications(raw)
@@ -150,7 +149,7 @@ def sift(raw: Json) -> SyncBatch | None:
         next_batch=next_batch,
         joined=tuple(batch for batch, _, _ in joined),
         invited=tuple(
-            (room_id, tuple(_dicts(mapping(room.get("invite_state")).get("events"))))
+            (room_id, tuple(_dicts(_dict(room.get("invite_state")).get("events"))))
             for room_id, room in _rooms(rooms, "invite")
         ),
         left=tuple(room_id for room_id, _ in _rooms(rooms, "leave")),
@@ -180,7 +179,7 @@ def counts(value: object) -> dict[str, int]:
     """How many one-time keys of ours the homeserver says it has, by kind."""
     found = {"curve25519": 0, "signed_curve25519": 0}
     return found | {
-        name: min(max(n, 0), MOST_KEYS) for name, n in mapping(value).items() if isinstance(n, int)
+        name: min(max(n, 0), MOST_KEYS) for name, n in _dict(value).items() if isinstance(n, int)
     }
 
 
@@ -218,7 +217,7 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
     Some clients leave a relation beside the ciphertext only, where whoever runs the homeserver can
     write it too: there it makes no message an edit, which has its new text inside.
     """
-    found = mapping(payload)
+    found = _dict(payload)
     kind, content = found.get("type"), found.get("content")
     if (
         not isinstance(kind, str)
@@ -226,7 +225,7 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
         or found.get("room_id") != room_id
     ):
         return None
-    beside = mapping(event["content"].get("m.relates_to"))
+    beside = _dict(event["content"].get("m.relates_to"))
     edits = beside.get("rel_type") == "m.replace"
     if beside and "m.relates_to" not in content and ("m.new_content" in content or not edits):
         content = {**content, "m.relates_to": beside}
@@ -236,7 +235,7 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
 
 def is_malformed_message(event: Json) -> bool:
     """Whether a message lacks what every message has; one without any content was taken back."""
-    content = mapping(event.get("content"))
+    content = _dict(event.get("content"))
     wanted = (content.get("msgtype"), content.get("body"))
     is_message = event.get("type") == "m.room.message" and bool(content)
     return is_message and not all(isinstance(value, str) for value in wanted)
@@ -251,9 +250,9 @@ def well_formed(events: object) -> tuple[list[Json], int]:
 
 
 def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
-    timeline = mapping(room.get("timeline"))
+    timeline = _dict(room.get("timeline"))
     events, bad = well_formed(timeline.get("events"))
-    state = mapping(room.get("state")).get("events")
+    state = _dict(room.get("state")).get("events")
     _, bad_state = well_formed(state)
     # What says who reads and what is encrypted counts in whatever shape it comes.
     told = [*_dicts(state), *_dicts(timeline.get("events"))]
@@ -298,7 +297,7 @@ def _predecessor(events: Iterable[Json]) -> str | None:
     found = [e for e in events if e.get("type") == CREATION and e.get("state_key") == ""]
     if not found:
         return None
-    named = mapping(mapping(found[0].get("content")).get("predecessor")).get("room_id")
+    named = _dict(_dict(found[0].get("content")).get("predecessor")).get("room_id")
     return named if isinstance(named, str) and _is_name(named) else ""
 
 
@@ -317,7 +316,7 @@ def _state_for_nio(event: Json) -> Json | None:
 
     What it cannot validate it writes to its log, to the last nested bracket, and passes over.
     """
-    content, key = mapping(event.get("content")), event.get("state_key")
+    content, key = _dict(event.get("content")), event.get("state_key")
     if event.get("type") == "m.room.member" and "state_key" in event:
         membership = content.get("membership")
         names = {key: content.get(key) for key in ("displayname", "avatar_url")}
@@ -340,7 +339,7 @@ def _to_device(raw: Json) -> tuple[list[Json], int]:
     """The messages that may carry room keys, in the one shape that nio can read."""
     wanted = [
         event
-        for event in _dicts(mapping(raw.get("to_device")).get("events"))
+        for event in _dicts(_dict(raw.get("to_device")).get("events"))
         if event.get("type") == "m.room.encrypted"
     ]
     good = [event for event in map(_olm_message, wanted) if event]
@@ -349,8 +348,8 @@ def _to_device(raw: Json) -> tuple[list[Json], int]:
 
 def verification_in_room(raw: Json, event: Json, room_id: str) -> VerificationMessage | None:
     """What an event of a room, as it came and in clear, is to a verification."""
-    content, kind = mapping(event.get("content")), _step(event)
-    relation = mapping(content.get("m.relates_to"))
+    content, kind = _dict(event.get("content")), _step(event)
+    relation = _dict(content.get("m.relates_to"))
     transaction_id = relation.get("event_id") if relation.get("rel_type") == "m.reference" else None
     is_message = event.get("type") == "m.room.message"
     if is_message and content.get("msgtype") == f"{VERIFICATION}request":
@@ -365,7 +364,7 @@ def _verifications(raw: Json) -> tuple[tuple[VerificationMessage, ...], int]:
     """The messages of verifications between devices, and how many were not usable."""
     wanted = [
         event
-        for event in _dicts(mapping(raw.get("to_device")).get("events"))
+        for event in _dicts(_dict(raw.get("to_device")).get("events"))
         if _step(event) or event.get("type") == f"{VERIFICATION}request"
     ]
     good = tuple(message for message in map(_verification, wanted) if message)
@@ -388,14 +387,14 @@ def _withheld_keys(raw: Json) -> tuple[Withheld, ...]:
     """The first words on keys that we do not get; a cause that we do not know is of no use."""
     found = (
         _withheld(event)
-        for event in _dicts(mapping(raw.get("to_device")).get("events"))
+        for event in _dicts(_dict(raw.get("to_device")).get("events"))
         if event.get("type") == "m.room_key.withheld"
     )
     return tuple(islice((word for word in found if word), MOST_WITHHELD))
 
 
 def _withheld(event: Json) -> Withheld | None:
-    content, sender = mapping(event.get("content")), event.get("sender")
+    content, sender = _dict(event.get("content")), event.get("sender")
     code = content.get("code")
     wanted = [sender, content.get("sender_key")]
     if code != NO_OLM:
@@ -420,7 +419,7 @@ def _is_name(value: str) -> bool:
 
 
 def _olm_message(event: Json) -> Json | None:
-    content = mapping(event.get("content"))
+    content = _dict(event.get("content"))
     sender, algorithm, sender_key = (
         event.get("sender"),
         content.get("algorithm"),
@@ -430,7 +429,7 @@ def _olm_message(event: Json) -> Json | None:
         return None
     ciphertext = {
         key: {"type": item["type"], "body": item["body"]}
-        for key, item in mapping(content.get("ciphertext")).items()
+        for key, item in _dict(content.get("ciphertext")).items()
         if isinstance(item, dict)
         and item.get("type") in (0, 1)
         and isinstance(item.get("body"), str)
@@ -440,13 +439,13 @@ def _olm_message(event: Json) -> Json | None:
 
 
 def _rooms(rooms: Json, kind: str) -> Iterable[tuple[str, Json]]:
-    for room_id, room in mapping(rooms.get(kind)).items():
+    for room_id, room in _dict(rooms.get(kind)).items():
         if _is_id(room_id) and isinstance(room, dict):
             yield room_id, room
 
 
 def _device_lists(value: object) -> Json:
-    lists = mapping(value)
+    lists = _dict(value)
     return {
         name: [user for user in lists.get(name) or [] if _is_id(user)]
         if isinstance(lists.get(name), list)
@@ -463,6 +462,10 @@ def _is_id(value: object, *, least: int = 1, most: int = MOST_ID_BYTES) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return "\0" not in value
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _dicts(value: object) -> Iterable[Json]:

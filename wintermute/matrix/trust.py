@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import Literal
 
 from wintermute.db import Transaction
+from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
-from wintermute.matrix.inbox import RULES, Policy, RoomView, is_direct, scope_of
+from wintermute.matrix.inbox import RULES, Account, Policy, RoomView, is_direct, scope_of
 from wintermute.matrix.people import NOBODY, Device, PeopleStore, Person, Verdict, fingerprint
 from wintermute.stores import Stores
 
@@ -89,6 +90,13 @@ def replaced_notice(device: Device, room_id: str) -> tuple[str, str]:
     return key, REPLACED.format(person=device.user_id, device=name)
 
 
+async def room_conversation(
+    tx: Transaction, conversations: Conversations, view: RoomView, account: Account, policy: Policy
+) -> str:
+    """The conversation of a room, by who is in it now."""
+    return await conversations.in_room(tx, view.room_id, scope_of(view, account, policy))
+
+
 class Trust:
     """Keeps what is learnt of people, and tells them once when it stands in the way."""
 
@@ -106,17 +114,20 @@ class Trust:
     async def settle(self) -> bool:
         """After a key query: keep what it brought. Whether what waits is to be looked at again."""
         async with self._turn:
-            news = self._client.people.take_news()
-            if any(learned.people or learned.signed for learned in news):
-                async with self._stores.database.transaction() as tx:
-                    for learned in news:
-                        await self._store.keep(tx, learned)
-            for person in self._client.people.changed():
-                if person.told != person.changed_to:
-                    await self._tell(person)
-            for device in self._client.take_refused():
-                await self._tell_refused(device)
-            return bool(news)
+            return await self._settle()
+
+    async def _settle(self) -> bool:
+        news = self._client.people.take_news()
+        if any(learned.people or learned.signed for learned in news):
+            async with self._stores.database.transaction() as tx:
+                for learned in news:
+                    await self._store.keep(tx, learned)
+        for person in self._client.people.changed():
+            if person.told != person.changed_to:
+                await self._tell(person)
+        for device in self._client.take_refused():
+            await self._tell_refused(device)
+        return bool(news)
 
     async def reread(self) -> bool:
         """Whether somebody at this machine trusted an identity since the last look."""
@@ -216,8 +227,8 @@ class Trust:
         return is_direct(view, self._client.account, self._policy)
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
-        scope = scope_of(view, self._client.account, self._policy)
-        return await self._stores.conversations.in_room(tx, view.room_id, scope)
+        account = self._client.account
+        return await room_conversation(tx, self._stores.conversations, view, account, self._policy)
 
 
 READERS = frozenset({"m.room.member", *RULES})

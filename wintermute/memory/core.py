@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import content_of, decoded, sync_folder
+from wintermute.files import content_of, decoded
 from wintermute.health.health import EditedFiles
 from wintermute.owner import Owner
 
@@ -77,7 +77,7 @@ class TextFile:
                 part.unlink()
                 return False
             part.replace(self.path)
-            sync_folder(self.path.parent)
+            _sync_folder(self.path.parent)
         except OSError as error:
             with suppress(OSError):
                 part.unlink()
@@ -96,6 +96,14 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 MEMORIES = "MEMORIES.txt"

@@ -21,7 +21,6 @@ from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
-from wintermute.files import sync_folder
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.text import clean, one_line
@@ -192,19 +191,27 @@ def place(folder: Path, name: str, part: Path) -> None:
     """Old or new text, whole, whenever the power fails. Raises: ToolFailed."""
     with _told(name):
         part.replace(folder / f"{name}{ENDING}")
-        sync_folder(folder)
+        _settle(folder)
 
 
 def remove(folder: Path, name: str) -> None:
     """No file of that name any more. Raises: ToolFailed."""
     with _told(name):
         (folder / f"{name}{ENDING}").unlink(missing_ok=True)
-        sync_folder(folder)
+        _settle(folder)
 
 
 def shown(name: str) -> str:
     """What the prompt calls the file (P-035)."""
     return f"data/skills/{name}{ENDING}"
+
+
+def _settle(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
