@@ -145,9 +145,8 @@ class CheckedClock:
         if self._last is None:
             return Doubt(None, waits=True)
         due = self._last.at(seen.steady)
-        return Doubt(
-            seen.wall - due, waits=not vouches(self._server, ClockReading(due, seen.steady))
-        )
+        ours = ClockReading(due, seen.steady)
+        return Doubt(seen.wall - due, waits=not vouches(self._server, ours))
 
     def now(self) -> datetime:
         seen = self._judged()

@@ -52,7 +52,6 @@ class Secret:
 
 
 USER_ID = r"@[^:\s]+:\S+"
-ROOM_ID = r"!\S+"
 URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
 """No user and password in it: those would be a secret in plain sight."""
 A_URL = "https://example.org"
@@ -83,7 +82,7 @@ class Matrix:
     allowed_rooms: tuple[str, ...] = key(
         "Room ids the bot stays in; empty: any room an allowed person invites it to.",
         (),
-        pattern=ROOM_ID,
+        pattern=r"!\S+",
         example="!room:example.org",
     )
     encryption: Literal["required", "preferred", "off"] = key(

@@ -136,22 +136,14 @@ class Redaction:
 
     def settled(self, text: str) -> int:
         """How much of the beginning of a text can be judged now, whatever follows it."""
-        longest = len(self._looks[0]) if self._looks else 0
-        end = next(
-            (
-                at
-                for at in range(max(0, len(text) - longest + 1), len(text))
-                if any(look.startswith(text[at:]) for look in self._looks)
-            ),
-            len(text),
-        )
+        if not self._looks:
+            return len(text)
+        starts = range(max(0, len(text) - len(self._looks[0]) + 1), len(text))
+        begun = (at for at in starts if any(look.startswith(text[at:]) for look in self._looks))
+        end = next(begun, len(text))
         # One that is complete must not be cut by the beginning of another one within it.
-        across = (
-            found.start()
-            for found in self._pattern.finditer(text)
-            if found.start() < end < found.end()
-        )
-        return next(across, end) if self._looks else end
+        found = map(re.Match.span, self._pattern.finditer(text))
+        return next((start for start, stop in found if start < end < stop), end)
 
 
 class StreamRedactor:

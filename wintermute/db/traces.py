@@ -77,7 +77,8 @@ ASCII = bytes(range(128))
 MARKS = bytes(code for code in REST if code < 128)
 BULLET = "\u2022".encode()
 
-Rewrite = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
+Instead = str | Callable[[re.Match[str]], str]
+Rewrite = tuple[re.Pattern[str], Instead]
 Span = tuple[int, int]
 
 
@@ -110,21 +111,8 @@ def _character(found: re.Match[str]) -> str:
     return html.unescape(f"&{found[1]};")
 
 
-def _nothing(_: re.Match[str]) -> str:
-    return ""
-
-
-def _blank(_: re.Match[str]) -> str:
-    return " "
-
-
 READ: tuple[Rewrite, ...] = ((ESCAPE, _unescaped), (ENTITY, _character))
-BARE: tuple[Rewrite, ...] = (
-    (CELL, _blank),
-    (MARK, _nothing),
-    (LONE, _nothing),
-    (UNSEEN, _nothing),
-)
+BARE: tuple[Rewrite, ...] = ((CELL, " "), (MARK, ""), (LONE, ""), (UNSEEN, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +124,8 @@ class View:
 
     def rewrites(self) -> tuple[Rewrite, ...]:
         """What makes the bare form of a text, but for the normal form of Unicode."""
-        tags = ((TAG_OR_TARGET, _blank),) if self.tags else ()
-        numbers = ((NUMBER, _blank),) if self.numbers else ()
+        tags = ((TAG_OR_TARGET, " "),) if self.tags else ()
+        numbers = ((NUMBER, " "),) if self.numbers else ()
         return (*READ, *tags, *numbers, *BARE)
 
 
@@ -170,11 +158,11 @@ class _Placed:
     text: str
     at: list[Span]
 
-    def rewritten(self, pattern: re.Pattern[str], new: Callable[[re.Match[str]], str]) -> "_Placed":
+    def rewritten(self, pattern: re.Pattern[str], new: Instead) -> "_Placed":
         parts, at, done = [], [], 0
         for found in pattern.finditer(self.text):
             start, end = found.span()
-            instead = new(found)
+            instead = new if isinstance(new, str) else new(found)
             parts += [self.text[done:start], instead]
             at += self.at[done:start]
             at += [(self.at[start][0], self.at[end - 1][1])] * len(instead)
@@ -308,7 +296,7 @@ def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:
 
 def _words(text: str) -> list[bytes]:
     """The runs of ASCII letters in it that look the same in every writing, in order."""
-    for pattern, new in (*READ, (TAG_OR_TARGET, _blank)):
+    for pattern, new in (*READ, (TAG_OR_TARGET, " ")):
         text = pattern.sub(new, text)
     text = _caseless(text)
     parts = (text[start:end] for start, end in _letters(text))
@@ -317,7 +305,7 @@ def _words(text: str) -> list[bytes]:
 
 
 def _words_of_any_script(text: str) -> list[bytes]:
-    for pattern, new in (*READ, (TAG_OR_TARGET, _blank)):
+    for pattern, new in (*READ, (TAG_OR_TARGET, " ")):
         text = pattern.sub(new, text)
     return [word.encode("utf-8", "replace") for word in WORDS.findall(_composed(text))]
 

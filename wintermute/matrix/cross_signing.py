@@ -215,7 +215,7 @@ class CrossSigning:
         except HomeserverUnavailable as error:
             self._wait = min(max(self._wait * 2, 1.0), AGAIN_SECONDS)
             seconds = max(self._wait, error.retry_after or 0.0)
-            self._refused("unavailable", UNAVAILABLE.format(error), seconds, "warn")
+            self._refused("unavailable", UNAVAILABLE.format(error), seconds)
         except ApprovalNeeded as error:
             reason = approval_text(error, has_password=self._password is not None)
             if error.page:
@@ -268,22 +268,17 @@ class CrossSigning:
             key = fingerprint(self.seeds.master.public)
             self.state = IdentityState("ok", f"this device is signed by {key}", True, self._made)
         elif step == "wait":
-            self._refused("waits", WAITS, APPROVAL_SECONDS, "warn")
+            self._refused("waits", WAITS, APPROVAL_SECONDS)
         elif step == "foreign":
             self._refused("foreign", foreign_text(self.seeds))
         else:
             self._refused("not kept", NOT_KEPT)
 
-    def _refused(
-        self,
-        kind: IdentityTrouble,
-        reason: str,
-        seconds: float = AGAIN_SECONDS,
-        state: HealthState = "fail",
-    ) -> None:
-        if self.state.text != reason:
-            log.warning("identity not in order reason=%s", reason)
-        self.state = IdentityState(state, reason, kind=kind)
+    def _refused(self, kind: IdentityTrouble, why: str, seconds: float = AGAIN_SECONDS) -> None:
+        if self.state.text != why:
+            log.warning("identity not in order reason=%s", why)
+        passes = kind in ("waits", "unavailable")
+        self.state = IdentityState("warn" if passes else "fail", why, kind=kind)
         self._again = self._clock.monotonic() + seconds
 
     def device(self) -> Json:

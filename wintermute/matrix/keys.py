@@ -275,18 +275,15 @@ class Keys:
                 due = missing
             if due:
                 self._claimed |= dict.fromkeys(due, now + CLAIM_AGAIN_SECONDS)
-                await self._claim_for(due)
+                asked: dict[str, list[str]] = {}
+                for device in due:
+                    asked.setdefault(device.user_id, []).append(device.device_id)
+                try:
+                    await self._claim(asked)
+                except KeyStoreBlocked:  # they had a key to give, and have another
+                    self._claimed = {d: at for d, at in self._claimed.items() if d not in due}
+                    raise
         return self._without_session(missing)
-
-    async def _claim_for(self, devices: Collection[Device]) -> None:
-        asked: dict[str, list[str]] = {}
-        for device in devices:
-            asked.setdefault(device.user_id, []).append(device.device_id)
-        try:
-            await self._claim(asked)
-        except KeyStoreBlocked:  # they had a key to give, and have another
-            self._claimed = {d: until for d, until in self._claimed.items() if d not in devices}
-            raise
 
     def _without_session(self, devices: Collection[Device]) -> set[Device]:
         session = self.renewal.session

@@ -207,9 +207,8 @@ class People:
             return "unseen" if device.user_id in self.allowed else "good"
         if person.changed_to is not None:
             return "changed"
-        if not person.master_key:
-            return "good"
-        return "good" if (device, person.master_key) in self._signed_once else "unsigned"
+        signed = not person.master_key or (device, person.master_key) in self._signed_once
+        return "good" if signed else "unsigned"
 
     def vouches(self, answer: Json, device: Device) -> bool:
         """Whether a device in an answer to /keys/query is signed by its owner's known identity.

@@ -6,6 +6,7 @@ drops; and the secrets of one-time keys that were uploaded since then are gone.
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,8 @@ def inherit(nio: AsyncClient, session: Session) -> None:
     device = (session.user_id, session.predecessor)
     try:
         before = type(nio.store)(*device, str(folder), session.pickle_key, file.name)
-        try:
+        with closing(before.database):
             inherited = list(before.load_inbound_group_sessions())
-        finally:
-            before.database.close()
     except PeeweeException as error:
         if told := blocked(file, error):
             raise told from error

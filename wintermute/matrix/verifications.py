@@ -221,10 +221,8 @@ class Verifications:
         self._strangers = Hourly(clock)
         self._unknown = Hourly(clock)
 
-    # What arrives, in the transaction that stores the sync --------------------------------
-
     async def heard(self, tx: Transaction, message: VerificationMessage) -> str:
-        """Somebody's message of a verification. Whatever needs time is done by `run`.
+        """A message, in the transaction that stores the sync. Whatever needs time is done by `run`.
 
         Returns what its room is to be told, if it asks for one that cannot be (F-024).
         """
@@ -355,8 +353,6 @@ class Verifications:
         keys = (self._client.device_key, self._client.keys.identity.master)
         return Party(account.user_id, account.device_id, *keys)
 
-    # What is done about it ----------------------------------------------------------------
-
     async def run(self) -> None:
         """Cancel what an earlier run left, and see each verification to its end, until cancelled."""
         await self._resume()
@@ -430,15 +426,13 @@ class Verifications:
             if step[0].is_over:
                 return step
             if exchange.waiting:
-                return await self._answered(now, exchange.waiting.popleft())
+                message, keys = exchange.waiting.popleft(), dict[str, str]()
+                if message.kind == "mac" and now.phase == "keyed":
+                    served = partial(self._client.fresh_keys, now.their_user)
+                    keys = await self._patiently(now, served)
+                return sas.receive(now, message.kind, message.content, keys)
             left = now.began_at + LASTS - self._clock.now()
             await until_set(exchange.bell, self._clock, left.total_seconds())
-
-    async def _answered(self, now: Verification, message: VerificationMessage) -> SasStep:
-        keys: dict[str, str] = {}
-        if message.kind == "mac" and now.phase == "keyed":
-            keys = await self._patiently(now, lambda: self._client.fresh_keys(now.their_user))
-        return sas.receive(now, message.kind, message.content, keys)
 
     async def _take(self, exchange: Exchange, step: SasStep) -> None:
         """A step is kept before it is said; an end after, or a kill between would leave it unsaid."""
