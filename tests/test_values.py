@@ -59,7 +59,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Spent: (),
     Spot: (),
     Spoken: (),
-    SubSession: ("means",),
+    SubSession: ("settings",),
     Task: ("schedule", "plan"),
     Turn: ("observations",),
     Waiting: (),

@@ -167,13 +167,13 @@ class Folding:
         stores: Stores,
         models: ModelClient,
         template: Template,
-        settings: Context,
+        context: Context,
         hidden: Collection[str] = (),
     ) -> None:
         self._stores = stores
         self._models = models
         self._template = template
-        self._settings = settings
+        self._context = context
         self._hidden = frozenset(hidden)
 
     async def past(self, branch_id: str) -> BranchView:
@@ -182,7 +182,7 @@ class Folding:
 
     def has_old(self, past: BranchView) -> bool:
         """Whether there is more than the newest messages, which always stay."""
-        return bool(foldable(past.casts, self._settings.keep_recent, self._hidden))
+        return bool(foldable(past.casts, self._context.keep_recent, self._hidden))
 
     def measured(self, past: BranchView) -> str:
         """How much is in view, without the instructions: tokens and messages."""
@@ -192,10 +192,10 @@ class Folding:
 
     def due(self, past: BranchView, tokens: int, window: int) -> bool:
         """Whether a request of so many tokens is to be folded first (L-038)."""
-        return tokens > self._settings.fold_at * window or self._many(past)
+        return tokens > self._context.fold_at * window or self._many(past)
 
     def _many(self, past: BranchView) -> bool:
-        most = self._settings.trigger_after_turns
+        most = self._context.trigger_after_turns
         shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
         return most is not None and shown >= most
 
@@ -234,7 +234,7 @@ class Folding:
 
     def old(self, past: BranchView, cause: FoldCause) -> tuple[FoldedTurn, ...]:
         """The turns that would be folded for this cause."""
-        keep = self._settings.keep_recent
+        keep = self._context.keep_recent
         steps = self._paying(past, keep, cause)
         while cause in ("full", "overflow") and not steps and keep > 1:
             keep //= 2
@@ -329,9 +329,9 @@ class Asking:
             running.prompt = prompt_of(view)
             try:
                 return await self._models.ask(
-                    running.terms.role,
+                    running.settings.role,
                     self._request(running, view),
-                    backend=running.terms.backend,
+                    backend=running.settings.backend,
                     cast_id=running.cast.id,
                     listener=running,
                 )
@@ -345,11 +345,11 @@ class Asking:
                 view = less
 
     async def _view(self, running: CastState) -> tuple[Json, ...]:
-        past, terms = running.past, running.terms
+        past, settings = running.past, running.settings
         summary = marked(past.fold)
-        prompt = await terms.prompt.system(
+        prompt = await settings.prompt.system(
             running.caller.scope,
-            terms.toolbox.names,
+            settings.toolbox.names,
             query(running.cast, past.casts[:-1]),
             summary,
         )
@@ -386,14 +386,14 @@ class Asking:
 
     def _request(self, running: CastState, view: tuple[Json, ...]) -> Request:
         must_call = bool(running.cast.wards["require_done"])
-        return Request(view, running.terms.toolbox.definitions(), must_call)
+        return Request(view, running.settings.toolbox.definitions(), must_call)
 
     def _tokens(self, running: CastState, view: tuple[Json, ...]) -> int:
-        terms = running.terms
-        return self._models.tokens(terms.role, self._request(running, view), terms.backend)
+        settings = running.settings
+        return self._models.tokens(settings.role, self._request(running, view), settings.backend)
 
     def _window(self, running: CastState) -> int:
-        return self._models.window(running.terms.role, running.terms.backend)
+        return self._models.window(running.settings.role, running.settings.backend)
 
     def _fits(self, running: CastState, view: tuple[Json, ...]) -> bool:
         return self._tokens(running, view) <= self._window(running)

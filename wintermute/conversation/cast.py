@@ -83,13 +83,13 @@ class Loop:
         self._clock = clock
 
     async def run(
-        self, cast: Cast, caller: Caller, terms: CastSettings, stop: Stop, watch: Watch
+        self, cast: Cast, caller: Caller, settings: CastSettings, stop: Stop, watch: Watch
     ) -> Outcome:
         """Bring a cast to its end: a new one, or one that a crash interrupted."""
-        refusal = _refusal(cast, terms)
+        refusal = _refusal(cast, settings)
         if refusal:
             return Outcome("truncated", "refused", refusal)
-        running = CastState(cast, caller, terms, watch, stop, self._clock)
+        running = CastState(cast, caller, settings, watch, stop, self._clock)
         try:
             async with stop.within(running.seconds_left) as scope:
                 return await self._steps(running, stop)
@@ -167,7 +167,7 @@ class Loop:
                 return ended
             running.watch.gate(call.name)
             observation = await self._gates.observe(
-                running.terms.toolbox, running.at(turn, n), turn, n
+                running.settings.toolbox, running.at(turn, n), turn, n
             )
             if call.name == DONE and not observation.is_error:
                 return Outcome("terminated", "done", as_text(observation.result))
@@ -175,10 +175,10 @@ class Loop:
         return None
 
 
-def _refusal(cast: Cast, terms: CastSettings) -> str | None:
+def _refusal(cast: Cast, settings: CastSettings) -> str | None:
     if not cast.intent.strip():
         return "There is nothing to answer: the message is empty."
-    if cast.wards["require_done"] and DONE not in terms.toolbox.names:
+    if cast.wards["require_done"] and DONE not in settings.toolbox.names:
         return "This cast must end with the tool `done`, but its tools do not include it."
     return None
 

@@ -134,14 +134,14 @@ class CastState:
         self,
         cast: Cast,
         caller: Caller,
-        terms: CastSettings,
+        settings: CastSettings,
         watch: Watch,
         stop: Stop,
         clock: Clock,
     ) -> None:
         self.cast = cast
         self.caller = caller
-        self.terms = terms
+        self.settings = settings
         self.watch = watch
         self.prompt: str | None = None
         """The system prompt of the newest request."""
@@ -163,7 +163,7 @@ class CastState:
 
     def held(self) -> None:
         """No time runs until the first token is there."""
-        if self.terms.patient:
+        if self.settings.patient:
             self._asked_at = self._clock.monotonic()
             self._stop.hold()
 
@@ -228,9 +228,16 @@ class CastState:
     def at(self, turn: Turn, n: int) -> Caller:
         """The caller of a turn's n-th call."""
         left = self._wards.less(*self._used)
-        terms = self.terms
+        settings = self.settings
         place = CallSite(
-            turn.id, n, terms.toolbox, terms.role, terms.backend, terms.depth, self._wards, left
+            turn.id,
+            n,
+            settings.toolbox,
+            settings.role,
+            settings.backend,
+            settings.depth,
+            self._wards,
+            left,
         )
         return replace(self.caller, place=place)
 

@@ -41,7 +41,7 @@ class Caller:
 class CallSite:
     """Where a call stands: what a sub-session hangs below, and is limited by.
 
-    `role`, `backend` and `depth` are those of the cast's terms, `wards` its limits, `left` what it
+    `role`, `backend` and `depth` are those of the cast's settings, `wards` its limits, `left` what it
     has not used of them.
     """
 

@@ -97,7 +97,7 @@ class SubSession:
     objective: str
     context: str
     mode: PromptMode
-    means: WorkSettings
+    settings: WorkSettings
     scope: str
     origin: Origin
     not_before: datetime | None
@@ -193,8 +193,8 @@ def _words(call: Json) -> tuple[str, list[str]]:
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
-_means = reader(WorkSettings)
-_node = reader(SubSession, "means")
+_settings = reader(WorkSettings)
+_node = reader(SubSession, "settings")
 
 
 class SubSessions:
@@ -219,7 +219,7 @@ class SubSessions:
         sub_id: str,
         spawner: Spawner,
         order: Order,
-        means: WorkSettings,
+        settings: WorkSettings,
         *,
         blocking: bool,
         item: int,
@@ -230,7 +230,7 @@ class SubSessions:
     ) -> SubSession:
         """Keep a new one; it waits. `conversation` is its own, with its branch."""
         values = columns(order, "tools", "model", "depends_on", "timeout_s", "max_depth")
-        values |= columns(means) | {
+        values |= columns(settings) | {
             "id": sub_id,
             "blocking": blocking,
             "conversation_id": conversation[0],
@@ -573,4 +573,4 @@ def _found(row: Row | None, sub_id: str) -> SubSession:
 
 
 def _sub_session(row: Row) -> SubSession:
-    return _node(row, means=_means(row))
+    return _node(row, settings=_settings(row))

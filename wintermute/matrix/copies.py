@@ -24,10 +24,9 @@ from wintermute.ids import NewId
 from wintermute.mailbox.inbox import RESULT, Inbox, OpenRow
 from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping
+from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping, scope_of
 from wintermute.matrix.key_store import MOST_EPOCHS, standing
 from wintermute.matrix.marks import Mark, Marks, Owed, settled
-from wintermute.matrix.trust import room_conversation
 from wintermute.messages import PERSON, Incoming, Json
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due, cause, claim
@@ -481,15 +480,16 @@ class Restored:
         rows: Sequence[OpenRow],
         passed: Collection[str],
     ) -> None:
-        account, conversations = self._client.account, self._stores.conversations
+        account = self._client.account
         direct = is_direct(view, account, self._policy)
         person = next(user for user in view.members if user != account.user_id)
         encrypted = view.encrypted or await self._stores.known.is_encrypted(tx, view.room_id)
         # What somebody said alone with us is not named where others are by now.
         asked = [row for row in rows if row.direct == direct or row.is_locked]
+        scope = scope_of(view, account, self._policy)
         await self._stores.outbox.enqueue(
             tx,
-            await room_conversation(tx, conversations, view, account, self._policy),
+            await self._stores.conversations.in_room(tx, view.room_id, scope),
             notice(time, asked, passed, self._stores.tasks.zone, encrypted=encrypted),
             kind="notice",
             meant_for=f"{PERSON}{person}" if direct else ANYBODY,

@@ -58,7 +58,7 @@ class Bounds:
     models: Collection[str]
     own_models: bool
 
-    def means(self, order: Order, place: CallSite, *, blocking: bool) -> WorkSettings:
+    def settings(self, order: Order, place: CallSite, *, blocking: bool) -> WorkSettings:
         """What an order from this place leads to.
 
         Raises: ToolFailed for an unknown tool or model, and where the parent has nothing left.
@@ -367,7 +367,7 @@ class Delegation:
         try:
             if node.state == "running":
                 await self.over(node, await self.do(node, stop, place.toolbox))
-            return await self._closed(node, begun + node.means.wards.max_seconds)
+            return await self._closed(node, begun + node.settings.wards.max_seconds)
         except asyncio.CancelledError:
             self._lost.add(node.id)
             self.bell.set()
@@ -377,7 +377,7 @@ class Delegation:
 
     def check(self, caller: Caller, order: Order) -> None:
         """Raises: ToolFailed when a call of this order could not start."""
-        self._bounds.means(order, placed(caller), blocking=True)
+        self._bounds.settings(order, placed(caller), blocking=True)
 
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
@@ -455,16 +455,16 @@ class Delegation:
         caller = Caller(
             piece.room, piece.scope, cast.id, piece.origin, piece.root_event, cast.started_at
         )
-        means = piece.means
-        terms = CastSettings(
-            toolbox.only(means.tools),
+        given = piece.settings
+        settings = CastSettings(
+            toolbox.only(given.tools),
             WorkerInstructions(self._texts, piece.mode, piece.objective, piece.context),
-            means.role,
-            means.backend,
-            means.depth,
+            given.role,
+            given.backend,
+            given.depth,
             patient=False,
         )
-        return await self._loop.run(cast, caller, terms, stop, Unwatched())
+        return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
     async def over(self, piece: SubSession, result: Outcome | None) -> Collection[str]:
         """The end of its cast with all that follows; nothing when it was ended from outside."""
@@ -485,21 +485,21 @@ class Delegation:
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
     ) -> SubSession:
         place = placed(caller)
-        means = self._bounds.means(order, place, blocking=blocking)
+        settings = self._bounds.settings(order, place, blocking=blocking)
         parent = await self._store.of_cast(tx, caller.cast_id)
         known = await self._store.known(tx, spawner(caller), parent, order.depends_on)
         dependencies = resolved(order.depends_on, order.name, known)
         sub_id = await self._store.fresh_id(tx)
         workflow, others = joined(sub_id, dependencies)
         conversation = await self._conversations.open_below(
-            tx, caller.cast_id, place.turn_id, caller.scope, means.depth, outlives=not blocking
+            tx, caller.cast_id, place.turn_id, caller.scope, settings.depth, outlives=not blocking
         )
         node = await self._store.add(
             tx,
             sub_id,
             spawner(caller),
             order,
-            means,
+            settings,
             blocking=blocking,
             item=item,
             conversation=conversation,
@@ -518,7 +518,7 @@ class Delegation:
         ]
         context = "\n\n".join(filter(None, [node.context, *results]))
         intent = first_user(node.mode, node.objective, context)
-        wards = node.means.wards.record()
+        wards = node.settings.wards.record()
         cast = await self._casts.start(tx, node.branch_id, None, intent, node.origin, wards)
         log.info("sub-session starts id=%s cast=%s", node.id, cast.id)
         return await self._store.start(tx, node.id, cast.id, context)

@@ -86,7 +86,7 @@ class Runs:
         loop: Loop,
         texts: WorkerTexts,
         instruction: Template,
-        means: RunSettings,
+        settings: RunSettings,
         speaker: Speaker,
         clock: Clock,
     ) -> None:
@@ -95,10 +95,10 @@ class Runs:
         self._loop = loop
         self._texts = texts
         self._instruction = instruction
-        self._means = means
+        self._settings = settings
         self._speaker = speaker
         self._clock = clock
-        self.at_once = means.at_once
+        self.at_once = settings.at_once
         self.bell = asyncio.Event()
         self.underway: dict[str, Stop] = {}
 
@@ -190,7 +190,7 @@ class Runs:
             return None
         branch, scope = await self._branch(tx, occurrence, task)
         # One event: that it was tried before is no message of its own.
-        event, wards = f"run_{occurrence.seq}", self._means.wards.record()
+        event, wards = f"run_{occurrence.seq}", self._settings.wards.record()
         cast = await self._stores.casts.start(tx, branch, event, START, "timer", wards)
         await self._stores.runs.begin(tx, occurrence.seq, cast.id)
         log.info("run starts task=%s cast=%s", task.id, cast.id)
@@ -207,18 +207,18 @@ class Runs:
         scope = task.scope
         if scope == EVERYWHERE:
             scope = (await self._stores.conversations.get(occurrence.conversation_id)).scope
-        return await self._stores.conversations.open_run(tx, scope, self._means.depth), scope
+        return await self._stores.conversations.open_run(tx, scope, self._settings.depth), scope
 
     async def do(self, piece: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
         """Its cast."""
-        cast, means = piece.cast, self._means
+        cast, given = piece.cast, self._settings
         room = piece.occurrence.conversation_id
         caller = Caller(room, piece.scope, cast.id, "timer", None, cast.started_at)
         told = WorkerInstructions(self._texts, "full", await self._objective(piece), "")
         # What is spawned reports by an event, and nobody is there for it when the run is over.
-        wanted = {*tools_for("full", means.depth, None, toolbox.names), DONE} - {SPAWN}
-        terms = CastSettings(toolbox.only(wanted), told, means.role, None, means.depth)
-        return await self._loop.run(cast, caller, terms, stop, Unwatched())
+        wanted = {*tools_for("full", given.depth, None, toolbox.names), DONE} - {SPAWN}
+        settings = CastSettings(toolbox.only(wanted), told, given.role, None, given.depth)
+        return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
     async def _objective(self, run: Run) -> str:
         """What is to be done, and what the run should know about itself (T-045, T-049)."""
