@@ -101,7 +101,7 @@ async def test_three_equal_failures_stop_a_series_and_only_that(
         ]
         await house.incoming("/status", direct=True)
         assert (
-            "- **jobs** (fail): 1 stopped: tidy of @ann:test: no such file {x}"
+            "- **jobs** (fail): 0 running, 1 waiting, 1 stopped: tidy of @ann:test: no such file {x}"
             in (await house.said(3))[2]
         )
     bench.do = well

@@ -7,6 +7,7 @@ files that people edit last held in order, and whether their owner knows when th
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -421,13 +422,17 @@ async def _outbox(database: Database) -> Finding:
 
 
 async def _jobs(database: Database) -> list[Finding]:
-    """What was stopped; nothing while nothing is."""
-    rows = await database.rows("SELECT * FROM jobs WHERE state = 'failed'")  # or one before 0019
+    """What is owed and what was stopped; nothing while there is neither."""
+    rows = await database.rows("SELECT * FROM jobs WHERE state <> 'done'")  # or one before 0019
+    states = Counter(row["state"] for row in rows)
     named = [
         f"{row['name']} of {row['scope'].removeprefix(PERSON) or 'all'}: {row['last_error'] or 'unknown'}"
         for row in rows
+        if row["state"] == "failed"
     ]
-    return [Finding("jobs", "fail", f"{len(rows)} stopped: {'; '.join(named)}")] if rows else []
+    stopped = f", {len(named)} stopped: {'; '.join(named)}" if named else ""
+    text = f"{states['running']} running, {states['waiting']} waiting{stopped}"
+    return [Finding("jobs", "fail" if named else "ok", text)] if rows else []
 
 
 async def _sub_sessions(database: Database) -> Finding:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class JobDone:
     """It went well. What follows from it is stored in the transaction that ends it.
 
-    `says`: what the people of its scope are told; "": nothing.
+    `says`: what the people of its scope are told, the owner where it has none; "": nothing.
     """
 
     store: Callable[[Transaction], Awaitable[None]] | None = None
@@ -140,7 +140,7 @@ class JobKind:
                 await jobs.done(tx, piece.id)
                 if result.store is not None:
                     await result.store(tx)
-                news = await self._say(tx, piece.scope, result.says)
+                news = await self._say(tx, piece.scope or self._stores.owner.scope, result.says)
             else:
                 error = result.error if result else BUG
                 log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
