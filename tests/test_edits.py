@@ -100,7 +100,7 @@ class Desk:
 
     stores: Stores
     clock: FakeClock
-    followups: Relations
+    relations: Relations
     conversation: str
 
     async def take(
@@ -132,12 +132,12 @@ class Desk:
     async def verdict(self, edit: Incoming, seq: int | None = None) -> str:
         """What becomes of an edit."""
         async with self.stores.database.transaction() as tx:
-            original = await self.followups.original(tx, edit)
+            original = await self.relations.original(tx, edit)
             if original is None:
                 return "nothing"
             if original.state == "locked":
                 return "locked"
-            newest = await self.followups.is_newest(tx, edit, original, seq)
+            newest = await self.relations.is_newest(tx, edit, original, seq)
             return "answered" if newest else "noted"
 
 
@@ -152,8 +152,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="UTC")
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        followups = Relations(stores, Idle())
-        yield Desk(stores, clock, followups, conversation)
+        relations = Relations(stores, Idle())
+        yield Desk(stores, clock, relations, conversation)
 
 
 @pytest.mark.parametrize("state", ["waiting", "casting", "answered"])

@@ -106,12 +106,12 @@ class Wintermute:
         await self.answering.keep_promises()
 
 
-async def run_daemon(config: Config, reread: Callable[[], Config], outside: Externals) -> None:
+async def run_daemon(config: Config, reread: Callable[[], Config], externals: Externals) -> None:
     """Run until SIGTERM or SIGINT. After SIGHUP go on with what `reread` gives, if it is right.
 
     Raises: WintermuteError with what to do, when it cannot start or go on.
     """
-    orders = Orders(config, reread, _usable, outside.supervisor)
+    orders = Orders(config, reread, _usable, externals.supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, orders.stop)
@@ -119,11 +119,11 @@ async def run_daemon(config: Config, reread: Callable[[], Config], outside: Exte
     problem: Exception | None = None
     with hold(config.data_dir):
         while problem is None and (now := orders.next_config()) is not None:
-            problem = await _served(now, orders, outside)
+            problem = await _served(now, orders, externals)
             if isinstance(problem, StorageBlocked | KeyStoreBlocked):
                 orders.blocked(problem)
                 problem = None
-                await _writable(now, orders, outside)
+                await _writable(now, orders, externals)
             else:
                 problem = orders.outcome(problem)
     if problem is not None:
@@ -135,20 +135,20 @@ def _usable(config: Config) -> None:
         read_texts(config.data_dir / "prompts", config.seed)
 
 
-async def _writable(config: Config, orders: Orders, outside: Externals) -> None:
+async def _writable(config: Config, orders: Orders, externals: Externals) -> None:
     """Wait until there is room, or something is ordered. What was not stored did not happen, as
     after a kill: so we begin again where the last commit was.
     """
     while not orders.leaving.is_set():
-        await until_set(orders.leaving, outside.clock, ROOM_PAUSE)
-        outside.supervisor.pulse()
+        await until_set(orders.leaving, externals.clock, ROOM_PAUSE)
+        externals.supervisor.pulse()
         if await asyncio.to_thread(has_room, config.data_dir):
             return
 
 
-async def _served(config: Config, orders: Orders, outside: Externals) -> Exception | None:
+async def _served(config: Config, orders: Orders, externals: Externals) -> Exception | None:
     """Work until told to leave; what ended it otherwise. A device may have to give way to another."""
-    problem = await _worked(config, orders, outside)
+    problem = await _worked(config, orders, externals)
     while isinstance(problem, DeviceSpent) and not orders.leaving.is_set():
         try:
             await successor(config.matrix, config.data_dir / "matrix")
@@ -156,24 +156,26 @@ async def _served(config: Config, orders: Orders, outside: Externals) -> Excepti
             log.warning("another device waits reason=%s", error)
         except WintermuteError as error:
             return error
-        problem = await _worked(config, orders, outside)
+        problem = await _worked(config, orders, externals)
     return problem
 
 
-async def _worked(config: Config, orders: Orders, outside: Externals) -> Exception | None:
+async def _worked(config: Config, orders: Orders, externals: Externals) -> Exception | None:
     """Build everything and work until told to leave; what ended it otherwise."""
-    path, pulse = config.data_dir / "wintermute.db", outside.supervisor.pulse
-    patience = Patience(WatchedClock(outside.clock, pulse), orders.leaving)
+    path, pulse = config.data_dir / "wintermute.db", externals.supervisor.pulse
+    patience = Patience(WatchedClock(externals.clock, pulse), orders.leaving)
     try:
         with ungrouped():
             async with open_database(path, patience=patience) as database:
                 texts = await _texts(config, database)
-                health = Health(database, outside.clock)
-                session = await _session(config, health, outside, orders.leaving)
+                health = Health(database, externals.clock)
+                session = await _session(config, health, externals, orders.leaving)
                 if session is None:
                     return None
-                outside.supervisor.status("waits for the first sync")
-                async with open_wintermute(config, database, session, texts, outside) as wintermute:
+                externals.supervisor.status("waits for the first sync")
+                async with open_wintermute(
+                    config, database, session, texts, externals
+                ) as wintermute:
                     await wintermute.run(orders.leaving, orders.ready)
     except WintermuteError as error:
         return error
@@ -181,11 +183,11 @@ async def _worked(config: Config, orders: Orders, outside: Externals) -> Excepti
 
 
 async def _session(
-    config: Config, health: Health, outside: Externals, leaving: asyncio.Event
+    config: Config, health: Health, externals: Externals, leaving: asyncio.Event
 ) -> Session | None:
     """The login, however long the homeserver is away; None when asked to leave meanwhile."""
     async with asyncio.TaskGroup() as group:
-        login = group.create_task(_login(config, health, outside))
+        login = group.create_task(_login(config, health, externals))
         stop = group.create_task(leaving.wait())
         await asyncio.wait({login, stop}, return_when=asyncio.FIRST_COMPLETED)
         login.cancel()
@@ -193,7 +195,7 @@ async def _session(
     return None if login.cancelled() else login.result()
 
 
-async def _login(config: Config, health: Health, outside: Externals) -> Session:
+async def _login(config: Config, health: Health, externals: Externals) -> Session:
     trouble = ""
     while True:
         try:
@@ -203,25 +205,25 @@ async def _login(config: Config, health: Health, outside: Externals) -> Session:
                 log.warning("login waits reason=%s", error)
                 await health.note("homeserver", "fail", str(error))
             trouble = str(error)
-            outside.supervisor.status(f"waits for the homeserver: {error}")
-        outside.supervisor.pulse()
-        await outside.clock.sleep(LOGIN_PAUSE)
+            externals.supervisor.status(f"waits for the homeserver: {error}")
+        externals.supervisor.pulse()
+        await externals.clock.sleep(LOGIN_PAUSE)
 
 
 @asynccontextmanager
 async def open_wintermute(
-    config: Config, database: Database, session: Session, texts: Texts, outside: Externals
+    config: Config, database: Database, session: Session, texts: Texts, externals: Externals
 ) -> AsyncIterator[Wintermute]:
     """Build everything on an open database; close it in reverse."""
-    matrix, folder, ids = config.matrix, config.data_dir / "matrix", outside.new_id
-    policy, pulse = _policy(config), outside.supervisor.pulse
+    matrix, folder, ids = config.matrix, config.data_dir / "matrix", externals.new_id
+    policy, pulse = _policy(config), externals.supervisor.pulse
     people = People(policy.allowed)
-    clock = CheckedClock(outside.clock, await ClockMarks(database).last(), asks=True)
+    clock = CheckedClock(externals.clock, await ClockMarks(database).last(), asks=True)
     redact = Redaction(secret_values(config))
 
     def hide(*secrets: str) -> None:
         redact.hide(*secrets)
-        outside.logs.hide(*secrets)
+        externals.logs.hide(*secrets)
 
     hide(session.access_token, session.pickle_key)
     stores = Stores.of(

@@ -24,8 +24,8 @@ def command(ctx: click.Context) -> None:
 
     Example: wintermute run --config ~/wintermute/config.yaml
     """
-    outside = Externals()
-    hides: list[Callable[[str], str]] = [outside.logs]
+    externals = Externals()
+    hides: list[Callable[[str], str]] = [externals.logs]
 
     def opened() -> Config:
         """What the file says now. What was a secret before is hidden from the logs as well."""
@@ -42,4 +42,4 @@ def command(ctx: click.Context) -> None:
             text = hide(text)
         return text
 
-    asyncio.run(run_daemon(opened(), opened, outside))
+    asyncio.run(run_daemon(opened(), opened, externals))

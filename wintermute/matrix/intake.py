@@ -93,7 +93,7 @@ class Intake:
         self,
         stores: Stores,
         client: MatrixClient,
-        followups: Relations,
+        relations: Relations,
         trust: Trust,
         verifications: Verifications,
         policy: Policy,
@@ -102,7 +102,7 @@ class Intake:
     ) -> None:
         self._stores = stores
         self._client = client
-        self._followups = followups
+        self._relations = relations
         self._complaints = Complaints(stores, client, policy, clock)
         self._verifications = verifications
         self._moves = RoomMoves(stores, client, policy)
@@ -161,7 +161,7 @@ class Intake:
         if room.retry:
             await self._stores.outbox.release(tx, room.room_id)
         gone = redacted(room.events)  # in whatever order a message and its redaction come
-        woken = await self._followups.redact(tx, room.room_id, gone)
+        woken = await self._relations.redact(tx, room.room_id, gone)
         us, last = self._client.account.user_id, None
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             # Who came in without a word reads all the same (F-001).
@@ -277,7 +277,7 @@ class Intake:
         # be undone, and can say nothing to us.
         if (reaction := read_reaction(*asked)) is not None:
             return await self._reacted(tx, came, reaction)
-        answers_us = await self._followups.answers_us(tx, came.view.room_id, event)
+        answers_us = await self._relations.answers_us(tx, came.view.room_id, event)
         if (edit := read_edit(*asked, answers_us=answers_us)) is not None:
             return await self._edited(tx, came, edit)
         if (incoming := read_event(*asked, answers_us=answers_us)) is not None:
@@ -301,7 +301,7 @@ class Intake:
             return None
         if worth_of == "other" and came.encrypted:
             reaction = reaction._replace(command=replace(reaction.command, origin="other"))
-        command = await self._followups.command(tx, reaction)
+        command = await self._relations.command(tx, reaction)
         if command is None:
             return None
         return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
@@ -336,7 +336,7 @@ class Intake:
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""
-        original = await self._followups.original(tx, edit)
+        original = await self._relations.original(tx, edit)
         known = came.locked is None and await self._stores.inbox.find(tx, edit.event_id)
         if original is None or known:
             return None
@@ -354,7 +354,7 @@ class Intake:
         if worth_of == "other":
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
-        if not await self._followups.is_newest(tx, edit, original, seq):
+        if not await self._relations.is_newest(tx, edit, original, seq):
             said = (original.conversation_id, edit.sender, edit.body)
             await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
             return None

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 BATCH = 500
 """Tasks of one transaction: others want to write too."""
-LET_GO = timedelta(seconds=30)
+RELEASE_EVERY = timedelta(seconds=30)
 """How often it is looked whether there is a room by now."""
 
 
@@ -77,7 +77,7 @@ class Firing:
         self._stores = stores
         self._speaker = speaker
         self._clock = clock
-        self._let_go: float | None = None
+        self._released: float | None = None
 
     async def fire(self, since: datetime) -> Fired:
         """Claim all that is due, and find another room for what one does not take.
@@ -99,8 +99,8 @@ class Firing:
 
     async def _look_again(self, tx: Transaction) -> None:
         now = self._clock.monotonic()
-        if self._let_go is None or now - self._let_go >= LET_GO.total_seconds():
-            self._let_go = now
+        if self._released is None or now - self._released >= RELEASE_EVERY.total_seconds():
+            self._released = now
             await self._stores.occurrences.release(tx)
 
     async def _homes(self, tx: Transaction) -> Deliveries:
