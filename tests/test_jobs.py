@@ -311,6 +311,40 @@ async def test_what_was_cancelled_below_a_job_gives_its_place_back(
         await became(house, bad="failed", good="done")
 
 
+async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    forgotten = asyncio.Event()
+
+    async def do(_key: str) -> JobDone:
+        async def store(tx: Transaction) -> None:
+            await tx.execute("INSERT INTO counters (name, value) VALUES ('learnt', 1)")
+
+        await forgotten.wait()
+        return JobDone(store, says="the shed opens with 4711")
+
+    bench = Bench(do)
+    async with opened(tmp_path, model, bench) as house, house.working():
+        await talked(house)
+        args = {"text": "the shed opens with 4711"}
+        async with house.database.transaction() as tx:
+            await house.stores.jobs.enqueue(tx, "tidy", "a", OWNER, args)
+        house.runner.ring("tidy")
+        await begun(house, bench, 1)
+        async with house.database.transaction() as tx:
+            await house.stores.jobs.erase(tx, [args["text"]])
+        forgotten.set()
+        await owe(house, "b")
+        await became(house, b="done")
+        assert [
+            row["value"]
+            for row in await house.rows("SELECT value FROM counters WHERE name = 'learnt'")
+        ] == [1]
+        assert [text for text in await house.spoken() if "4711" in text] == [
+            "the shed opens with 4711"
+        ]
+
+
 async def test_what_is_forgotten_is_owed_no_more(tmp_path: Path, model: ModelServer) -> None:
     async with opened(tmp_path, model, Bench(well)) as house:
         async with house.database.transaction() as tx:

@@ -351,8 +351,8 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
         assert (await states(house))["outer"] == "ended"
 
 
-async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: ModelServer) -> None:
-    """L-062: at once, be there nothing else whose end would look after it."""
+def lose_the_caller(model: ModelServer) -> None:
+    """A sub-session that is waited for spawns another, which is over, and then hangs."""
 
     def child(asked: str, seen: Seen) -> Step | None:
         if asked == "outer":
@@ -360,6 +360,11 @@ async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: Mod
         return done("deep")
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
+
+
+async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: ModelServer) -> None:
+    """L-062: at once, be there nothing else whose end would look after it."""
+    lose_the_caller(model)
     wards = replace(WARDS, max_seconds=2)
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
@@ -375,13 +380,7 @@ async def test_what_a_lost_child_had_gathered_is_told_to_the_room(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-062: what was over before the cast that waited for the child between them is not lost."""
-
-    def child(asked: str, seen: Seen) -> Step | None:
-        if asked == "outer":
-            return Hang() if results(seen) else Calls((spawn("inner", name="in"),))
-        return done("deep")
-
-    behave(model, [call("outer", tools=["spawn_sub_session"])], child)
+    lose_the_caller(model)
     wards = replace(WARDS, max_seconds=2)
     async with (
         open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.db import Database, Transaction
+from wintermute.db import Transaction
 from wintermute.db.traces import holds
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
@@ -53,8 +53,7 @@ _job = reader(Job)
 class Jobs:
     """The store of jobs."""
 
-    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
-        self._database = database
+    def __init__(self, clock: Clock, new_id: NewId) -> None:
         self._clock = clock
         self._new_id = new_id
 
@@ -127,15 +126,19 @@ class Jobs:
             "UPDATE jobs SET progress = ? WHERE id = ?", (json.dumps(progress), job_id)
         )
 
-    async def done(self, tx: Transaction, job_id: str) -> None:
-        """It went well. What was done long ago goes, so that the table does not grow."""
+    async def done(self, tx: Transaction, job_id: str) -> bool:
+        """It went well; False: it was forgotten meanwhile, and nothing may follow from it.
+
+        What was done long ago goes, so that the table does not grow.
+        """
         now = self._clock.now()
-        await tx.execute(
+        done = await tx.execute(
             "UPDATE jobs SET state = 'done', ended_at = ? WHERE id = ?", (stamp(now), job_id)
         )
         await tx.execute(
             "DELETE FROM jobs WHERE state = 'done' AND ended_at < ?", (stamp(now - KEPT),)
         )
+        return done == 1
 
     async def put_off(self, tx: Transaction, job_id: str, until: datetime) -> None:
         """It waits for what passes by itself; that is no failure."""

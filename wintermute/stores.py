@@ -88,7 +88,7 @@ class Stores:
             places=places,
             health=Health(database, clock),
             clock_marks=ClockMarks(database),
-            jobs=Jobs(database, clock, new_id),
+            jobs=Jobs(clock, new_id),
             edited=edited,
             model_calls=ModelCalls(database, clock, new_id),
             inbox=Inbox(database, clock, redact),

@@ -9,7 +9,7 @@ from wintermute.tasks.tasks import EVERYWHERE
 
 
 class Deliveries:
-    """The conversations in which tasks may be said, looked up once per transaction (T-013, T-014)."""
+    """The conversations in which it may be said, looked up once per transaction (T-013, T-014)."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Deliveries:
         return cls(stores, await stores.known.gone(tx), barred, encrypted, speaker)
 
     async def home(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        """The conversation in which a task is said now; None: there is none."""
+        """The conversation in which something of a scope is said now; None: there is none."""
         key = (scope, made_in)
         if key not in self._known:
             self._known[key] = await self._found(tx, scope, made_in)

@@ -137,7 +137,8 @@ class JobKind:
             if isinstance(result, JobPutOff):
                 await jobs.put_off(tx, piece.id, result.until)
             elif isinstance(result, JobDone):
-                await jobs.done(tx, piece.id)
+                if not await jobs.done(tx, piece.id):
+                    return ()
                 if result.store is not None:
                     await result.store(tx)
                 news = await self._say(tx, piece.scope or self._stores.owner.scope, result.says)

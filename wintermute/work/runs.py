@@ -30,6 +30,18 @@ from wintermute.work.runner import MOST_CRASHES, Look
 
 log = logging.getLogger(__name__)
 
+FAILED = "The run of `{id}` ({content}) failed: {why}."
+RUNS_AGAIN = " It runs again on {when}."
+PAUSED = (
+    " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
+)
+NEVER_AGAIN = (
+    " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
+    " resume it."
+)
+PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
+CONTENT_CHARACTERS = 120
+WHY_CHARACTERS = 600
 RESULT_CHARACTERS = 1_500  # of the last result, for the next run (T-049)
 NO_ANSWER = {
     "max_turns": "it took more steps than `sub_sessions.max_turns` allows",
@@ -298,20 +310,6 @@ class Runs:
             meant_for=run.scope,
             cause=cause(run.task.id, run.occurrence.due_at),
         )
-
-
-FAILED = "The run of `{id}` ({content}) failed: {why}."
-RUNS_AGAIN = " It runs again on {when}."
-PAUSED = (
-    " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
-)
-NEVER_AGAIN = (
-    " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
-    " resume it."
-)
-PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
-CONTENT_CHARACTERS = 120
-WHY_CHARACTERS = 600
 
 
 def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
