@@ -101,7 +101,7 @@ def _next(noun: str, named: Mapping[str, str]) -> str:
 
 
 def _looks(name: str) -> tuple[str, str]:
-    """A display name, and as an intent shows it (see `conversation.intent`)."""
+    """A display name, and as an intent shows it (see `conversation.casting.intent`)."""
     return name.strip(), " ".join(name.translate(str.maketrans("", "", "@:()<>")).split())
 
 

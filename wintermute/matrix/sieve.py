@@ -103,7 +103,7 @@ class SyncBatch:
     """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
 
     `verifications` are those between devices; `owners` are of the sessions whose keys came; `epoch`
-    is the value of `matrix/epochs.py`, if it is new.
+    is the value of `key_store.Epochs`, if it is new.
     """
 
     next_batch: str
