@@ -5,6 +5,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 Origin = Literal["owner", "other", "timer", "system"]
+Size = Literal["full", "small"]
+"""How much a model can keep in mind: which of the two sets of texts it is asked with."""
 InboxKind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
 BROKEN_OFF = ("length", "content_filter", "refusal")
@@ -79,12 +81,18 @@ class Usage:
 class Request:
     """One question to a model: chat-completions messages and tool definitions.
 
-    `must_call`: text alone is no answer to it (F-022).
+    `must_call`: text alone is no answer to it (F-022). `small`: what a small model is asked instead;
+    None: the same.
     """
 
     messages: tuple[Json, ...]
     tools: tuple[Json, ...] = ()
     must_call: bool = False
+    small: "Request | None" = None
+
+    def of(self, size: Size) -> "Request":
+        """The question as a model of this size is asked it."""
+        return self.small if self.small is not None and size == "small" else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from wintermute.messages import Size
 from wintermute.owner import Owner
 
 
@@ -131,6 +132,9 @@ class Backend:
         least=0.1,
     )
     timeout_s: float = key("Longest silence within an answer, in seconds.", 300.0, least=0.1)
+    size: Size = key(
+        "small: short texts and few tools, for models that cannot keep many rules in mind.", "full"
+    )
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
 
@@ -226,6 +230,11 @@ class Context:
         least=1,
     )
     keep_recent: int = key("Messages that stay as they are.", 10, least=1)
+    layout: Literal["append", "system"] = key(
+        "append: what changes stands with the newest message, so that servers keep what they have"
+        " read; system: all of it in the system message, anew for each request.",
+        "append",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, R
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
 from wintermute.llm.tokens import BYTES_PER_TOKEN, said
 from wintermute.llm.wire import Answer
-from wintermute.messages import Reply, Request, Usage
+from wintermute.messages import Reply, Request, Size, Usage
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Question:
 
     role: str
     request: Request
-    size: int
+    tokens: int
     """Our estimate of the request's tokens."""
     cast_id: str | None
     began: float
@@ -92,12 +92,12 @@ class _Trial:
             self.outcome = NO_ROOM
 
     def answered(self, answer: Answer, ms: int) -> Reply:
-        endpoint, size = self.endpoint, self.question.size
+        endpoint, estimated = self.endpoint, self.question.tokens
         if answer.usage:
             self._usage = answer.usage
-            endpoint.measure.learn(size, answer.usage)
+            endpoint.measure.learn(estimated, answer.usage)
         else:
-            self._usage = Usage(endpoint.measure.of(size), said(answer))
+            self._usage = Usage(endpoint.measure.of(estimated), said(answer))
         self.outcome = "ok"
         self.reply = Reply(
             text=answer.text,
@@ -116,7 +116,7 @@ class _Trial:
         perhaps = self.outcome in PERHAPS_BILLED or self._heard > 0
         if self._usage == NOTHING and self.sent and perhaps:
             heard = -(-self._heard // BYTES_PER_TOKEN)
-            return Usage(self.endpoint.measure.of(self.question.size), heard)
+            return Usage(self.endpoint.measure.of(self.question.tokens), heard)
         return self._usage
 
 
@@ -174,7 +174,7 @@ class Attempts:
 def _worst(endpoint: Endpoint, question: Question) -> Amount:
     """The whole prompt at the price of an uncached one, and the longest answer."""
     settings = endpoint.settings
-    worst = Usage(endpoint.measure.worst(question.size), settings.max_output_tokens)
+    worst = Usage(endpoint.measure.worst(question.tokens), settings.max_output_tokens)
     return Amount(worst.tokens_in + worst.tokens_out, cost(worst, settings.price))
 
 
@@ -224,9 +224,7 @@ class Models:
 
         Raises: ModelRefused, ContextTooLarge, EmptyReply, ModelUnavailable, BudgetSpent.
         """
-        hidden = self._hidden(request)
-        began = self._clock.monotonic()
-        question = Question(role, hidden, tokens.size(hidden), cast_id, began, listener)
+        hidden, began = self._hidden(request), self._clock.monotonic()
         failures: list[Failed] = []
         spent: list[BudgetSpent] = []
         too_small = 0
@@ -234,6 +232,8 @@ class Models:
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_small:
                 continue
+            meant = hidden.of(endpoint.settings.size)
+            question = Question(role, meant, tokens.size(meant), cast_id, began, listener)
             try:
                 return await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
@@ -285,7 +285,12 @@ class Models:
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """How many a request has for the first backend, as far as can be told by now."""
-        return self._of(role, backend)[0].measure.of(tokens.size(request))
+        first = self._of(role, backend)[0]
+        return first.measure.of(tokens.size(request.of(first.settings.size)))
+
+    def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
+        """For which sizes of models a request is needed, that of the first backend first."""
+        return tuple(dict.fromkeys(each.settings.size for each in self._of(role, backend)))
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -294,7 +299,8 @@ class Models:
 
     def _hidden(self, request: Request) -> Request:
         messages, tools = self._redact.tree([request.messages, request.tools], FRAME)
-        return replace(request, messages=tuple(messages), tools=tuple(tools))
+        small = self._hidden(request.small) if request.small else None
+        return replace(request, messages=tuple(messages), tools=tuple(tools), small=small)
 
     def _of(self, role: str, backend: str | None) -> list[Endpoint]:
         if backend is not None and backend not in self._endpoints:
