@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import is_shown, turn_messages
 from wintermute.loom.records import Cast, Turn, Wards
 from wintermute.messages import Json, Reply, Usage
+from wintermute.prompt.block import Layout
 
 WINDOW: Json = {"context_tokens": 4096, "max_output_tokens": 1024}
 ROOM = 4096 - 1024
@@ -56,7 +58,7 @@ class Talk:
             return self._summarise(len(self.summaries) + 1)
         if self.too_large(seen):
             return ContextTooLarge()
-        return Text(f"noted {seen.last_user.split()[0]}", usage=None)
+        return Text(f"noted {plain(seen.last_user).split()[0]}", usage=None)
 
     def too_large(self, seen: Seen) -> bool:
         return self._most is not None and len(json.dumps(seen.messages)) > self._most
@@ -73,15 +75,31 @@ class Talk:
 
     @property
     def marked(self) -> list[tuple[int, str] | None]:
-        """Range and summary in the system prompt of each chat request."""
-        found = [MARKER.findall(seen.messages[0]["content"]) for seen in self.chats]
+        """Range and summary in each chat request: they open its first message, or end the prompt."""
+        opened = (seen.messages[0]["content"] + opening(seen)[0] for seen in self.chats)
+        found = [MARKER.findall(each) for each in opened]
         assert all(len(each) < 2 for each in found)
         return [(int(each[0][0]), each[0][1]) if each else None for each in found]
 
 
+def opening(seen: Seen) -> tuple[str, str]:
+    """What stands before the first message of a request, and the message."""
+    before, divider, message = seen.messages[1]["content"].rpartition("\n\n---\n\n")
+    return before + divider, message
+
+
+LEFT_OUT = re.compile(r"\[… \d+ earlier messages left out to fit the model's window …\]\n\n")
+
+
+def plain(content: str) -> str:
+    """A message without the summary that opens it, and the mark of what was left out."""
+    return LEFT_OUT.sub("", content.rpartition("\n\n---\n\n")[2])
+
+
 def words(seen: Seen) -> list[str]:
     """The first word of each message after the system prompt, `noted` left out."""
-    return [str(m["content"]).removeprefix("noted ").split()[0] for m in seen.messages[1:]]
+    said = (plain(str(message["content"])) for message in seen.messages[1:])
+    return [text.removeprefix("noted ").split()[0] for text in said]
 
 
 def tokens(seen: Seen) -> float:
@@ -135,7 +153,7 @@ async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
         assert await folds(house)
     answered = [seen for seen in talk.chats if not talk.too_large(seen)]
     for n, seen in enumerate(answered):
-        marker = MARKER.findall(seen.messages[0]["content"])
+        marker = MARKER.findall(opening(seen)[0])
         folded = int(marker[0][0]) if marker else 0
         assert words(seen) == [*[f"m{k}" for k in range(folded, n) for _ in "qa"], f"m{n}"]
     assert len(answered) == 8
@@ -187,7 +205,7 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
         assert await house.said(1) == ["all seen"]
         assert len(await folds(house)) >= 2
     assert all(tokens(seen) <= ROOM for seen in chats)
-    assert all(seen.messages[1] == {"role": "user", "content": intent} for seen in chats)
+    assert all(plain(seen.messages[1]["content"]) == intent for seen in chats)
     for n, seen in enumerate(chats[1:]):
         shown = [m["content"].split()[0] for m in seen.messages if m["role"] == "tool"]
         assert shown[-4:] == [f"p{n - 1}", "q", f"p{n}", "q"][-min(4, 2 * n + 2) :]
@@ -251,12 +269,14 @@ async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
     assert words(talk.chats[6]) == [*"aabbccddeeff", "g"]
 
 
+@pytest.mark.parametrize("layout", ["append", "system"])
 async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, layout: Layout
 ) -> None:
     """L-048: a summary says in its own words what was taken back, and so does the prompt."""
     talk = Talk(model)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+    few = replace(FEW, layout=layout)
+    async with open_house(tmp_path, model.url, context=few) as house, house.working():
         await tell(house, "a long story", "b long story", "/compact")
         event = await house.incoming("c long story")
         await house.settled()
@@ -268,7 +288,7 @@ async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
     assert talk.marked[4] == (3, "summary 2")
     assert talk.marked[-1] == (1, "summary 1")
     assert not any("summary 2" in row["text"] for row in texts)
-    assert any("summary 1" in row["text"] for row in texts)
+    assert any("summary 1" in row["text"] for row in texts) == (layout == "system")
 
 
 async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(

@@ -11,9 +11,12 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import Context
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.health import gather as report
+from wintermute.messages import Size
 from wintermute.prompt.assemble import TOOLS
+from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Instructions, Ranking
 
 SCOPE = f"person:{ANN}"
@@ -43,12 +46,15 @@ class Fixed:
 @asynccontextmanager
 async def opened(folder: Path, model: str | None = None) -> AsyncIterator[House]:
     shutil.copytree(PROMPTS, folder / "prompts", dirs_exist_ok=True)
-    async with open_house(folder, model, prompts=folder / "prompts", clock=FakeClock()) as house:
+    layout, prompts = Context(layout="system"), folder / "prompts"
+    async with open_house(
+        folder, model, prompts=prompts, clock=FakeClock(), context=layout
+    ) as house:
         yield house
 
 
 def ranked(house: House, ranking: Ranking) -> Gather:
-    return Gather(house.stores, Instructions(PROMPTS), house.clock, ranking)
+    return Gather(house.stores, Instructions(PROMPTS), house.clock, "system", ranking)
 
 
 async def test_files_and_rows_make_one_prompt(tmp_path: Path) -> None:
@@ -139,11 +145,16 @@ class Asked:
     def __init__(self) -> None:
         self.queries: list[str | None] = []
 
+    layout: Layout = "append"
+
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str
+        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
     ) -> str:
         self.queries.append(query)
         return "Be kind."
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+        return None
 
 
 async def test_memory_is_asked_what_was_said_and_answered_last(

@@ -15,9 +15,9 @@ from wintermute.conversation.cast import Outcome
 from wintermute.conversation.casting import intent
 from wintermute.conversation.rooms import next_row
 from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
-from wintermute.conversation.view import as_text, fitted, messages, smaller
+from wintermute.conversation.view import as_text, messages, smaller
 from wintermute.conversation.words import reply_text
-from wintermute.loom.records import Cast, Observation, Turn, Wards
+from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Call, InboxKind, Json
 from wintermute.text import clean, display_name, shortened, untagged
@@ -64,15 +64,22 @@ CASTS = st.builds(
     result=st.none(),
     turns=st.lists(TURNS, max_size=4).map(tuple),
 )
+
+
+def shown(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
+    """All of it, without a fold."""
+    return messages(system, BranchView(None, tuple(casts)))
+
+
 HISTORY = st.lists(CASTS, min_size=1, max_size=5)
 
 
 @given(HISTORY)
 def test_every_call_has_its_one_result_whatever_the_record_looks_like(casts: list[Cast]) -> None:
     """L-006, L-017: killed, stopped, redacted, or written by a confused model."""
-    view = messages("system", casts)
+    view = shown("system", casts)
     assert broken_rules({"messages": list(view), "tools": TOOLS}) == []
-    assert view == messages("system", casts)
+    assert view == shown("system", casts)
     for message in view:
         assert isinstance(message["content"], str) or message.get("tool_calls")
         for call in message.get("tool_calls", ()):
@@ -86,19 +93,19 @@ def test_shrinking_is_strict_ends_and_keeps_the_pairs(casts: list[Cast], times: 
     """L-017, L-036."""
     long = [
         {**message, "content": message["content"] and message["content"] * 300 * times}
-        for message in messages("system", casts)
+        for message in shown("system", casts)
     ]
     view, current = tuple(long), max(n for n, m in enumerate(long) if m["role"] == "user")
     kept, steps = len(view) - current, 0
     while (less := smaller(view, kept)) is not None:
-        assert size(less) < size(view)
+        assert (len(less), size(less)) < (len(view), size(view))
         assert broken_rules({"messages": list(less), "tools": TOOLS}) == []
         assert less[0] == view[0]
         assert [m["role"] for m in less[-kept:]] == [m["role"] for m in view[-kept:]]
         view, steps = less, steps + 1
         assert steps < 500
     assert len(view) == kept + 1
-    assert all(len(m["content"] or "") <= 400 for m in view[1:])
+    assert all(len(m["content"] or "") <= 500 for m in view[1:])  # with the mark of what went
 
 
 def size(messages: Sequence[Json]) -> int:
@@ -110,37 +117,28 @@ def said(role: str, content: str) -> Json:
 
 
 def test_what_is_old_goes_first_then_results_then_texts() -> None:
-    """L-036."""
+    """L-036: several old messages at a time, and a mark says how many have gone."""
     view: tuple[Json, ...] = (
         said("system", "s" * 900),
-        *(said("user", f"old {n}") for n in range(4)),
+        *(said("user", f"old {n}") for n in range(6)),
         said("user", "u" * 1000),
         said("tool", "t" * 500),
         said("tool", "T" * 800),
     )
-    counts, lengths = [], []
+    counts, lengths, marks = [], [], []
     for _ in range(6):
         less = smaller(view, 3)
         assert less is not None
         view = less
         counts.append(len(view) - 4)
+        marks.append(view[1]["content"].split()[1])
         lengths.append([len(message["content"]) for message in view[-3:]])
-    assert counts == [2, 1, 0, 0, 0, 0]
-    assert [n[2] < 800 for n in lengths] == [False, False, False, True, True, True]
-    assert lengths[4][1] < 500 or lengths[4][2] < lengths[3][2]
+    assert counts == [2, 0, 0, 0, 0, 0]
+    assert marks[:2] == ["4", "6"]
+    assert [n[2] < 800 for n in lengths] == [False, False, True, True, True, True]
+    assert lengths[3][1] < 500 or lengths[3][2] < lengths[2][2]
     assert view[0]["content"] == "s" * 900
     assert "characters left out" in view[-1]["content"]
-
-
-def test_a_view_is_fitted_as_far_as_it_goes() -> None:
-    """L-036."""
-    view = (said("system", "s" * 3000), said("user", "u" * 3000))
-    assert fitted(view, 1, lambda _: True) == view
-    once = fitted(view, 1, lambda less: size(less) <= 1700)
-    assert 1000 < size(once) <= 1700
-    least = fitted(view, 1, lambda _: False)
-    assert smaller(least, 1) is None
-    assert least[0] == view[0]
 
 
 def cast(*turns: Turn, event_id: str | None = "$1", state: Any = "terminated") -> Cast:
@@ -162,9 +160,9 @@ def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
         cast(event_id=None),
         cast(event_id=None),
     ]
-    shown = [(m["role"], m["content"]) for m in messages("s", casts)]
+    seen = [(m["role"], m["content"]) for m in shown("s", casts)]
     hello = ("user", "hello")
-    assert shown == [
+    assert seen == [
         ("system", "s"),
         hello,
         ("assistant", "half"),

@@ -116,7 +116,7 @@ async def _wrong(house: House, folder: Path) -> AsyncIterator[str]:
     if len(folds) < 2:
         yield f"too few folds: {folds}"
     past = await house.casts.past(branch["id"], await house.stores.folds.newest(branch["id"]))
-    broken = broken_rules({"messages": list(messages("s", past.casts)), "tools": TOOLS})
+    broken = broken_rules({"messages": list(messages("s", past)), "tools": TOOLS})
     if broken:
         yield f"the view: {broken}"
 

@@ -291,8 +291,8 @@ async def test_what_was_folded_for_its_size_is_folded_again(
     requests: int,
 ) -> None:
     """L-038, L-042, L-088: whatever the estimate of its tokens was at that time."""
-    context = Context(fold_at=0.1, keep_recent=1)
-    model.script(Text(LONG * 20), Text(summary), ECHO, Text("b"), Text("c"))
+    context = Context(fold_at=0.4, keep_recent=1)
+    model.script(Text(LONG * 160), Text(summary), ECHO, Text("b"), Text("c"))
     async with recording(tmp_path, model, prompts, context) as house:
         await tell(house, ["a", "b", "c"])
         found = await replayed(house, prompts, context=replace(context, fold_at=0.9))

@@ -26,7 +26,8 @@ from wintermute.commands.forgetting import forget
 from wintermute.config.schema import BudgetSettings, Context
 from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.conversation import words
-from wintermute.messages import Json, Usage
+from wintermute.messages import Json, Size, Usage
+from wintermute.prompt.block import Changing, Layout
 
 SECRET = "hunter2-canary"
 
@@ -113,7 +114,7 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
         assert [row["reason"] for row in await branches(house)] == ["start", "edit"]
     told, call, result = shown(model.requests[-1])
     assert told.count(TOLD) == 1
-    assert (call, result) == ("", "new one")
+    assert (call, result) == ("", "new one\n\n[written 14:00, 2 minutes ago]")
     assert mail.taken == [{"say": "old one"}, {"say": "new one"}]
 
 
@@ -307,9 +308,14 @@ async def test_an_error_nested_without_end_is_an_outage_and_no_bug_of_ours(
 class Nothing:
     """No system prompt at all."""
 
+    layout: Layout = "append"
+
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str
+        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
     ) -> None:
+        return None
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
         return None
 
 

@@ -15,6 +15,7 @@ from wintermute.conversation.casting import Branching, Casting
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.state import CastSettings, Prompt, Speaker
+from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.llm.models import Models
@@ -94,9 +95,9 @@ def answering(
     """Build it on what is open, with more `kinds` of work. `tools` instead of all, and a `prompt` for rooms, are for tests."""
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
-    gather = Gather(stores, texts.instructions, clock)
+    gather = Gather(stores, texts.instructions, clock, config.context.layout)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
-    asking = Asking(models, folding, hidden)
+    asking = Asking(models, folding, Telling(stores), hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
 
     workers = WorkerTexts(gather, texts.instructions, texts.worker)

@@ -5,7 +5,7 @@ import unicodedata
 from datetime import timedelta
 
 TAG = re.compile(
-    r"<(?=/?(?:event|memory|cathedral|room_context|replied_to|raw_input|related_memories"
+    r"<(?=/?(?:event|memory|cathedral|context|room_context|replied_to|raw_input|related_memories"
     r"|new_contents|current_core_markdown|candidate_new_memories|history)\b)",
     re.IGNORECASE,
 )

@@ -53,7 +53,8 @@ from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing
-from wintermute.messages import InboxKind, Incoming, Json, Origin
+from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
+from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, read_texts
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores
@@ -266,12 +267,18 @@ class Fixed:
     """A prompt that is the same for all."""
 
     text: Callable[[], str]
+    layout: Layout
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str
+        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
     ) -> str:
         text = self.text()
-        return f"{text}\n\n---\n\n# Conversation Summary\n{summary}" if summary else text
+        if self.layout == "append" or not summary:
+            return text
+        return f"{text}\n\n---\n\n# Conversation Summary\n{summary}"
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+        return None
 
 
 @asynccontextmanager
@@ -326,10 +333,18 @@ async def open_house(
                 *(config, stores, models, texts, speaker, checked, redact),
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
                 tools=[*gates, *real],
-                prompt=None if prompts else Fixed(prompt) if callable(prompt) else prompt,
+                prompt=_prompt(prompt, prompts, context.layout),
             )
-            gather = Gather(stores, texts.instructions, checked)
+            gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, gather, models, answers)
+
+
+def _prompt(
+    prompt: Callable[[], str] | Prompt, prompts: Path | None, layout: Layout
+) -> Prompt | None:
+    if prompts:
+        return None
+    return Fixed(prompt, layout) if callable(prompt) else prompt
 
 
 def _llm(model: str | None, backend: Json, **settings: Any) -> Llm:

@@ -31,7 +31,8 @@ from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.gates import Gates
-from wintermute.conversation.state import CastSettings, Stop, Unwatched
+from wintermute.conversation.state import CastSettings, CastState, Stop, Unwatched
+from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import Caller, Toolbox
 from wintermute.db import Database, open_database
 from wintermute.errors import WintermuteError
@@ -41,9 +42,10 @@ from wintermute.llm.models import Models
 from wintermute.loom.conversations import begin_again
 from wintermute.loom.reading import LoomReader
 from wintermute.loom.records import Cast
-from wintermute.messages import Json
+from wintermute.messages import Json, Size
 from wintermute.owner import Owner
-from wintermute.prompt.assemble import again, chosen
+from wintermute.prompt.assemble import SUMMARY, TIME, again, chosen, pieces
+from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Instructions
 from wintermute.prompt.modes import DELEGATING
 from wintermute.stores import Stores
@@ -160,7 +162,8 @@ class Replay:
         stores = Stores.of(scratch, folder, Owner(""), clock, ids, timezone="UTC")
         folding = Folding(stores, script, self._compaction, self._today.context, hidden)
         gates = Gates(stores, lambda value: value)
-        return Loop(stores, Asking(script, folding, hidden), gates, folding, clock)
+        asking = Asking(script, folding, _Retelling(stores, script), hidden)
+        return Loop(stores, asking, gates, folding, clock)
 
     def _toolbox(self, script: Script, below: bool) -> Toolbox:
         """The tools as they are now; of a sub-session those it was given then."""
@@ -189,8 +192,21 @@ class _Then:
     replay: Replay
     below: bool
 
+    @property
+    def layout(self) -> Layout:
+        """The one of then."""
+        question = self.script.upcoming.question
+        first = question.request.messages[0] if question else {"role": "", "content": ""}
+        names = {name for name, _ in pieces(str(first["content"]))}
+        in_system = first["role"] == "system" and not names.isdisjoint((TIME, SUMMARY))
+        return "system" if in_system else "append"
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+        """What was told is on record."""
+        return None
+
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str
+        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
     ) -> str | None:
         question = self.script.upcoming.question
         if question is None:  # nobody knows it; the failure is all that was recorded
@@ -199,6 +215,18 @@ class _Then:
         if first["role"] != "system":
             return None
         return self.replay.prompt(first["content"], tools, summary, below=self.below)
+
+
+class _Retelling(Telling):
+    """Tells what was told then."""
+
+    def __init__(self, stores: Stores, script: Script) -> None:
+        super().__init__(stores)
+        self._script = script
+
+    async def news(self, running: CastState, *, anew: bool) -> str:
+        turns = running.cast.turns
+        return self._script.told(turns[-1].id) if turns and not turns[-1].block else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import Recorded
 from wintermute.loom.records import Cast, Turn
-from wintermute.messages import Json, Reply, Request
+from wintermute.messages import Json, Reply, Request, Size
 
 BY_ITSELF = {"text", "done", "max_turns", "max_tokens"}
 """Reasons for which the loop ended a cast without anybody or anything outside."""
@@ -186,6 +186,14 @@ class Script:
             return tokens.size(request)
         return 0 if self._fits(request) else self._window(role, backend) + 1
 
+    def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
+        """The prompt of then is asked for, whatever size it was for."""
+        return ("full",)
+
+    def size_of(self, backend: str) -> Size:
+        """As `sizes`."""
+        return "full"
+
     def _fits(self, request: Request) -> bool:
         step = self.upcoming
         if step.before and isinstance(step.before[0], Recorded):  # it was folded first
@@ -201,6 +209,10 @@ class Script:
             json.dumps([self._redact.tree(request.messages), self._redact.tree(request.tools)])
         )
         return Request(tuple(messages), tuple(tools), request.must_call)
+
+    def told(self, turn_id: str) -> str:
+        """The block that stood behind a turn."""
+        return next(step.turn.block for step in self._steps if step.turn.id == turn_id)
 
     def result(self, turn_id: str, n: int) -> Any:
         """What a call gave. Raises: ToolFailed as then; RecordEnds when it has no result."""

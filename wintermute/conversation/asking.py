@@ -9,7 +9,7 @@ loop needs of models: so little that a record can stand in for them (L-088).
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal, Protocol
@@ -18,20 +18,22 @@ from wintermute.config.schema import Context
 from wintermute.conversation.state import CastState, Summing
 from wintermute.conversation.view import (
     ERASED,
-    fitted,
+    Looks,
+    block_of,
     is_shown,
-    lightened,
+    marked,
     messages,
     prompt_of,
     query,
     smaller,
     too_large,
     turn_messages,
+    without_memories,
 )
 from wintermute.errors import ContextTooLarge, ModelError, PromptTooLarge
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.loom.records import BranchView, Cast, Fold, Turn
-from wintermute.messages import Json, Reply, Request
+from wintermute.messages import Json, Reply, Request, Size
 from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
@@ -60,12 +62,21 @@ class ModelClient(Protocol):
         """How many a request has."""
         ...
 
+    def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
+        """For which sizes of models a request is needed, that of the first backend first."""
+        ...
+
+    def size_of(self, backend: str) -> Size:
+        """That of one backend."""
+        ...
+
 
 log = logging.getLogger(__name__)
 
 ROLE = "compaction"
 RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
 LEAST = 0.05  # share of the window below which folding does not pay
+GAIN = 0.75  # share of what is folded that a summary saves
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
 FoldCause = Literal["size", "full", "overflow", "asked"]
@@ -79,11 +90,6 @@ class FoldedTurn:
     turn: Turn
     text: str
     messages: int
-
-
-def marked(fold: Fold | None) -> str:
-    """The summary as the model sees it (L-039)."""
-    return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
 
 
 def foldable(
@@ -186,9 +192,14 @@ class Folding:
 
     def measured(self, past: BranchView) -> str:
         """How much is in view, without the instructions: tokens and messages."""
-        view = messages(None, past.casts, summary=marked(past.fold), hidden=self._hidden)
+        view = messages(None, past, Looks(hidden=self._hidden))
         tokens = self._models.tokens("base", Request(view))
         return f"{tokens:,} tokens in {counted(len(view), 'message')}"
+
+    @property
+    def most(self) -> float:
+        """The share of the window above which is folded."""
+        return self._context.fold_at
 
     def due(self, past: BranchView, tokens: int, window: int) -> bool:
         """Whether a request of so many tokens is to be folded first (L-038)."""
@@ -205,13 +216,15 @@ class Folding:
         branch_id: str,
         cast_id: str | None,
         cause: FoldCause,
+        excess: int = 0,
         listener: Listener = UNHEARD,
     ) -> BranchView | None:
         """The view after folding what is old; None when nothing can be folded, or it failed.
 
-        The newest messages stay as they are, unless they alone do not fit (L-041).
+        The newest messages stay as they are, unless they alone do not fit (L-041). `excess`: so many
+        tokens too many are in view.
         """
-        fold, steps = past.fold, self.old(past, cause)
+        fold, steps = past.fold, self.old(past, cause, excess)
         room, refused = int(self._models.window(ROLE) * CHUNK), ""
         while steps:
             taken, history = self._next(fold, steps, room)
@@ -232,21 +245,28 @@ class Folding:
             fold, steps = stored, steps[len(taken) :]
         return None if fold is past.fold else await self._stores.casts.past(branch_id, fold)
 
-    def old(self, past: BranchView, cause: FoldCause) -> tuple[FoldedTurn, ...]:
-        """The turns that would be folded for this cause."""
+    def old(self, past: BranchView, cause: FoldCause, excess: int = 0) -> tuple[FoldedTurn, ...]:
+        """The turns that would be folded for this cause; none where that would not be enough.
+
+        Else each message would be preceded by a summary of the one before it.
+        """
         keep = self._context.keep_recent
-        steps = self._paying(past, keep, cause)
+        steps = self._paying(past, keep, cause, excess)
         while cause in ("full", "overflow") and not steps and keep > 1:
             keep //= 2
-            steps = self._paying(past, keep, cause)
+            steps = self._paying(past, keep, cause, excess)
         return steps
 
-    def _paying(self, past: BranchView, keep: int, cause: FoldCause) -> tuple[FoldedTurn, ...]:
+    def _paying(
+        self, past: BranchView, keep: int, cause: FoldCause, excess: int
+    ) -> tuple[FoldedTurn, ...]:
         steps = foldable(past.casts, keep, self._hidden)
-        if cause in ("overflow", "asked") or (cause == "size" and self._many(past)):
+        if cause == "asked" or (cause == "size" and self._many(past)):
             return steps
-        least = LEAST * self._models.window("base")
-        return steps if self._count("".join(step.text for step in steps)) >= least else ()
+        gain = GAIN * self._count("".join(step.text for step in steps))
+        if cause == "overflow":  # by how much it is too large, only the server knows
+            excess = 0
+        return steps if gain >= max(excess, LEAST * self._models.window("base")) else ()
 
     def _next(
         self, fold: Fold | None, steps: Sequence[FoldedTurn], room: int
@@ -306,96 +326,175 @@ class Folding:
         return self._models.tokens(ROLE, Request(({"role": "user", "content": text},)))
 
 
+class Teller(Protocol):
+    """Whoever tells a cast what changes. See `conversation.telling.Telling`."""
+
+    async def news(self, running: CastState, *, anew: bool) -> str:
+        """The block that comes next; "": nothing is to be told."""
+        ...
+
+    async def keep(self, running: CastState, text: str) -> None:
+        """It is told now."""
+        ...
+
+    async def look(self, running: CastState) -> None:
+        """Note what others have changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a request shows. `small`: the system message for small models, where both may be asked."""
+
+    messages: tuple[Json, ...]
+    small: str | None = None
+
+
 class Asking:
     """Builds requests from the record, and never asks with one that did not fit before (L-036).
 
     Results of the gates named in `hidden` stay in the record (L-055).
     """
 
-    def __init__(self, models: ModelClient, folding: Folding, hidden: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        models: ModelClient,
+        folding: Folding,
+        telling: Teller,
+        hidden: Collection[str] = (),
+    ) -> None:
         self._models = models
         self._folding = folding
+        self._telling = telling
         self._hidden = frozenset(hidden)
 
     async def reply(self, running: CastState) -> Reply:
         """The model's answer to what is in view. Raises: ModelError, ConfigurationError."""
         view = await self._view(running)
-        if self._folding.due(running.past, self._tokens(running, view), self._window(running)):
-            view = await self._folded(running, "size") or view
-        while not self._fits(running, view) and (less := await self._folded(running, "full")):
+        window = self._window(running)
+        if self._folding.due(running.past, self._tokens(running, view), window):
+            view = await self._folded(running, view, "size") or view
+        while not self._fits(running, view) and (less := await self._folded(running, view, "full")):
             view = less
-        view = fitted(view, _kept(running), lambda less: self._fits(running, less))
+        view = self._fitted(running, view)
         while True:
-            running.prompt = prompt_of(view)
             try:
-                return await self._models.ask(
-                    running.settings.role,
-                    self._request(running, view),
-                    backend=running.settings.backend,
-                    cast_id=running.cast.id,
-                    listener=running,
-                )
+                return await self._asked(running, view)
             except ContextTooLarge:
                 less = await self._less(running, view)
                 if less is None:
-                    if part := too_large(view):
+                    if part := too_large(view.messages):
                         raise PromptTooLarge(part) from None
                     raise
-                log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))
+                log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less.messages))
                 view = less
 
-    async def _view(self, running: CastState) -> tuple[Json, ...]:
-        past, settings = running.past, running.settings
-        summary = marked(past.fold)
-        prompt = await settings.prompt.system(
-            running.caller.scope,
-            settings.toolbox.names,
-            query(running.cast, past.casts[:-1]),
-            summary,
-        )
-        view = messages(
-            prompt,
-            past.casts,
-            summary=f"# Conversation Summary\n{untagged(summary)}" if summary else "",
-            hidden=self._hidden,
-        )
-        return lightened(view, lambda less: self._fits(running, less))
+    async def look(self, running: CastState) -> None:
+        """The model has answered: what others have changed meanwhile is told with the results."""
+        await self._telling.look(running)
 
-    async def _folded(self, running: CastState, cause: FoldCause) -> tuple[Json, ...] | None:
-        """The view after folding; None when that changes nothing."""
-        if running.folds_in_vain or not self._folding.old(running.past, cause):
+    async def _asked(self, running: CastState, view: View) -> Reply:
+        settings = running.settings
+        running.prompt = prompt_of(view.messages)
+        reply = await self._models.ask(
+            settings.role,
+            self._request(running, view),
+            backend=settings.backend,
+            cast_id=running.cast.id,
+            listener=running,
+        )
+        if view.small and self._models.size_of(reply.backend) == "small":
+            running.prompt = view.small
+        return reply
+
+    async def _view(self, running: CastState, *, anew: bool = False) -> View:
+        """What is in view now, with what is to be told. `anew`: of that nothing was told before."""
+        systems = await self._systems(running)
+        if news := await self._telling.news(running, anew=anew):
+            running.told(news)
+            shown = self._lightened(running, self._shown(running, systems))
+            await self._telling.keep(running, block_of(shown.messages))
+        return self._lightened(running, self._shown(running, systems))
+
+    async def _systems(self, running: CastState) -> dict[Size, str | None]:
+        settings, past = running.settings, running.past
+        return {
+            size: await settings.prompt.system(
+                running.caller.scope,
+                settings.toolbox.names,
+                query(running.cast, past.casts[:-1]),
+                marked(past.fold),
+                size,
+            )
+            for size in self._models.sizes(settings.role, settings.backend)
+        }
+
+    def _shown(self, running: CastState, systems: Mapping[Size, str | None]) -> View:
+        small = systems.get("small")
+        looks = Looks(running.settings.prompt.layout, self._hidden)
+        shown = messages(systems.get("full", small), running.past, looks)
+        return View(shown, small if "full" in systems else None)
+
+    def _lightened(self, running: CastState, view: View) -> View:
+        """The view with fewer memories, while these are what makes it too large (F-023)."""
+        while not self._fits(running, view) and (
+            less := without_memories(view.messages, share=0.5)
+        ):
+            view = replace(view, messages=less)
+        return view
+
+    async def _folded(self, running: CastState, view: View, cause: FoldCause) -> View | None:
+        """The view after folding; None when that changes nothing, or would not be enough."""
+        excess = self._tokens(running, view) - int(self._folding.most * self._window(running))
+        if running.folds_in_vain or not self._folding.old(running.past, cause, excess):
             return None
         cast, past = running.cast, None
         try:
             async with asyncio.timeout(running.seconds_left / 2):  # the rest is for the answer
                 past = await self._folding.fold(
-                    running.past, cast.branch_id, cast.id, cause, Summing(running)
+                    running.past, cast.branch_id, cast.id, cause, excess, Summing(running)
                 )
         except TimeoutError:
             running.went_on()
             log.warning("fold took too long cast=%s", cast.id)
         running.folded(past)
-        return None if past is None else await self._view(running)
+        return None if past is None else await self._view(running, anew=True)
 
-    async def _less(self, running: CastState, view: tuple[Json, ...]) -> tuple[Json, ...] | None:
+    async def _less(self, running: CastState, view: View) -> View | None:
         """A strictly smaller view than one that did not fit; None when nothing can shrink."""
-        less = await self._folded(running, "overflow") or smaller(view, _kept(running))
+        less = await self._folded(running, view, "overflow") or self._smaller(running, view)
         while less is not None and self._tokens(running, less) >= self._tokens(running, view):
-            less = smaller(less, _kept(running))
+            less = self._smaller(running, less)
         return less
 
-    def _request(self, running: CastState, view: tuple[Json, ...]) -> Request:
-        must_call = bool(running.cast.wards["require_done"])
-        return Request(view, running.settings.toolbox.definitions(), must_call)
+    def _smaller(self, running: CastState, view: View) -> View | None:
+        less = smaller(view.messages, _kept(running))
+        return None if less is None else replace(view, messages=less)
 
-    def _tokens(self, running: CastState, view: tuple[Json, ...]) -> int:
+    def _fitted(self, running: CastState, view: View) -> View:
+        """The view made smaller until it fits, or as small as it gets."""
+        while not self._fits(running, view) and (less := self._smaller(running, view)):
+            view = less
+        return view
+
+    def _request(self, running: CastState, view: View) -> Request:
+        must_call = bool(running.cast.wards["require_done"])
+        tools = running.settings.toolbox
+        request = Request(view.messages, tools.definitions(), must_call)
+        if view.small is None:
+            return request
+        first, *others = view.messages
+        small = Request(({**first, "content": view.small}, *others), request.tools, must_call)
+        return replace(request, small=small)
+
+    def _tokens(self, running: CastState, view: View) -> int:
         settings = running.settings
         return self._models.tokens(settings.role, self._request(running, view), settings.backend)
 
     def _window(self, running: CastState) -> int:
         return self._models.window(running.settings.role, running.settings.backend)
 
-    def _fits(self, running: CastState, view: tuple[Json, ...]) -> bool:
+    def _fits(self, running: CastState, view: View) -> bool:
         return self._tokens(running, view) <= self._window(running)
 
 
@@ -403,4 +502,4 @@ def _kept(running: CastState) -> int:
     """How many messages may be cut, but not left out: those from the current intent on."""
     cast, *earlier = reversed(running.past.casts)
     same = takewhile(lambda c: c.event_id is not None and c.event_id == cast.event_id, earlier)
-    return len(messages(None, [*reversed(list(same)), cast]))
+    return len(messages(None, BranchView(None, (*reversed(list(same)), cast))))

@@ -162,6 +162,8 @@ class Loop:
             return None
         if not turn.calls:
             return _ended_by_text(running, turn)
+        if not turn.observations and any(call.name != DONE for call in turn.calls):
+            await self._asking.look(running)
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
                 return ended

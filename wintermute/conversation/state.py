@@ -18,7 +18,8 @@ from wintermute.llm.backend import Listener, Unheard
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
-from wintermute.messages import Quote
+from wintermute.messages import Quote, Size
+from wintermute.prompt.block import Changing, Layout
 
 
 class Stop:
@@ -74,14 +75,27 @@ class Stop:
 class Prompt(Protocol):
     """Where instructions come from: read anew for every question (P-001)."""
 
+    @property
+    def layout(self) -> Layout:
+        """Where what changes stands."""
+        ...
+
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str
+        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
     ) -> str | None:
         """The system prompt for this scope and these tools; None: there is to be none.
 
-        `query` is what memory may rank by, `summary` stands for what was folded.
+        `query` is what memory may rank by, `summary` stands for what was folded: of use where all
+        is in the system message. `size` is that of the model.
 
         Raises: ConfigurationError when there are no instructions (L-005).
+        """
+        ...
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+        """What changes, for a block; None: nothing of that is to be told.
+
+        `anew`: nothing was told in what is in view.
         """
         ...
 
@@ -145,6 +159,12 @@ class CastState:
         self.watch = watch
         self.prompt: str | None = None
         """The system prompt of the newest request."""
+        self.known: Changing | None = None
+        """What changes, as it was when this last looked; None: it has not looked yet."""
+        self.acts = False
+        """Calls have run since then."""
+        self.changed: frozenset[str] = frozenset()
+        """The parts that others have changed since they were told."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())
@@ -207,7 +227,19 @@ class CastState:
         """What is in view now: what was taken back is not, also of what was said before."""
         self._past = past
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
-        self.cast = replace(self.cast, intent=mine.intent)
+        blocks = {turn.id: turn.block for turn in mine.turns}
+        turns = tuple(
+            replace(turn, block=blocks.get(turn.id, turn.block)) for turn in self.cast.turns
+        )
+        self.cast = replace(self.cast, intent=mine.intent, block=mine.block, turns=turns)
+
+    def told(self, block: str) -> None:
+        """A block stands at the end now: behind the newest turn, or behind the intent."""
+        if self.cast.turns:
+            *before, turn = self.cast.turns
+            self.cast = replace(self.cast, turns=(*before, replace(turn, block=block)))
+        else:
+            self.cast = replace(self.cast, block=block)
 
     def folded(self, past: BranchView | None) -> None:
         """Less is in view from now on; None: folding was tried and is of no use now."""

@@ -6,12 +6,26 @@ so asking again always ends (L-036).
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from wintermute.loom.records import Cast, Observation, Turn
-from wintermute.messages import Json
-from wintermute.prompt.assemble import DIVIDER, INSTRUCTIONS, MEMORIES, RANKED, pieces
+from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
+from wintermute.messages import Call, Json
+from wintermute.prompt.assemble import (
+    CORE,
+    DIVIDER,
+    INSTRUCTIONS,
+    MEMORIES,
+    RANKED,
+    SKILLS,
+    SUMMARY,
+    TASKS,
+    inert,
+    pieces,
+)
+from wintermute.prompt.block import CLOSED, OPENED, Layout, fewer_memories, parts_of, retold
 from wintermute.text import shortened, untagged
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
@@ -20,46 +34,118 @@ ERASED = "[this message was erased]"  # a redaction or `forget`; many servers re
 UNANSWERED = "[no answer was given]"
 CALL_DONE = "Call `done` with your complete answer."
 DECAYING = ("recall", "read_file", "fetch_url")  # L-056
+AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
 
 
-def messages(
-    system: str | None,
-    casts: Sequence[Cast],
-    *,
-    summary: str = "",
-    hidden: Collection[str] = (),
-) -> tuple[Json, ...]:
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How the record is shown. Results of the gates in `hidden` never are (L-055)."""
+
+    layout: Layout = "append"
+    hidden: frozenset[str] = frozenset()
+
+
+APPENDED = Looks()
+
+
+def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> tuple[Json, ...]:
     """The system prompt, then every cast's intent, utterances and observations, in order.
 
-    Several casts for one event (the model was away, L-034) show their intent once, as it was told
-    last: only that may say how long ago the message was written (F-029). Turns that
-    record a failed call are not shown (L-033), nor those that a redaction emptied. Without a
-    system prompt the `summary` of what was folded stands before the first intent. Results of the
-    `hidden` gates are never shown (L-055).
+    The summary of what was folded opens the first message; where all is in the system message, it
+    does so only if there is none. Several casts for one event (the model was away, L-034) show
+    their intent once. Turns that record a failed call are not shown (L-033), nor those that a
+    redaction emptied.
     """
-    found: list[Json] = []
-    if system is not None:
-        found.append({"role": "system", "content": system})
-        summary = ""
-    told = {cast.event_id: cast.intent for cast in casts if cast.event_id}
-    previous: str | None = None
-    for cast in casts:
-        if cast.event_id is None or cast.event_id != previous:
+    found: list[Json] = [] if system is None else [{"role": "system", "content": system}]
+    summary = "" if system is not None and looks.layout == "system" else opening(past.fold)
+    casts = shown_casts(past.casts)
+    for n, cast in enumerate(casts):
+        goes_on = n + 1 < len(casts) and _is_again(casts[n + 1], cast)
+        if n and _is_again(cast, casts[n - 1]):
+            _add(found, _news(cast, casts[n - 1]) if looks.layout == "append" else "")
+        else:
             if found and found[-1]["role"] == "user":  # many chat templates want turns to alternate
                 found.append({"role": "assistant", "content": UNANSWERED})
-            intent = told.get(cast.event_id or "", cast.intent) or ERASED
-            found.append(
-                {"role": "user", "content": f"{summary}\n\n{intent}" if summary else intent}
-            )
+            found.append({"role": "user", "content": summary + _intent(n, casts, looks)})
             summary = ""
-        previous = cast.event_id
-        for turn in filter(is_shown, cast.turns):
-            found += turn_messages(turn, cast, hidden)
-            goes_on = cast.state == "running" or turn is not cast.turns[-1]
-            if goes_on and not turn.calls and cast.wards.get("require_done"):
-                found.append({"role": "user", "content": CALL_DONE})  # L-012
+        found += _said(cast, past.fold, looks, goes_on=goes_on)
     return tuple(found)
+
+
+def marked(fold: Fold | None) -> str:
+    """The summary as the model sees it (L-039)."""
+    return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
+
+
+def opening(fold: Fold | None) -> str:
+    """The summary under its heading, as it stands before the first message in view."""
+    return f"# {SUMMARY}\n{inert(marked(fold))}{DIVIDER}" if fold else ""
+
+
+def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
+    """The casts, without those that were not answered and begun again for the same event."""
+    return tuple(
+        cast
+        for cast, later in zip(casts, [*casts, None][1:], strict=True)
+        if later is None or not _is_again(later, cast) or any(map(is_shown, cast.turns))
+    )
+
+
+def blocks(past: BranchView) -> Iterator[str]:
+    """What was told since the newest fold was made, in order."""
+    made_at = past.fold.made_at if past.fold else 0
+    for cast in shown_casts(past.casts):
+        if not cast.turns or cast.turns[0].seq > made_at:
+            yield cast.block
+        yield from (turn.block for turn in cast.turns if turn.seq >= made_at)
+
+
+def _is_again(cast: Cast, before: Cast) -> bool:
+    return cast.event_id is not None and cast.event_id == before.event_id
+
+
+def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
+    """What a message said; in one layout as it was told last, else as it was and with its block."""
+    if looks.layout == "append":
+        return "\n\n".join(filter(None, (casts[n].intent or ERASED, casts[n].block)))
+    last = n
+    while last + 1 < len(casts) and _is_again(casts[last + 1], casts[n]):
+        last += 1
+    return casts[last].intent or ERASED
+
+
+def _news(cast: Cast, before: Cast) -> str:
+    """What is to be told when a message is looked at again: how old it is by now (F-029)."""
+    known = before.intent.splitlines()
+    ages = [line for line in cast.intent.splitlines() if AGE.fullmatch(line) and line not in known]
+    return "\n\n".join(filter(None, (*ages, cast.block)))
+
+
+def _add(found: list[Json], text: str) -> None:
+    """Tell something more behind the last message."""
+    if text and found[-1]["role"] == "assistant":
+        found.append({"role": "user", "content": text})
+    elif text:
+        found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n\n{text}"}
+
+
+def _said(cast: Cast, fold: Fold | None, looks: Looks, *, goes_on: bool) -> list[Json]:
+    """The turns of a cast; `goes_on`: in another one for the same event."""
+    ended = cast.state != "running"
+    folded_at = fold.made_at if fold else 0
+    is_old = looks.layout == "system" or any(turn.seq <= folded_at for turn in cast.turns[-1:])
+    decays = ended and is_old  # L-056
+    hidden = {*looks.hidden, *(DECAYING if decays else ())}
+    found: list[Json] = []
+    for turn in filter(is_shown, cast.turns):
+        found += turn_messages(turn, cast, hidden)
+        is_over = ended and turn is cast.turns[-1] and not goes_on
+        if not is_over and not turn.calls and cast.wards.get("require_done"):
+            found.append({"role": "user", "content": CALL_DONE})  # L-012
+        if looks.layout == "append":
+            _add(found, turn.block)
+    return found
 
 
 def is_shown(turn: Turn) -> bool:
@@ -79,33 +165,41 @@ def query(cast: Cast, earlier: Sequence[Cast]) -> str | None:
 def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Iterator[Json]:
     """An utterance and the result of each of its calls, as the model sees them (L-017).
 
-    What was looked up is shown until its cast has ended (L-056).
+    Nothing of the results of `hidden` gates. An answer that was given through `done` is what was
+    said (L-011).
     """
-    ended = cast.state != "running"
-    unrun = "the cast had ended" if ended else ""
-    ephemeral = {*hidden, *(DECAYING if ended else ())}
-    message: Json = {"role": "assistant", "content": turn.utterance or None}
-    names = _call_ids(turn)
-    if turn.calls:
-        message["tool_calls"] = [
-            {
-                "id": name,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _valid(call.arguments)},
-            }
-            for name, call in zip(names, turn.calls, strict=True)
-        ]
-    yield message
+    unrun = "the cast had ended" if cast.state != "running" else ""
+    done = next((seen for seen in turn.observations if _is_answer(seen)), None)
+    calls = turn.calls[: done.n] if done else turn.calls
+    names = _call_ids(calls)
+    if calls or done is None:
+        message: Json = {"role": "assistant", "content": turn.utterance or None}
+        if calls:
+            message["tool_calls"] = [
+                {
+                    "id": name,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _valid(call.arguments)},
+                }
+                for name, call in zip(names, calls, strict=True)
+            ]
+        yield message
     seen = {observation.n: observation for observation in turn.observations}
     for n, name in enumerate(names):
-        content = _result(seen.get(n), unrun, ephemeral)
+        content = _result(seen.get(n), unrun, hidden)
         yield {"role": "tool", "tool_call_id": name, "content": content}
+    if done is not None:
+        yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
 
 
-def _call_ids(turn: Turn) -> list[str]:
+def _is_answer(seen: Observation) -> bool:
+    return seen.gate == "done" and seen.completed and not seen.is_error
+
+
+def _call_ids(calls: Sequence[Call]) -> list[str]:
     """Call ids, made different where a model used one twice: each result needs its own (L-017)."""
     names: list[str] = []
-    for n, call in enumerate(turn.calls):
+    for n, call in enumerate(calls):
         name = call.id or "call"
         while name in names:
             name = f"{name}~{n}"
@@ -146,56 +240,40 @@ def as_text(value: Any) -> str:
 
 KEPT_CHARACTERS = 400
 MARK = "\n[… {count} characters left out to fit the model's window …]\n"
-FEWER = "[… {count} memories left out to fit the model's window …]"
-FEWER_BEFORE = re.compile(re.escape(FEWER).replace(r"\{count\}", "([0-9]{1,9})"))
+EARLIER = "[… {count} earlier messages left out to fit the model's window …]"
 TOO_LARGE = "Too large for the model's window: the {part} alone. {help}"
+OPENING = re.compile(
+    rf"(# {SUMMARY}\n.*?{DIVIDER})?"
+    rf"(?:{re.escape(EARLIER).replace(re.escape('{count}'), '([0-9]{1,9})')}\n\n)?"
+    rf"(?:({OPENED}.*?{CLOSED})\n\n)?",
+    re.DOTALL,
+)
 HELP: Mapping[str, str] = {
     INSTRUCTIONS: "Shorten `BASE_PROMPT.txt` in the folder `prompts`.",
-    "Core Memory": "Shorten `core.md` in the data folder.",
+    CORE: "Shorten `core.md` in the data folder.",
     MEMORIES: "`/memory` shows them; shorten `MEMORIES.txt` in the data folder.",
-    "Active Tasks": "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
-    "Skills": "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
+    TASKS: "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
+    SKILLS: "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
 }
 """What a person can do about a part of the prompt, by its heading (F-023)."""
-
-
-def fitted(
-    messages: tuple[Json, ...], kept: int, fits: Callable[[tuple[Json, ...]], bool]
-) -> tuple[Json, ...]:
-    """The messages, made smaller until they fit, or as small as they get."""
-    while not fits(messages):
-        less = smaller(messages, kept)
-        if less is None:
-            break
-        messages = less
-    return messages
 
 
 def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
     """The next smaller form of a request; None when nothing can shrink.
 
-    First the older half of what came before the last `kept` messages goes, then the largest text
-    is halved in its middle: tool results before the rest. In between, the largest arguments of a
-    call are cut down. Of the system prompt only the memories go: first while they are more than
-    half of it all, else at last.
+    First the oldest of what came before the last `kept` messages go, then the largest text is
+    halved in its middle: tool results before the rest. In between, the largest arguments of a call
+    are cut down. Of the prompt only the memories go: first while they are more than half of it all,
+    else at last.
     """
     return (
-        _without_memories(messages, share=0.5)
+        without_memories(messages, share=0.5)
         or _without_oldest(messages, kept)
         or _cut(messages, {"tool"})
         or _without_arguments(messages)
         or _cut(messages, {"user", "assistant"})
-        or _without_memories(messages)
+        or without_memories(messages)
     )
-
-
-def lightened(
-    messages: tuple[Json, ...], fits: Callable[[tuple[Json, ...]], bool]
-) -> tuple[Json, ...]:
-    """The messages with fewer memories, while these are what makes them too large (F-023)."""
-    while not fits(messages) and (less := _without_memories(messages, share=0.5)):
-        messages = less
-    return messages
 
 
 def prompt_of(messages: tuple[Json, ...]) -> str | None:
@@ -203,55 +281,77 @@ def prompt_of(messages: tuple[Json, ...]) -> str | None:
     return str(messages[0]["content"]) if messages and messages[0]["role"] == "system" else None
 
 
+def block_of(messages: tuple[Json, ...]) -> str:
+    """The block at the end of a request."""
+    _, opened, rest = str(messages[-1]["content"]).rpartition(OPENED)
+    return opened + rest
+
+
 def too_large(messages: tuple[Json, ...]) -> str | None:
     """What to say of the part of the prompt that is most of a request; None: there is none."""
-    sizes = {_part(name): len(text) for name, text in pieces(prompt_of(messages) or "")}
+    sizes: dict[str, int] = {}
+    told = (parts_of(str(message["content"] or "")) for message in messages[1:])
+    for name, text in chain(pieces(prompt_of(messages) or ""), *told):
+        part = MEMORIES if name == RANKED else name
+        sizes[part] = max(sizes.get(part, 0), len(text))
     largest = max(sizes, key=sizes.__getitem__)
     if largest not in HELP or sizes[largest] * 2 <= _size(messages):
         return None
     return TOO_LARGE.format(part=largest.lower(), help=HELP[largest])
 
 
-def _part(name: str) -> str:
-    return MEMORIES if name == RANKED else name
-
-
 def _size(messages: tuple[Json, ...]) -> int:
     return sum(len(str(message["content"] or "")) for message in messages)
 
 
-def _without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[Json, ...] | None:
-    """With half of the memories, if they are more than this share of it all.
+def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[Json, ...] | None:
+    """With half of the memories told last, if they are more than this share of it all."""
+    for n, message in reversed(list(enumerate(messages))):
+        before, opened, prompt, closed = "", "", str(message["content"] or ""), ""
+        if message["role"] != "system":
+            if not parts_of(prompt):
+                continue
+            before, opened, prompt = prompt.rpartition(OPENED)
+            prompt, closed = prompt.removesuffix(CLOSED), CLOSED
+        told = (len(text) for name, text in pieces(prompt) if name in (MEMORIES, RANKED))
+        if next(told, 0) > share * _size(messages) and (less := fewer_memories(prompt)):
+            lighter = {**message, "content": f"{before}{opened}{less}{closed}"}
+            return (*messages[:n], lighter, *messages[n + 1 :])
+    return None
 
-    The newest stay, which stand last; of those that were found for a query the best, which stand first.
-    """
-    parts = list(pieces(prompt_of(messages) or ""))
-    place = next((n for n, (name, _) in enumerate(parts) if _part(name) == MEMORIES), None)
-    if place is None or len(parts[place][1]) <= share * _size(messages):
-        return None
-    name, text = parts[place]
-    heading, _, body = text.removeprefix(DIVIDER).partition("\n")
-    lines = body.split("\n")
-    before = FEWER_BEFORE.fullmatch(lines[0])
-    lines = lines[1:] if before else lines
-    half = len(lines) // 2
-    if half == 0:
-        return None
-    left = lines[: len(lines) - half] if name == RANKED else lines[half:]
-    mark = FEWER.format(count=half + int(before[1] if before else 0))
-    new = "\n".join([heading, mark, *left])
-    parts[place] = (name, DIVIDER + new if text.startswith(DIVIDER) else new)
-    system = "".join(text for _, text in parts)
-    return ({**messages[0], "content": system}, *messages[1:])
+
+FEWEST_CUT = 4
+"""So many messages of people go at once, so that the next requests begin like this one."""
 
 
 def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
+    """Without the oldest of what came before the last `kept`, which a mark says.
+
+    What their blocks told, and the summary, move to the message that is the first now.
+    """
     current = len(messages) - kept
     starts = [n for n, message in enumerate(messages[:current]) if message["role"] == "user"]
     if not starts:
         return None
-    keep_from = [*starts, current][(len(starts) + 1) // 2]
-    return messages[: starts[0]] + messages[keep_from:]
+    many = max(FEWEST_CUT, (1 << (len(starts) // 8).bit_length()) // 2)
+    first = ([*starts, current])[min(many, len(starts))]
+    gone = messages[starts[0] : first]
+    head, count, carried, _ = _opened(str(gone[0]["content"]))
+    told = [str(message["content"] or "").rpartition(OPENED) for message in gone]
+    blocks = [carried, *(opened + text for _, opened, text in told if text.endswith(CLOSED))]
+    whole = retold(blocks)
+    mark = EARLIER.format(count=count + len(gone))
+    left = messages[first]
+    opened = "".join((head, mark, "\n\n", whole and f"{whole}\n\n", str(left["content"])))
+    return (*messages[: starts[0]], {**left, "content": opened}, *messages[first + 1 :])
+
+
+def _opened(content: str) -> tuple[str, int, str, str]:
+    """What stands before a first message: summary, how many were left out, what they told; the rest."""
+    found = OPENING.match(content)
+    if found is None:
+        raise ValueError(content)
+    return found[1] or "", int(found[2] or 0), found[3] or "", content[found.end() :]
 
 
 def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None:

@@ -292,6 +292,10 @@ class Models:
         """For which sizes of models a request is needed, that of the first backend first."""
         return tuple(dict.fromkeys(each.settings.size for each in self._of(role, backend)))
 
+    def size_of(self, backend: str) -> Size:
+        """That of one backend."""
+        return self._endpoints[backend].settings.size
+
     async def aclose(self) -> None:
         """Close all connections."""
         for endpoint in self._endpoints.values():

@@ -131,6 +131,19 @@ class Casts:
         )
         return whole
 
+    async def tell(self, tx: Transaction, cast_id: str, turn_id: str | None, block: str) -> str:
+        """Keep what is told behind the intent of a running cast, or behind a turn of it.
+
+        Returns it as it was kept.
+        """
+        kept = self._redact(block)
+        if turn_id is None:
+            await tx.execute("UPDATE casts SET block = ? WHERE id = ?", (kept, cast_id))
+        else:
+            change = "UPDATE turns SET block = :block WHERE id = :id AND block <> :block"
+            await tx.execute(change, {"block": kept, "id": turn_id})
+        return kept
+
     async def prompt(self, digest: str) -> tuple[tuple[str, str], ...]:
         """The named pieces of a system prompt; one without a name if it was stored whole."""
         row = await self._database.row("SELECT text, parts FROM prompts WHERE hash = ?", (digest,))
@@ -358,12 +371,15 @@ class Casts:
         )
 
     async def forget_prompts(self, tx: Transaction, traces: Sequence[str]) -> int:
-        """Blank the system prompts that hold one of the `traces`; how many that was."""
+        """Blank the system prompts and the blocks that hold one of the `traces`; how many that was."""
         asked = {"traces": json.dumps(list(traces))}
-        whole = await tx.execute(f"UPDATE prompts SET text = '' WHERE {holds('text')}", asked)
-        return whole + await tx.execute(
-            f"UPDATE prompt_parts SET text = '' WHERE {holds('text')}", asked
-        )
+        gone = 0
+        for table, text in (
+            *(("prompts", "text"), ("prompt_parts", "text")),
+            *(("casts", "block"), ("turns", "block")),
+        ):
+            gone += await tx.execute(f"UPDATE {table} SET {text} = '' WHERE {holds(text)}", asked)
+        return gone
 
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""

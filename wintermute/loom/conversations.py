@@ -37,6 +37,7 @@ class Conversation:
 
 
 _conversation = reader(Conversation)
+_fold = reader(Fold)
 
 
 class Conversations:
@@ -418,7 +419,7 @@ class Folds:
     async def newest(self, branch_id: str) -> Fold | None:
         """The fold that reaches furthest into the path of a branch; None while all is in view."""
         row = await self._database.row(
-            f"{PATH} SELECT f.summary, f.turns, t.seq AS last_turn, c.seq AS last_cast"
+            f"{PATH} SELECT f.summary, f.turns, f.made_at, t.seq AS last_turn, c.seq AS last_cast"
             " FROM path p JOIN folds f ON f.branch_id = p.branch_id"
             " JOIN turns t ON t.id = f.to_turn JOIN casts c ON c.id = t.cast_id"
             " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
@@ -426,7 +427,7 @@ class Folds:
         )
         if row is None:
             return None
-        return Fold(row["summary"], row["turns"], row["last_turn"], row["last_cast"])
+        return _fold(row)
 
     async def add(
         self,
@@ -457,10 +458,12 @@ class Folds:
         turns: int = more + (after.turns if after else 0)
         await tx.execute(
             f"{PATH} INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, turns,"
-            " tokens_before, tokens_after, created_at) SELECT :id, :branch,"
+            " tokens_before, tokens_after, created_at, made_at) SELECT :id, :branch,"
             " (SELECT t.id FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             "  JOIN turns t ON t.cast_id = c.id ORDER BY t.seq LIMIT 1),"
-            " :to, :summary, :turns, :tokens_before, :tokens_after, :now",
+            " :to, :summary, :turns, :tokens_before, :tokens_after, :now,"
+            " (SELECT max(t.seq) FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            "  JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until)",
             {
                 "branch": branch_id,
                 "id": self._new_id("fold"),

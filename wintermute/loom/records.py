@@ -43,6 +43,8 @@ class Turn:
     observations: tuple[Observation, ...] = ()
     seq: int = 0
     """Its place among all turns."""
+    block: str = ""
+    """What changed by other hands until its calls had run; it stands behind their results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Cast:
     result: str | None
     started_at: datetime
     turns: tuple[Turn, ...] = field(default=())
+    block: str = ""
+    """What the prompt brought with the intent, which it stands behind."""
 
     @property
     def last_words(self) -> str:
@@ -73,13 +77,15 @@ class Cast:
 class Fold:
     """A summary of the first `turns` turns of a path.
 
-    `last_turn` and `last_cast` are the places of the last of them and of its cast.
+    `last_turn` and `last_cast` are the places of the last of them and of its cast. `made_at`: the
+    place of the newest turn at that time.
     """
 
     summary: str
     turns: int
     last_turn: int
     last_cast: int
+    made_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

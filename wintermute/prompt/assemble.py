@@ -125,13 +125,11 @@ def _requires(needs: str, where: str) -> frozenset[str] | None:
 
 
 DIVIDER = "\n\n---\n\n"
-INSTRUCTIONS = "Core Instructions"
-MEMORIES = "User Memories"
+INSTRUCTIONS, TIME, CORE = "Core Instructions", "Current Time", "Core Memory"
+MEMORIES, WIKI, TASKS = "User Memories", "Memory Wiki", "Active Tasks"
+SUMMARY, SKILLS = "Conversation Summary", "Skills"
 RANKED = f"{MEMORIES} (relevance-ranked)"
-HEADINGS = (
-    *(INSTRUCTIONS, "Current Time", "Core Memory", MEMORIES),
-    *("Memory Wiki", "Active Tasks", "Conversation Summary", "Skills"),
-)
+HEADINGS = (INSTRUCTIONS, TIME, CORE, MEMORIES, WIKI, TASKS, SUMMARY, SKILLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +137,7 @@ class Parts:
     """The content of each part, in their order, data as rendered by `parts.py`; empty: no part."""
 
     instructions: str
-    now: str
+    now: str = ""
     core: str = ""
     memories: str = ""
     ranked: bool = False
@@ -245,7 +243,6 @@ def _task_line(task: Task) -> str:
     return one_line(f"[P{task.priority}] #{task.id}: {task.content}{when}")
 
 
-SUMMARY = "Conversation Summary"
 OUR_HEADINGS = {*HEADINGS, RANKED, *WORKER_HEADINGS}
 
 

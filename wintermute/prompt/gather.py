@@ -16,6 +16,7 @@ from wintermute.clock import Clock, moment, stamp
 from wintermute.config.schema import ComponentSizeLimits, Seed
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
+from wintermute.messages import Size
 from wintermute.prompt.assemble import (
     Parts,
     Section,
@@ -30,6 +31,7 @@ from wintermute.prompt.assemble import (
     skill_lines,
     task_lines,
 )
+from wintermute.prompt.block import Changing, Layout
 from wintermute.stores import Stores
 from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
 from wintermute.text import untagged
@@ -156,34 +158,68 @@ class Gather:
         stores: Stores,
         instructions: Instructions,
         clock: Clock,
+        layout: Layout = "append",
         ranking: Ranking | None = None,
     ) -> None:
+        self.layout: Layout = layout
         self._stores = stores
         self._instructions = instructions
         self._clock = clock
         self._ranking = ranking
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str = ""
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: str | None,
+        summary: str = "",
+        size: Size = "full",
     ) -> str:
         """The system prompt for one scope and one set of tools."""
-        parts = await self.gather(scope, tools, query)
-        return assemble(replace(parts, summary=inert(summary)))
+        parts = await self.shown(scope, tools, query)
+        return assemble(
+            parts if self.layout == "append" else replace(parts, summary=inert(summary))
+        )
+
+    async def shown(self, scope: str, tools: Collection[str], query: str | None = None) -> Parts:
+        """The parts of the system message."""
+        if self.layout == "append":
+            return await self._lasting(scope, tools)
+        return await self.gather(scope, tools, query)
 
     async def gather(self, scope: str, tools: Collection[str], query: str | None = None) -> Parts:
-        """The parts, none of another scope."""
-        ranked = self._ranking is not None and query is not None
+        """All parts, none of another scope."""
+        lasting, changing = await self._lasting(scope, tools), await self._changing(scope, query)
+        return replace(
+            lasting,
+            now=changing.now,
+            memories=changing.memories or "",
+            ranked=changing.ranked,
+            tasks=changing.tasks,
+            skills=changing.skills,
+        )
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+        """What goes into a block; nothing where all is in the system message."""
+        if self.layout == "system":
+            return None
+        if self._ranking is not None and query is None and not anew:  # P-013
+            return replace(await self._changing(scope, query), memories=None)
+        return await self._changing(scope, query)
+
+    async def _lasting(self, scope: str, tools: Collection[str]) -> Parts:
         instructions = chosen(self._instructions.sections(), tools)
         if not instructions:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
-        return Parts(
-            instructions=instructions,
+        return Parts(instructions=instructions, core=core_text(await self._stores.core.text(scope)))
+
+    async def _changing(self, scope: str, query: str | None) -> Changing:
+        return Changing(
             now=current_time(self._clock.now(), self._stores.tasks.zone.key),
-            core=core_text(await self._stores.core.text(scope)),
             memories=await self._remembered(scope, query),
-            ranked=ranked,
+            ranked=self._ranking is not None and query is not None,
             tasks=task_lines(await self._stores.tasks.listed(scope)),
             skills=await self._listed(),
         )

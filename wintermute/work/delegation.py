@@ -37,8 +37,9 @@ from wintermute.loom.sub_sessions import (
     state_of,
 )
 from wintermute.mailbox.inbox import RESULT, Inbox
-from wintermute.messages import Origin
+from wintermute.messages import Origin, Size
 from wintermute.prompt.assemble import chosen
+from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import EventKind, Gather, Instructions, event
 from wintermute.prompt.modes import first_user, tools_for, worker_prompt
 from wintermute.stores import Stores
@@ -278,8 +279,13 @@ class WorkerInstructions:
     objective: str
     context: str
 
+    @property
+    def layout(self) -> Layout:
+        """As for chats."""
+        return self.texts.gather.layout
+
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str
+        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
     ) -> str | None:
         """As `conversation.state.Prompt`. Nothing is ranked by what a sub-session is told."""
         full = self.mode == "full"
@@ -287,11 +293,17 @@ class WorkerInstructions:
             self.mode,
             minimal=self.texts.minimal.text(),
             instructions=chosen(self.texts.instructions.sections(), tools),
-            parts=await self.texts.gather.gather(scope, tools) if full else None,
+            parts=await self.texts.gather.shown(scope, tools) if full else None,
             objective=self.objective,
             context=self.context,
-            summary=summary,
+            summary=summary if self.layout == "system" else "",
         ).system
+
+    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+        """As `conversation.state.Prompt`; light instructions bring nothing that changes (P-041)."""
+        if self.mode != "full":
+            return None
+        return await self.texts.gather.changing(scope, None, anew=anew)
 
 
 log = logging.getLogger(__name__)

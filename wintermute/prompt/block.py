@@ -1,0 +1,178 @@
+"""What changes from message to message, told once: the block at the end of a message. Pure.
+
+The first block of a branch tells all of it. A later one tells the time and, of the rest, the lines
+that came, changed or went; so what a server has read of a conversation stays as it was. What was
+told so far is read from the blocks themselves: one that was blanked was told to nobody.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from wintermute.prompt.assemble import (
+    DIVIDER,
+    MEMORIES,
+    RANKED,
+    SKILLS,
+    TASKS,
+    TIME,
+    joined,
+    pieces,
+)
+
+OPENED, CLOSED = "<context>\n", "\n</context>"
+GONE = "no longer: "
+NOTHING = "nothing any more"
+OURS = re.compile(rf"^(?={re.escape(GONE.strip())}|{NOTHING}$)", re.MULTILINE)
+NAMES: Mapping[str, re.Pattern[str]] = {
+    TASKS: re.compile(r"\[P\d+\] (#\S+):"),
+    SKILLS: re.compile(r"- (data/skills/\S+\.md) "),
+}
+"""How a line of a part is known again when it changed; elsewhere it is the line itself."""
+LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
+LEFT_OUT_BEFORE = re.compile(re.escape(LEFT_OUT).replace(r"\{count\}", "([0-9]{1,9})"))
+
+Layout = Literal["append", "system"]
+"""Where what changes stands: with the messages, told once, or in the system message."""
+Told = Mapping[str, tuple[str, ...]]
+"""The lines of each part, by its heading, as the blocks so far have told them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """The parts that change, as rendered. `memories` None: nobody has looked for any (P-013)."""
+
+    now: str
+    memories: str | None
+    ranked: bool
+    tasks: str
+    skills: str
+
+    @property
+    def lines(self) -> Told:
+        """What there is to tell, part by part; ranked and listed memories are one part."""
+        known = {TASKS: _lines(self.tasks), SKILLS: _lines(self.skills)}
+        return known if self.memories is None else {MEMORIES: _lines(self.memories), **known}
+
+
+def differing(before: Changing, after: Changing) -> frozenset[str]:
+    """The parts that are not the same any more."""
+    old, new = before.lines, after.lines
+    return frozenset(part for part in new if new[part] != old.get(part, ()))
+
+
+def told(blocks: Iterable[str]) -> Told:
+    """What these blocks have told, one after another."""
+    found: dict[str, dict[str, str]] = {}
+    for block in filter(None, blocks):
+        for name, text in pieces(_inside(block)):
+            part = MEMORIES if name == RANKED else name
+            if part == TIME:
+                continue
+            lines = found.setdefault(part, {})
+            for line in _content(text).split("\n"):
+                _take(part, line, lines)
+    return {part: tuple(lines.values()) for part, lines in found.items()}
+
+
+def block(
+    parts: Changing, so_far: Told, only: Collection[str] | None = None, *, timed: bool = True
+) -> str:
+    """The next block, "" if there is nothing to tell. `only`: these parts; None: all of them."""
+    now = parts.lines
+    contents = [(TIME, parts.now if timed else "")]
+    for part, text in ((MEMORIES, parts.memories), (TASKS, parts.tasks), (SKILLS, parts.skills)):
+        if text is None or (only is not None and part not in only):
+            continue
+        heading = RANKED if part == MEMORIES and parts.ranked else part
+        if so_far.get(part):
+            goes = not parts.ranked or part != MEMORIES
+            contents.append((heading, _change(part, so_far[part], now[part], goes=goes)))
+        else:
+            contents.append((heading, _inert(text)))
+    body = joined(contents)
+    return f"{OPENED}{body}{CLOSED}" if body else ""
+
+
+def retold(blocks: Iterable[str]) -> str:
+    """One block that tells what all of these have told, but the time; "" if that is nothing."""
+    parts = told(blocks)
+    body = joined((part, "\n".join(parts.get(part, ()))) for part in (MEMORIES, TASKS, SKILLS))
+    return f"{OPENED}{body}{CLOSED}" if body else ""
+
+
+def fewer_memories(prompt: str) -> str | None:
+    """A prompt or the inside of a block with half of its memories (F-023).
+
+    The newest stay, which stand last; of those that were found for a query the best, which stand
+    first.
+    """
+    parts = list(pieces(prompt))
+    place = next((n for n, (name, _) in enumerate(parts) if name in (MEMORIES, RANKED)), None)
+    if place is None:
+        return None
+    name, text = parts[place]
+    heading, _, body = text.removeprefix(DIVIDER).partition("\n")
+    lines = body.split("\n")
+    before = LEFT_OUT_BEFORE.fullmatch(lines[0])
+    lines = lines[1:] if before else lines
+    half = len(lines) // 2
+    if half == 0:
+        return None
+    left = lines[: len(lines) - half] if name == RANKED else lines[half:]
+    mark = LEFT_OUT.format(count=half + int(before[1] if before else 0))
+    new = "\n".join([heading, mark, *left])
+    parts[place] = (name, DIVIDER + new if text.startswith(DIVIDER) else new)
+    return "".join(text for _, text in parts)
+
+
+def parts_of(message: str) -> tuple[tuple[str, str], ...]:
+    """Names and texts of what the block at the end of a message tells; nothing if it has none."""
+    _, opened, rest = message.rpartition(OPENED)
+    return pieces(rest.removesuffix(CLOSED)) if opened and rest.endswith(CLOSED) else ()
+
+
+def _inside(block: str) -> str:
+    return block.removeprefix(OPENED).removesuffix(CLOSED)
+
+
+def _content(piece: str) -> str:
+    return piece.removeprefix(DIVIDER).partition("\n")[2]
+
+
+def _inert(text: str) -> str:
+    """Data in which no line can pass for one that takes something back."""
+    return OURS.sub(r"\\", text)
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for line in _inert(text).split("\n") if line.strip()))
+
+
+def _name(part: str, line: str) -> str:
+    found = NAMES[part].match(line) if part in NAMES else None
+    return found[1] if found else line
+
+
+def _take(part: str, line: str, lines: dict[str, str]) -> None:
+    if line == NOTHING:
+        lines.clear()
+    elif line.startswith(GONE):
+        lines.pop(_name(part, line.removeprefix(GONE)), None)
+    elif line.strip():
+        lines[_name(part, line)] = line
+
+
+def _change(part: str, before: tuple[str, ...], now: tuple[str, ...], *, goes: bool) -> str:
+    """The lines that came, changed or went; `goes`: what is not here any more has gone."""
+    if before and LEFT_OUT_BEFORE.fullmatch(before[0]):  # what was left out stays so
+        before = before[1:]
+        first = next((n for n, line in enumerate(now) if line in before), len(now))
+        now = now[first:]
+    if not now:
+        return NOTHING if goes else ""
+    known, names = set(before), {_name(part, line) for line in now}
+    came = [line for line in now if line not in known]
+    went = [GONE + line for line in before if goes and _name(part, line) not in names]
+    return "\n".join([*came, *went])
