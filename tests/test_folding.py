@@ -21,6 +21,7 @@ from tests.world.model import (
     Text,
     Use,
     is_for_summary,
+    said,
 )
 from wintermute.config.schema import Context
 from wintermute.conversation.asking import FoldedTurn as Old
@@ -58,7 +59,7 @@ class Talk:
             return self._summarise(len(self.summaries) + 1)
         if self.too_large(seen):
             return ContextTooLarge()
-        return Text(f"noted {plain(seen.last_user).split()[0]}", usage=None)
+        return Text(f"noted {seen.last_user.split()[0]}", usage=None)
 
     def too_large(self, seen: Seen) -> bool:
         return self._most is not None and len(json.dumps(seen.messages)) > self._most
@@ -88,18 +89,10 @@ def opening(seen: Seen) -> tuple[str, str]:
     return before + divider, message
 
 
-LEFT_OUT = re.compile(r"\[… \d+ earlier messages left out to fit the model's window …\]\n\n")
-
-
-def plain(content: str) -> str:
-    """A message without the summary that opens it, and the mark of what was left out."""
-    return LEFT_OUT.sub("", content.rpartition("\n\n---\n\n")[2])
-
-
 def words(seen: Seen) -> list[str]:
     """The first word of each message after the system prompt, `noted` left out."""
-    said = (plain(str(message["content"])) for message in seen.messages[1:])
-    return [text.removeprefix("noted ").split()[0] for text in said]
+    texts = (said(str(message["content"])) for message in seen.messages[1:])
+    return [text.removeprefix("noted ").split()[0] for text in texts]
 
 
 def tokens(seen: Seen) -> float:
@@ -205,7 +198,7 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
         assert await house.said(1) == ["all seen"]
         assert len(await folds(house)) >= 2
     assert all(tokens(seen) <= ROOM for seen in chats)
-    assert all(plain(seen.messages[1]["content"]) == intent for seen in chats)
+    assert all(said(seen.messages[1]["content"]) == intent for seen in chats)
     for n, seen in enumerate(chats[1:]):
         shown = [m["content"].split()[0] for m in seen.messages if m["role"] == "tool"]
         assert shown[-4:] == [f"p{n - 1}", "q", f"p{n}", "q"][-min(4, 2 * n + 2) :]

@@ -10,9 +10,11 @@ the default, which echoes the last user message. Leaving the block fails if any 
 
 import asyncio
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from types import TracebackType
 from typing import Literal, Self, assert_never
 
@@ -180,6 +182,18 @@ Step = (
 )
 
 
+BLOCK = re.compile(r"<context>\n(.*?)\n</context>", re.DOTALL)
+SUMMARY = re.compile(r"# Conversation Summary\n.*?\n\n---\n\n", re.DOTALL)
+LEFT_OUT = re.compile(r"\[… \d+ earlier messages left out to fit the model's window …\]\n\n")
+
+
+def said(content: str) -> str:
+    """A message without what the prompt added: summary, mark, block."""
+    for added in (SUMMARY, LEFT_OUT, BLOCK):
+        content = added.sub("", content)
+    return content.rstrip("\n") if content.strip() else content
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One chat request as it arrived."""
@@ -202,9 +216,15 @@ class Seen:
 
     @property
     def last_user(self) -> str:
-        """The text of the newest user message."""
+        """The text of the newest user message, as the person wrote it."""
         texts = [message["content"] for message in self.messages if message.get("role") == "user"]
-        return str(texts[-1]) if texts else ""
+        return said(str(texts[-1])) if texts else ""
+
+    @property
+    def prompt(self) -> str:
+        """All that the prompt tells in the newest request: the system message and every block."""
+        told = (BLOCK.findall(str(message["content"] or "")) for message in self.messages[1:])
+        return "\n\n---\n\n".join([self.messages[0]["content"], *chain(*told)])
 
 
 def echo(seen: Seen) -> Step:

@@ -33,6 +33,7 @@ PERSON = re.compile(rf'@[^\s:@"\\]{{1,255}}:{_SERVER}')
 ROOM = re.compile(rf'[!#][^\s:@"\\]{{1,255}}:{_SERVER}')
 TEXTS = frozenset(
     {"intent", "utterance", "result", "args", "arguments", "summary", "text", "content"}
+    | {"block", "intent_block"}
 )
 """Keys below which people and models speak."""
 

@@ -297,7 +297,7 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     # Asked for windows only: as long as no question is put to it, it opens no connection.
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
     today = Today(
-        _definitions(config, stores),
+        definitions(config, stores),
         config.data_dir / "prompts",
         config.context,
         config.tools.ephemeral,
@@ -307,7 +307,8 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     return Replay(stores, today)
 
 
-def _definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
+def definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
+    """All tools that a model is told of."""
     handing = sorted(DELEGATING) if config.sub_sessions.max_depth else ()
     others = [Described(name, *definition(name)) for name in handing]
     return Toolbox([*tools_of(config, stores), *others]).definitions()

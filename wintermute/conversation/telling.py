@@ -8,7 +8,7 @@ what others changed meanwhile, and the next message tells the rest.
 from wintermute.conversation.state import CastState
 from wintermute.conversation.view import blocks, query
 from wintermute.prompt.assemble import MEMORIES, SKILLS, TASKS
-from wintermute.prompt.block import Changing, block, differing, told
+from wintermute.prompt.block import Changing, block, differing, is_late, told
 from wintermute.stores import Stores
 
 EVERYTHING = frozenset({MEMORIES, TASKS, SKILLS})
@@ -30,12 +30,14 @@ class Telling:
         if parts is None:
             return ""
         self._compare(running, parts)
-        cast, so_far = running.cast, {} if anew else told(blocks(running.past))
+        cast, before = running.cast, [] if anew else [*blocks(running.past)]
+        so_far = told(before)
         if anew or not any((cast.block, *(turn.block for turn in cast.turns))):
             return block(parts, so_far)  # else: it begins, or what it was told was forgotten
-        if not cast.turns or cast.turns[-1].block or not running.changed:
+        if not cast.turns or cast.turns[-1].block:
             return ""
-        return block(parts, so_far, running.changed)
+        is_news = bool(block(parts, so_far, running.changed, timed=False))
+        return block(parts, so_far, running.changed) if is_news or is_late(parts, before) else ""
 
     async def look(self, running: CastState) -> None:
         """Note what others have changed, before the cast's own calls change something."""

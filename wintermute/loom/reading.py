@@ -13,10 +13,11 @@ from wintermute.messages import Json
 
 _TURN = (
     "id parent_id entity_id utterance calls finish_reason model backend tokens_in tokens_out"
-    " tokens_cached ms created_at prompt_hash error"
+    " tokens_cached ms created_at prompt_hash error block"
 )
 _CAST = (
-    "id branch_id event_id entity_id intent origin wards state reason result started_at ended_at"
+    "id branch_id event_id entity_id intent block origin wards state reason result started_at"
+    " ended_at"
 )
 _FOLD = "id branch_id from_turn to_turn turns summary tokens_before tokens_after created_at"
 _BRANCH = (
@@ -202,7 +203,7 @@ def _line(cast: Json, turn: Json) -> Json:
         "thread": cast["branch_id"],
     }
     if turn is cast["turns"][0]:
-        found["intent"] = cast["intent"]
+        found |= {"intent": cast["intent"], "intent_block": cast["block"]}
     found |= {key: turn[key] for key in turn if key not in ("children", "last")}
     if turn["last"]:
         found |= {key: cast[key] for key in ("state", "reason", "result")}

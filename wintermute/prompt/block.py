@@ -8,6 +8,7 @@ told so far is read from the blocks themselves: one that was blanked was told to
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.prompt.assemble import (
@@ -30,6 +31,8 @@ NAMES: Mapping[str, re.Pattern[str]] = {
     SKILLS: re.compile(r"- (data/skills/\S+\.md) "),
 }
 """How a line of a part is known again when it changed; elsewhere it is the line itself."""
+LATE = timedelta(minutes=10)
+"""From then on a cast is told the time once more (F-015)."""
 LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
 LEFT_OUT_BEFORE = re.compile(re.escape(LEFT_OUT).replace(r"\{count\}", "([0-9]{1,9})"))
 
@@ -54,6 +57,14 @@ class Changing:
         """What there is to tell, part by part; ranked and listed memories are one part."""
         known = {TASKS: _lines(self.tasks), SKILLS: _lines(self.skills)}
         return known if self.memories is None else {MEMORIES: _lines(self.memories), **known}
+
+
+def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
+    """Whether the time that was told last is no longer about right."""
+    times = [
+        _content(text) for each in blocks for name, text in pieces(_inside(each)) if name == TIME
+    ]
+    return bool(times) and abs(_minute(parts.now) - _minute(times[-1])) >= LATE
 
 
 def differing(before: Changing, after: Changing) -> frozenset[str]:
@@ -131,6 +142,11 @@ def parts_of(message: str) -> tuple[tuple[str, str], ...]:
     """Names and texts of what the block at the end of a message tells; nothing if it has none."""
     _, opened, rest = message.rpartition(OPENED)
     return pieces(rest.removesuffix(CLOSED)) if opened and rest.endswith(CLOSED) else ()
+
+
+def _minute(shown: str) -> datetime:
+    _, day, minute, *_ = shown.split(" ")
+    return datetime.fromisoformat(f"{day}T{minute}:00+00:00")
 
 
 def _inside(block: str) -> str:

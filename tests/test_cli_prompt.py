@@ -1,0 +1,79 @@
+"""`wintermute prompt`: what the model would read with the next message, in the terminal."""
+
+import shutil
+
+import pytest
+
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ModelServer
+from tests.world.terminal import Terminal
+from wintermute.messages import Json
+
+ROOM = "!room:test"
+OWNER = "@you:example.org"
+
+
+@pytest.fixture
+def terminal(terminal: Terminal) -> Terminal:
+    """One whose prompts are those of a house."""
+    shutil.copytree(PROMPTS, terminal.data / "prompts")
+    return terminal
+
+
+async def tell(house: House, text: str) -> None:
+    await house.incoming(text, room=ROOM, sender=OWNER)
+    await house.settled()
+
+
+def parts(shown: Json, where: str) -> dict[str, str]:
+    return {part["name"]: part["text"] for part in shown["parts"] if part["where"] == where}
+
+
+def test_before_anything_was_said_it_is_what_the_first_message_brings(terminal: Terminal) -> None:
+    """L-080, P-002: each part with its tokens, the tools as they are sent, and the sum."""
+    (terminal.data / "MEMORIES.txt").write_text("Ann likes tea.\n")
+    shown = terminal.json("prompt")
+    assert (shown["branch"], shown["layout"], shown["scope"]) == (None, "append", f"person:{OWNER}")
+    assert [*parts(shown, "system")][0] == "Core Instructions"
+    assert '"task"' in parts(shown, "tools")["task"]
+    brought = parts(shown, "next message")
+    assert [*brought] == ["Current Time", "User Memories", "Skills"]
+    assert brought["User Memories"] == "# User Memories\nAnn likes tea."
+    assert shown["tokens"] == sum(part["tokens"] for part in shown["parts"])
+    told = terminal.says("prompt")
+    assert "\n== next message: " in told
+    assert f"in all about {shown['tokens']:,} tokens; {shown['window']:,} fit beside" in told
+
+
+async def test_later_it_is_what_was_told_and_what_is_new(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    """P-017: beside a loop at work; only the time and the new line would go out."""
+    memories = terminal.data / "MEMORIES.txt"
+    memories.write_text("Ann likes tea.\n")
+    prompts = terminal.data / "prompts"
+    async with (
+        open_house(terminal.data, model.url, prompts=prompts, owner=OWNER) as house,
+        house.working(),
+    ):
+        await tell(house, "hello")
+        memories.write_text("Ann likes tea.\nAnn is 40.\n")
+        shown = terminal.json("prompt", "--room", ROOM)
+        assert terminal.json("prompt")["branch"] == shown["branch"]
+        assert "no branch !other:test" in terminal.refuses("prompt", "--room", "!other:test")
+    assert parts(shown, "told before")["User Memories"] == "# User Memories\nAnn likes tea."
+    assert [*parts(shown, "conversation")] == ["2 messages"]
+    brought = parts(shown, "next message")
+    assert [*brought] == ["Current Time", "User Memories"]
+    assert brought["User Memories"] == "# User Memories\nAnn is 40."
+
+
+def test_in_the_other_layout_all_of_it_is_the_system_message(terminal: Terminal) -> None:
+    """P-001, P-002."""
+    (terminal.data / "MEMORIES.txt").write_text("Ann likes tea.\n")
+    config = terminal.folder / "config.yaml"
+    config.write_text(config.read_text().replace("layout: append", "layout: system"))
+    shown = terminal.json("prompt")
+    named = [*parts(shown, "system")]
+    assert named == ["Core Instructions", "Current Time", "User Memories", "Skills"]
+    assert not parts(shown, "next message")

@@ -1,0 +1,335 @@
+"""A context that only grows at its end: what one request said, no later one says differently."""
+
+import asyncio
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import FakeClock
+from tests.world.house import ANN, PROMPTS, WARDS, Gate, House, open_house
+from tests.world.model import Calls, Hang, ModelServer, Seen, Slow, Text, Use
+from wintermute.changes.change_sets import Reason
+from wintermute.commands.forgetting import forget
+from wintermute.config.schema import Context
+from wintermute.config.schema import SubSessionSettings as Limits
+from wintermute.conversation.toolbox import Caller
+from wintermute.messages import Json
+
+SCOPE = f"person:{ANN}"
+NOON = "# Current Time\nMonday, 2026-05-04 14:00 CEST"
+LOAD = "# Skills\nLoad a skill with read_file when relevant to the current task."
+REMEMBER = Calls((Use("append_memory", {"entry": "Ann likes tea."}),))
+
+
+def texts(seen: Seen) -> list[str]:
+    return [str(message["content"] or "") for message in seen.messages]
+
+
+def grows(model: ModelServer) -> None:
+    """Each request begins with all of the one before it, byte for byte."""
+    for before, after in zip(model.requests, model.requests[1:], strict=False):
+        assert after.messages[: len(before.messages)] == before.messages
+        assert after.body["tools"] == before.body["tools"]
+
+
+async def tell(house: House, *messages: str) -> None:
+    for text in messages:
+        await house.incoming(text)
+        await house.settled()
+
+
+async def test_what_changes_stands_behind_the_message_and_is_told_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-001 to P-004: the system message keeps; a later block has the time, and what is new."""
+    (tmp_path / "core.md").write_text("# SOUL\n- calm\n")
+    (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
+    clock = FakeClock()
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock) as house,
+        house.working(),
+    ):
+        await tell(house, "one")
+        clock.advance(120)
+        await tell(house, "two")
+        (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\nAnn is 40.\n")
+        await tell(house, "three")
+    system, first, _, second, _, third = texts(model.requests[-1])
+    assert system.startswith("# Core Instructions\n")
+    assert system.endswith("\n\n---\n\n# Core Memory\n# SOUL\n- calm")
+    assert first == (
+        f"one\n\n<context>\n{NOON}\n\n---\n\n# User Memories\nAnn likes tea.\n\n---\n\n"
+        f"{LOAD}\n</context>"
+    )
+    later = "# Current Time\nMonday, 2026-05-04 14:02 CEST"
+    assert second == f"two\n\n<context>\n{later}\n</context>"
+    assert third == (
+        f"three\n\n<context>\n{later}\n\n---\n\n# User Memories\nAnn is 40.\n</context>"
+    )
+    grows(model)
+
+
+async def test_what_a_cast_does_itself_is_in_its_results_and_told_with_the_next_message(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-004, T-002, P-037: the result is the newest word about it."""
+    add = Calls((Use("task", {"action": "add", "content": "Buy tea"}),))
+    model.script(REMEMBER, add, Text("done"), Text("yes"))
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await tell(house, "remember", "and?")
+    *_, result, _, asked = texts(model.requests[-1])
+    assert "<context>" not in "".join(texts(model.requests[2])[3:])
+    assert "# User Memories\nAnn likes tea.\n" in asked
+    assert "# Active Tasks\n[P5] #task_" in asked
+    assert "Buy tea" in result
+    grows(model)
+
+
+async def test_what_others_change_meanwhile_is_told_behind_the_newest_result(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-005: a hand edit while the model thinks; stored, so the next requests have it as well."""
+    memories = tmp_path / "MEMORIES.txt"
+    memories.write_text("Ann likes tea.\n")
+
+    async def act(_caller: Caller, args: Json) -> object:
+        return args["say"]
+
+    def edits(seen: Seen) -> Calls | Text:
+        looked = sum(message["role"] == "tool" for message in seen.messages)
+        if seen.last_user == "go" and looked < 2:
+            memories.write_text(f"Ann likes tea.\nAnn is {40 + looked}.\n")
+            return Calls((Use("echo", {"say": f"look {looked}"}),))
+        return Text("fine")
+
+    model.keyed(edits)
+    gates = [Gate(act=act)]
+    async with (
+        open_house(
+            tmp_path, model.url, prompts=PROMPTS, gates=gates, clock=FakeClock(), record=True
+        ) as house,
+        house.working(),
+    ):
+        await tell(house, "go", "on")
+    results = [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
+    assert results == [
+        f"look 0\n\n<context>\n{NOON}\n\n---\n\n# User Memories\nAnn is 40.\n</context>",
+        f"look 1\n\n<context>\n{NOON}\n\n---\n\n"
+        "# User Memories\nAnn is 41.\nno longer: Ann is 40.\n</context>",
+    ]
+    assert texts(model.requests[-1])[-1] == f"on\n\n<context>\n{NOON}\n</context>"
+    grows(model)
+
+
+async def test_a_restart_in_the_middle_shows_the_same_block(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-051: it was stored before the request that showed it first."""
+    clock = FakeClock()
+    model.script(Hang())
+    house_of = {"prompts": PROMPTS, "clock": clock}
+    async with open_house(tmp_path, model.url, **house_of) as house, house.working():  # type: ignore[arg-type]
+        await house.incoming("hello")
+        await model.request_arrived(1)
+    clock.advance(300)
+    (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
+    async with open_house(tmp_path, model.url, **house_of) as house, house.working():  # type: ignore[arg-type]
+        await house.settled()
+        await tell(house, "again")
+    assert texts(model.requests[1]) == texts(model.requests[0])
+    assert "14:05 CEST\n\n---\n\n# User Memories\nAnn likes tea.\n" in texts(model.requests[2])[-1]
+    grows(model)
+
+
+async def test_after_a_fold_everything_is_told_anew(tmp_path: Path, model: ModelServer) -> None:
+    """L-039, L-041, P-017: the summary opens the first message; what is kept stays as it was."""
+    (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
+    story = "a long story about the sea and its ships, " * 20
+    few = Context(keep_recent=2)
+    model.script(Text(story), Text(story), Text(story), Text("They spoke of the sea."))
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, context=few, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        await tell(house, "one", "two", "three", "/compact", "four", "five")
+    third, summary, fourth, fifth = model.requests[2:]
+    assert "<context>" not in texts(summary)[0]
+    assert "Ann likes tea" not in texts(summary)[0]
+    assert texts(fourth)[1] == (
+        "# Conversation Summary\n[Folded: turns 1-2]\nThey spoke of the sea.\n\n---\n\n"
+        + texts(third)[-1]
+    )
+    assert texts(third)[-1] == f"three\n\n<context>\n{NOON}\n</context>"
+    assert texts(fourth)[-1] == (
+        f"four\n\n<context>\n{NOON}\n\n---\n\n# User Memories\nAnn likes tea.\n\n---\n\n"
+        f"{LOAD}\n</context>"
+    )
+    assert texts(fifth)[-1] == f"five\n\n<context>\n{NOON}\n</context>"
+    assert fifth.messages[: len(fourth.messages)] == fourth.messages
+
+
+@pytest.mark.parametrize("layout", ["append", "system"])
+async def test_what_was_looked_up_is_shown_until_the_next_fold(
+    tmp_path: Path, model: ModelServer, layout: str
+) -> None:
+    """L-056: to take it away earlier would change what a server has read."""
+    shutil.copytree(PROMPTS, tmp_path / "prompts")
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills" / "tea.md").write_text("Making tea\n\nBoil water.\n")
+    look = Calls((Use("read_file", {"path": "data/skills/tea.md"}),))
+    model.script(look, Text("I see"), Text("two"), Text("x"), Text("They made tea together."))
+    context = Context(keep_recent=4, layout="append" if layout == "append" else "system")
+    async with (
+        open_house(tmp_path, model.url, prompts=tmp_path / "prompts", context=context) as house,
+        house.working(),
+    ):
+        await tell(house, "how?", "two")
+        assert ("Boil water." in "".join(texts(model.requests[-1]))) == (layout == "append")
+        await tell(house, "x", "/compact", "three")
+        assert "Folded: " in (await house.spoken())[-2]
+    assert "Boil water." not in "".join(texts(model.requests[-1]))
+
+
+async def test_an_answer_by_done_is_what_was_said(tmp_path: Path, model: ModelServer) -> None:
+    """L-011: as call and result it made the next answer of a small model empty."""
+    model.script(
+        Calls((Use("echo", {"say": "a"}), Use("done", {"answer": "It is done."})), "Wait."),
+        Calls((Use("done", {"answer": "Yes."}),)),
+        Text("bye"),
+    )
+    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+        await tell(house, "go", "sure?", "bye")
+        assert await house.spoken() == ["It is done.", "Yes.", "bye"]
+    shown = [
+        (m["role"], m["content"], [c["function"]["name"] for c in m.get("tool_calls", ())])
+        for m in model.requests[-1].messages[1:]
+    ]
+    assert shown == [
+        ("user", "go", []),
+        ("assistant", "Wait.", ["echo"]),
+        ("tool", "a", []),
+        ("assistant", "It is done.", []),
+        ("user", "sure?", []),
+        ("assistant", "Yes.", []),
+        ("user", "bye", []),
+    ]
+
+
+async def test_what_is_forgotten_is_in_no_block(tmp_path: Path, model: ModelServer) -> None:
+    """L-048, F-034: not as something that is no longer so, either; the rest is told again."""
+    (tmp_path / "MEMORIES.txt").write_text("Ann likes tea very much.\nAnn is 40 years old.\n")
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        await tell(house, "one")
+        facts = await house.stores.facts.live(SCOPE)
+        await forget(house.stores, [fact for fact in facts if "tea" in fact.text])
+        await tell(house, "two")
+        kept = await house.rows("SELECT block FROM casts")
+    last = texts(model.requests[-1])
+    assert not any("tea" in text for text in last[1:])
+    assert not any("tea" in row["block"] for row in kept)
+    assert "# User Memories\nAnn is 40 years old.\n" in last[-1]
+
+
+async def test_a_full_sub_session_is_told_behind_its_start(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-042, P-044, P-041: light instructions bring nothing that changes."""
+    (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
+
+    def answers(seen: Seen) -> Calls | Text:
+        if seen.last_user == "Start.":
+            return Calls((Use("done", {"answer": "found"}),))
+        if any(message["role"] == "tool" for message in seen.messages):
+            return Text("there")
+        modes = ("full", "minimal")
+        calls = [Use("call_agent", {"intent": f"look {m}", "mode": m}, m) for m in modes]
+        return Calls(tuple(calls))
+
+    model.keyed(answers)
+    async with (
+        open_house(
+            tmp_path, model.url, prompts=PROMPTS, sub_sessions=Limits(), clock=FakeClock()
+        ) as house,
+        house.working(),
+    ):
+        await tell(house, "go")
+    workers = [seen for seen in model.requests if seen.last_user == "Start."]
+    full, minimal = sorted(workers, key=lambda seen: "# Core Instructions" not in texts(seen)[0])
+    system, start = texts(full)
+    assert "# Current Time" not in system
+    assert system.endswith("# Objective\nlook full")
+    assert start == (
+        f"Start.\n\n<context>\n{NOON}\n\n---\n\n# User Memories\nAnn likes tea.\n\n---\n\n"
+        f"{LOAD}\n</context>"
+    )
+    assert texts(minimal)[1] == "Start."
+
+
+async def test_a_clock_that_goes_back_within_a_cast_is_told_as_it_is(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-015: it is not believed at once; ten minutes that have passed are worth a word."""
+    clock = FakeClock()
+    steps = iter(((60, 0), (0, -3600), (600, 0)))
+
+    async def act(_caller: Caller, args: Json) -> object:
+        passes, jumps = next(steps)
+        clock.advance(passes)
+        clock.ahead += timedelta(seconds=jumps)
+        return args["say"]
+
+    model.keyed(
+        lambda seen: (
+            Text("fine")
+            if sum(m["role"] == "tool" for m in seen.messages) == 3
+            else Calls((Use("echo", {"say": "x"}),))
+        )
+    )
+    async with (
+        open_house(
+            tmp_path,
+            model.url,
+            prompts=PROMPTS,
+            gates=[Gate(act=act)],
+            clock=clock,
+            wards=replace(WARDS, max_seconds=3600),
+        ) as house,
+        house.working(),
+    ):
+        await tell(house, "go")
+    results = [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
+    late = "x\n\n<context>\n# Current Time\nMonday, 2026-05-04 13:11 CEST\n</context>"
+    assert results == ["x", "x", late]
+    grows(model)
+
+
+async def test_a_task_of_another_room_is_told_while_an_answer_is_made(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """T-005, P-020: what is done elsewhere meanwhile; nothing of another scope ever is."""
+    go_on = asyncio.Event()
+    model.script(Slow(go_on, Calls((Use("echo", {"say": "x"}),))), Text("fine"))
+    async with (
+        open_house(
+            tmp_path, model.url, prompts=PROMPTS, gates=[Gate()], clock=FakeClock()
+        ) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await model.request_arrived(1)
+        why = Reason("command", SCOPE)
+        async with house.database.transaction() as tx:
+            await house.stores.tasks.add(tx, why, "Call Bob", scope=SCOPE)
+            await house.stores.tasks.add(tx, why, "Plan a surprise", scope="person:@bob:test")
+        go_on.set()
+        await house.settled()
+    told = texts(model.requests[-1])[-1]
+    assert "Call Bob" in told
+    assert "surprise" not in "".join(texts(model.requests[-1]))
+    grows(model)

@@ -1,0 +1,150 @@
+"""`wintermute prompt`: what the model would read with the next message, part by part."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import click
+
+from wintermute.cli.opening import tell, with_stores
+from wintermute.cli.options import reporting
+from wintermute.cli.replay import definitions
+from wintermute.clock import SystemClock
+from wintermute.config.schema import Config
+from wintermute.conversation.view import Looks, blocks, messages
+from wintermute.ids import new_id
+from wintermute.llm.models import Models
+from wintermute.llm.tokens import estimate
+from wintermute.loom.reading import LoomReader
+from wintermute.loom.records import BranchView
+from wintermute.messages import Size
+from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
+from wintermute.prompt.block import Layout, block, parts_of, retold, told
+from wintermute.prompt.gather import Gather, read_texts
+from wintermute.stores import Stores
+from wintermute.text import counted, harmless
+
+NEWEST = 200  # branches that are looked at for the owner's
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A part by its heading; `where` it stands. `tokens` are our estimate."""
+
+    where: str
+    name: str
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholePrompt:
+    """All that a request would have. `window`: tokens that it may have."""
+
+    branch: str | None
+    scope: str
+    layout: Layout
+    size: Size
+    parts: tuple[PromptPart, ...]
+    window: int
+
+    @property
+    def tokens(self) -> int:
+        """Of all parts together."""
+        return sum(part.tokens for part in self.parts)
+
+
+@click.command("prompt")
+@click.option("--room", metavar="R", help="A room or conversation; default: the owner's newest.")
+@reporting
+def command(ctx: click.Context, room: str | None, as_json: bool) -> None:
+    """Show the whole prompt as it would go out now, part by part.
+
+    First the system message and the tools, then what was said and told in the conversation, and
+    what the next message would bring. Tokens are estimates: a third of the bytes.
+
+    Example: wintermute prompt --room '!abc:example.org'
+    """
+
+    async def work(stores: Stores, config: Config) -> WholePrompt:
+        return await _whole(stores, config, room)
+
+    found = with_stores(ctx, work)
+    values = {**asdict(found), "tokens": found.tokens}
+    tell(ctx, values, *map(harmless, _lines(found)), as_json=as_json)
+
+
+async def _whole(stores: Stores, config: Config, room: str | None) -> WholePrompt:
+    reader = LoomReader(stores.database)
+    branch, scope = await _branch(reader, config, room)
+    past = BranchView(None, ())
+    if branch is not None:
+        past = await stores.casts.past(branch, await stores.folds.newest(branch))
+    models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
+    size = models.sizes("base")[0]
+    layout = config.context.layout
+    texts = read_texts(stores.prompts, config.seed)
+    gather = Gather(stores, texts.instructions, SystemClock(), layout)
+    tools = definitions(config, stores)
+    names = [tool["function"]["name"] for tool in tools]
+    summary = past.fold.summary if past.fold else ""
+    system = await gather.system(scope, names, None, summary, size)
+    before = [*blocks(past)]
+    changing = await gather.changing(scope, None, anew=not any(before))
+    parts = [
+        *_parts("system", pieces(system)),
+        *(
+            PromptPart(
+                "tools", name, estimate(tool), json.dumps(tool["function"], ensure_ascii=False)
+            )
+            for name, tool in zip(names, tools, strict=True)
+        ),
+        *_said(past, layout),
+        *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
+        *_parts("next message", parts_of(block(changing, told(before))) if changing else ()),
+    ]
+    return WholePrompt(branch, scope, layout, size, tuple(parts), models.window("base"))
+
+
+async def _branch(reader: LoomReader, config: Config, room: str | None) -> tuple[str | None, str]:
+    """The branch that is meant, and whose memory it has; None: nobody has said anything yet."""
+    if room is not None:
+        found = await reader.branch(await reader.find(room))
+        return found["id"], found["scope"]
+    mine = config.owner.scope
+    newest = (each for each in await reader.branches(NEWEST) if each["scope"] == mine)
+    branch = next((each["id"] for each in newest if not each["parent_cast"]), None)
+    return branch, mine
+
+
+def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPart]:
+    for name, piece in named:
+        text = piece.removeprefix(DIVIDER)
+        yield PromptPart(where, name or "-", estimate(text), text)
+
+
+def _said(past: BranchView, layout: Layout) -> Iterator[PromptPart]:
+    """What was said, without its words: they are in `wintermute loom show`."""
+    said = messages("" if layout == "system" else None, past, Looks(layout))
+    if past.fold is not None and layout == "append":
+        text = f"# {SUMMARY}\n{past.fold.summary}"
+        yield PromptPart("conversation", SUMMARY, estimate(text), text)
+    if past.casts:
+        told = sum(estimate(text) for text in blocks(past)) if layout == "append" else 0
+        tokens = max(0, estimate(list(said)) - told)
+        yield PromptPart("conversation", counted(len(said), "message"), tokens, "")
+
+
+def _lines(found: WholePrompt) -> Iterator[str]:
+    where = found.branch or "a new conversation"
+    yield f"{where}, {found.scope}, layout {found.layout}, texts for {found.size} models"
+    before = ""
+    for part in found.parts:
+        if part.where != before:
+            before = part.where
+            tokens = sum(each.tokens for each in found.parts if each.where == part.where)
+            yield f"\n== {part.where}: {tokens:,} tokens"
+        yield f"-- {part.name}: {part.tokens:,}"
+        if part.text:
+            yield f"{part.text}\n"
+    yield f"\nin all about {found.tokens:,} tokens; {found.window:,} fit beside an answer"
