@@ -124,7 +124,7 @@ async def test_what_others_change_meanwhile_is_told_behind_the_newest_result(
     grows(model)
 
 
-async def test_a_restart_in_the_middle_shows_the_same_block(
+async def test_a_restart_in_the_middle_shows_the_same_block_and_what_is_new_behind_it(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-051: it was stored before the request that showed it first."""
@@ -139,9 +139,13 @@ async def test_a_restart_in_the_middle_shows_the_same_block(
     async with open_house(tmp_path, model.url, **house_of) as house, house.working():  # type: ignore[arg-type]
         await house.settled()
         await tell(house, "again")
-    assert texts(model.requests[1]) == texts(model.requests[0])
-    assert "14:05 CEST\n\n---\n\n# User Memories\nAnn likes tea.\n" in texts(model.requests[2])[-1]
-    grows(model)
+    later = "# Current Time\nMonday, 2026-05-04 14:05 CEST"
+    assert texts(model.requests[1])[:-1] == texts(model.requests[0])[:-1]
+    assert texts(model.requests[1])[-1] == (
+        texts(model.requests[0])[-1]
+        + f"\n\n<context>\n{later}\n\n---\n\n# User Memories\nAnn likes tea.\n</context>"
+    )
+    assert texts(model.requests[2])[-1] == f"again\n\n<context>\n{later}\n</context>"
 
 
 async def test_after_a_fold_everything_is_told_anew(tmp_path: Path, model: ModelServer) -> None:

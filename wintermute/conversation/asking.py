@@ -19,7 +19,6 @@ from wintermute.conversation.state import CastState, Summing
 from wintermute.conversation.view import (
     ERASED,
     Looks,
-    block_of,
     is_shown,
     marked,
     messages,
@@ -349,6 +348,11 @@ class View:
     messages: tuple[Json, ...]
     small: str | None = None
 
+    @property
+    def last(self) -> str:
+        """The text that stands at its end."""
+        return str(self.messages[-1]["content"])
+
 
 class Asking:
     """Builds requests from the record, and never asks with one that did not fit before (L-036).
@@ -412,8 +416,9 @@ class Asking:
         systems = await self._systems(running)
         if news := await self._telling.news(running, anew=anew):
             running.told(news)
-            shown = self._lightened(running, self._shown(running, systems))
-            await self._telling.keep(running, block_of(shown.messages))
+            shown = self._shown(running, systems)
+            before = len(shown.last) - len(news)
+            await self._telling.keep(running, self._lightened(running, shown).last[before:])
         return self._lightened(running, self._shown(running, systems))
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:

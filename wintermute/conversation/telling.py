@@ -29,15 +29,20 @@ class Telling:
         parts = await self._parts(running, anew=anew)
         if parts is None:
             return ""
+        goes_on = running.known is None
         self._compare(running, parts)
         cast, before = running.cast, [] if anew else [*blocks(running.past)]
         so_far = told(before)
         if anew or not any((cast.block, *(turn.block for turn in cast.turns))):
             return block(parts, so_far)  # else: it begins, or what it was told was forgotten
-        if not cast.turns or cast.turns[-1].block:
+        if cast.turns[-1].block if cast.turns else not goes_on:
             return ""
         is_news = bool(block(parts, so_far, running.changed, timed=False))
-        return block(parts, so_far, running.changed) if is_news or is_late(parts, before) else ""
+        if not is_news and not is_late(parts, before):
+            running.changed = frozenset()
+            return ""
+        told_already = "" if cast.turns else f"{cast.block}\n\n"  # by whom a crash interrupted
+        return told_already + block(parts, so_far, running.changed)
 
     async def look(self, running: CastState) -> None:
         """Note what others have changed, before the cast's own calls change something."""
@@ -47,7 +52,7 @@ class Telling:
 
     def _compare(self, running: CastState, parts: Changing) -> None:
         if running.known is None:  # it goes on after a crash: nobody knows who changed what
-            running.changed = EVERYTHING if running.cast.turns else frozenset()
+            running.changed = EVERYTHING
         elif not running.acts:
             running.changed |= differing(running.known, parts)
         running.known, running.acts = parts, False

@@ -281,12 +281,6 @@ def prompt_of(messages: tuple[Json, ...]) -> str | None:
     return str(messages[0]["content"]) if messages and messages[0]["role"] == "system" else None
 
 
-def block_of(messages: tuple[Json, ...]) -> str:
-    """The block at the end of a request."""
-    _, opened, rest = str(messages[-1]["content"]).rpartition(OPENED)
-    return opened + rest
-
-
 def too_large(messages: tuple[Json, ...]) -> str | None:
     """What to say of the part of the prompt that is most of a request; None: there is none."""
     sizes: dict[str, int] = {}

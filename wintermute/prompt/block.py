@@ -6,7 +6,7 @@ told so far is read from the blocks themselves: one that was blanked was told to
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -23,6 +23,7 @@ from wintermute.prompt.assemble import (
 )
 
 OPENED, CLOSED = "<context>\n", "\n</context>"
+BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "
 NOTHING = "nothing any more"
 OURS = re.compile(rf"^(?={re.escape(GONE.strip())}|{NOTHING}$)", re.MULTILINE)
@@ -61,9 +62,7 @@ class Changing:
 
 def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
     """Whether the time that was told last is no longer about right."""
-    times = [
-        _content(text) for each in blocks for name, text in pieces(_inside(each)) if name == TIME
-    ]
+    times = [_content(text) for name, text in _told(blocks) if name == TIME]
     return bool(times) and abs(_minute(parts.now) - _minute(times[-1])) >= LATE
 
 
@@ -76,14 +75,13 @@ def differing(before: Changing, after: Changing) -> frozenset[str]:
 def told(blocks: Iterable[str]) -> Told:
     """What these blocks have told, one after another."""
     found: dict[str, dict[str, str]] = {}
-    for block in filter(None, blocks):
-        for name, text in pieces(_inside(block)):
-            part = MEMORIES if name == RANKED else name
-            if part == TIME:
-                continue
-            lines = found.setdefault(part, {})
-            for line in _content(text).split("\n"):
-                _take(part, line, lines)
+    for name, text in _told(blocks):
+        part = MEMORIES if name == RANKED else name
+        if part == TIME:
+            continue
+        lines = found.setdefault(part, {})
+        for line in _content(text).split("\n"):
+            _take(part, line, lines)
     return {part: tuple(lines.values()) for part, lines in found.items()}
 
 
@@ -149,8 +147,9 @@ def _minute(shown: str) -> datetime:
     return datetime.fromisoformat(f"{day}T{minute}:00+00:00")
 
 
-def _inside(block: str) -> str:
-    return block.removeprefix(OPENED).removesuffix(CLOSED)
+def _told(blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for block in BLOCK.findall("\n".join(blocks)):
+        yield from pieces(block)
 
 
 def _content(piece: str) -> str:
