@@ -240,9 +240,10 @@ async def test_a_bundle_has_what_a_problem_needs(terminal: Terminal, model: Mode
     (turn,) = cast["turns"]
     assert (cast["intent"], turn["utterance"]) == ("hello", "echo: hello")
     names = [piece["name"] for piece in bundle["prompts"][turn["prompt_hash"]]]
-    assert names[:2] == ["Core Instructions", "Current Time"]
+    assert names == ["Core Instructions"]
+    assert cast["block"].startswith("<context>\n# Current Time\n")
     (call,) = bundle["model_calls"]
-    assert call["request"]["messages"][1]["content"] == "hello"
+    assert call["request"]["messages"][1]["content"] == f"hello\n\n{cast['block']}"
     assert call["answer"]["text"] == "echo: hello"
     assert {"wintermute", "python", "branch", "folds", "edits"} < bundle.keys()
     before = path.read_bytes()

@@ -243,7 +243,7 @@ async def test_a_running_daemon_notices_what_is_done_beside_it(
         await ann.send(chat, text)
         await ann.wait_for(chat, lambda message: message.body == f"echo: {text}")
         await daemon.said_all()
-        return str(model.requests[-1].messages[0]["content"])
+        return model.requests[-1].prompt
 
     async def run(*words: str) -> str:
         code, said = await daemon.command(*words)

@@ -379,8 +379,8 @@ async def test_each_mode_has_its_own_instructions(
         assert await house.said(1) == ["did x"]
         child = next(seen for seen in model.requests if objective(seen))
         system = child.messages[0]["content"]
-        assert all(text in system for text in there)
-        assert not any(text in system for text in missing)
+        assert all(text in child.prompt for text in there)
+        assert not any(text in child.prompt for text in missing)
         assert system.endswith("# Task Context\nc\n\n---\n\n# Objective\nx")
 
 

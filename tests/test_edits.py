@@ -22,7 +22,7 @@ from tests.test_matrix_reading import (
 from tests.world.bot import Bot
 from tests.world.bot import said as spoken
 from tests.world.clock import NOON, FakeClock
-from tests.world.model import Hang, ModelServer
+from tests.world.model import Hang, ModelServer, own_words
 from tests.world.parts import Idle
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
@@ -446,4 +446,4 @@ async def test_an_edited_question_is_answered_once_more_with_its_new_text(
 def asked(model: ModelServer) -> Sequence[str]:
     """What the last request has of the person."""
     turns = [m for m in model.requests[-1].messages if m["role"] == "user"]
-    return [str(turn["content"]).rsplit(": ")[-1] for turn in turns]
+    return [own_words(turn["content"]).rsplit(": ")[-1] for turn in turns]

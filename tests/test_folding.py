@@ -21,7 +21,7 @@ from tests.world.model import (
     Text,
     Use,
     is_for_summary,
-    said,
+    own_words,
 )
 from wintermute.config.schema import Context
 from wintermute.conversation.asking import FoldedTurn as Old
@@ -91,7 +91,7 @@ def opening(seen: Seen) -> tuple[str, str]:
 
 def words(seen: Seen) -> list[str]:
     """The first word of each message after the system prompt, `noted` left out."""
-    texts = (said(str(message["content"])) for message in seen.messages[1:])
+    texts = (own_words(str(message["content"])) for message in seen.messages[1:])
     return [text.removeprefix("noted ").split()[0] for text in texts]
 
 
@@ -198,7 +198,7 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
         assert await house.said(1) == ["all seen"]
         assert len(await folds(house)) >= 2
     assert all(tokens(seen) <= ROOM for seen in chats)
-    assert all(said(seen.messages[1]["content"]) == intent for seen in chats)
+    assert all(own_words(seen.messages[1]["content"]) == intent for seen in chats)
     for n, seen in enumerate(chats[1:]):
         shown = [m["content"].split()[0] for m in seen.messages if m["role"] == "tool"]
         assert shown[-4:] == [f"p{n - 1}", "q", f"p{n}", "q"][-min(4, 2 * n + 2) :]

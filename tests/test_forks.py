@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from tests.world.house import ANN, ROOM, SEQUENCE, Gate, House, open_house
-from tests.world.model import Calls, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.model import (
+    Calls,
+    Hang,
+    ModelServer,
+    Seen,
+    Step,
+    Text,
+    Use,
+    is_for_summary,
+    own_words,
+)
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
@@ -272,8 +282,8 @@ async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
         await edit(house, event, "a long story d")
         await house.said(8)
     last = model.requests[-1].messages
-    assert "[Folded: turns 1-2]" in last[0]["content"]
-    assert shown(model.requests[-1]) == ["a long story d"]
+    assert "[Folded: turns 1-2]" in last[1]["content"]
+    assert [own_words(text) for text in shown(model.requests[-1])] == ["a long story d"]
 
 
 @pytest.mark.parametrize("done", [False, True])

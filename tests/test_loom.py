@@ -55,13 +55,13 @@ COLUMNS = {
     "prompts": "hash text parts",
     "prompt_parts": "hash text",
     "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
-    " result started_at ended_at",
+    " result started_at ended_at block",
     "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
-    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms",
+    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms block",
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
     " completed_at",
     "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at"
-    " turns",
+    " turns made_at",
     "edits": "seq event_id edited conversation_id sender text created_at",
     "rewards": "id turn_id value sender event_id created_at",
 }
@@ -77,7 +77,9 @@ ALLOWED = [
     f"UPDATE casts SET state = 'truncated', {CASTS_FIELDS} WHERE id = 'cast_r'",
     "UPDATE casts SET prompt_hash = 'h2' WHERE id = 'cast_r'",
     "UPDATE casts SET taint = 1 WHERE id = 'cast_r'",
-    "UPDATE casts SET intent = '', result = '' WHERE id = 'cast'",
+    "UPDATE casts SET block = 'told' WHERE id = 'cast_r'",
+    "UPDATE casts SET intent = '', result = '', block = '' WHERE id = 'cast'",
+    "UPDATE casts SET block = '' WHERE id = 'cast'",
     "UPDATE casts SET intent = '', prompt_hash = NULL WHERE id = 'cast'",
     "UPDATE prompts SET text = '' WHERE hash = 'h'",
     "UPDATE turns SET utterance = '', calls = '[]' WHERE id = 't'",

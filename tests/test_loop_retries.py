@@ -19,6 +19,7 @@ from tests.world.model import (
     Text,
     Use,
     is_for_summary,
+    own_words,
 )
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.words import BACK
@@ -250,7 +251,8 @@ async def test_a_request_too_large_shrinks_until_it_fits(
     assert all(later < earlier for earlier, later in itertools.pairwise(tried))
     assert len(tried) > 3
     assert all(request.messages[0] == model.requests[0].messages[0] for request in chats(model))
-    assert all({"role": "user", "content": "look"} in r.messages for r in chats(model)[6:])
+    asked = [[own_words(str(m["content"])) for m in each.messages] for each in chats(model)[6:]]
+    assert all("look" in each for each in asked)
     assert turns == []
     assert len(row["result"]) == 40_002
 
@@ -283,7 +285,7 @@ async def test_a_history_larger_than_the_window_is_fitted_before_it_is_sent(
         await house.said(8)
     assert max(sizes(model)) / 3 < 4096 - 1024
     assert len(chats(model)) == 8
-    assert all(m.messages[-1]["content"].startswith(f"{n} ") for n, m in enumerate(chats(model)))
+    assert all(m.last_user.startswith(f"{n} ") for n, m in enumerate(chats(model)))
 
 
 async def test_the_intent_stays_while_done_is_asked_for(tmp_path: Path, model: ModelServer) -> None:

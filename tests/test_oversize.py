@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.world.house import ANN, HeldClock, House, open_house
-from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Seen, Step, Text, Use
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Fail,
+    ModelServer,
+    Seen,
+    Step,
+    Text,
+    Use,
+    own_words,
+)
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import ComponentSizeLimits, Context
 from wintermute.messages import Json
@@ -240,19 +250,16 @@ async def test_memories_larger_than_the_window_go_in_as_far_as_they_fit(
         for number in ("one", "two", "three"):
             await house.incoming(f"question {number}{' word' * 300}")
         assert (await house.said(3)) == ["echo: question "] * 3
-        kept = await house.rows("SELECT text FROM prompt_parts WHERE text LIKE '%# User Mem%'")
+        kept = await house.rows("SELECT block AS text FROM casts WHERE block LIKE '%# User Mem%'")
     assert len(model.requests) == 3  # no folding for it
-    first, *others = model.requests[-1].messages
-    left_out = re.search(
-        r"\n\[… (\d+) memories left out to fit the model's window …\]\n", first["content"]
-    )
-    assert left_out is not None
-    oldest = int(left_out[1])
+    prompt, others = model.requests[-1].prompt, model.requests[-1].messages[1:]
+    (left,) = re.findall(r"\n\[… (\d+) memories left out to fit the model's window …\]\n", prompt)
+    oldest = int(left)
     assert 4_000 < oldest < 5_900
-    assert f"\nfact {oldest} is true\n" in first["content"]
-    assert f"\nfact {oldest - 1} is true\n" not in first["content"]
-    assert "\nfact 5999 is true\n" in first["content"]
-    assert [m["content"] for m in others if m["role"] == "user"] == [
+    assert f"\nfact {oldest} is true\n" in prompt
+    assert f"\nfact {oldest - 1} is true\n" not in prompt
+    assert "\nfact 5999 is true\n" in prompt
+    assert [own_words(m["content"]) for m in others if m["role"] == "user"] == [
         f"question {number}{' word' * 300}" for number in ("one", "two", "three")
     ]
     assert kept

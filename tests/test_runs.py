@@ -12,7 +12,7 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.delegating import call, done, objective
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, own_words
 from tests.world.promised import MORNING, after, do, now, occurrences, promise, talk
 from wintermute.config.schema import BudgetSettings, SubSessionSettings
 from wintermute.tasks.schedules import PlanRequest
@@ -72,8 +72,8 @@ async def test_a_run_posts_its_result_once(
         row = await house.one("SELECT result FROM occurrences")
         assert row["result"] == "249 euros"
     [seen] = model.requests
-    assert seen.messages[1:] == [{"role": "user", "content": "Start."}]
-    assert "# Active Tasks" in seen.messages[0]["content"]
+    assert [own_words(message["content"]) for message in seen.messages[1:]] == ["Start."]
+    assert "# Active Tasks" in seen.messages[1]["content"]
 
 
 async def test_the_objective_says_what_the_run_should_know(
@@ -292,7 +292,7 @@ async def test_the_room_knows_what_its_tasks_have_told(
         await house.said(3)
         await house.incoming("and now?")
         await house.said(4)
-    [asked] = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
+    [asked] = [own_words(m["content"]) for m in model.requests[1].messages if m["role"] == "user"]
     assert asked.endswith("</event>\n\nthanks, later")
     assert f'<event kind="scheduled_task" id="{run.id}">' in asked
     assert "Due: Monday, 2026-03-02 09:00 CET" in asked

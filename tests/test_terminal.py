@@ -18,7 +18,7 @@ from tests.world.clock import WITHIN
 from tests.world.glass import PromptGlass
 from tests.world.homeserver import Login
 from tests.world.house import ANN, open_house
-from tests.world.model import Calls, Cut, Drip, Fail, Hang, ModelServer, Slow, Text, Use
+from tests.world.model import Calls, Cut, Drip, Fail, Hang, ModelServer, Slow, Text, Use, own_words
 from tests.world.warm import Interpreter
 from wintermute.config.lock import hold
 from wintermute.conversation import words
@@ -136,7 +136,7 @@ async def test_each_line_of_a_pipe_is_answered(
     assert (code, errors) == (0, "")
     assert said.splitlines() == ["echo: hi", "There is nothing to be done here.", "echo: bye"]
     assert (await piped(config, b"again\n"))[1] == "echo: again\n"
-    asked = [m["content"] for m in model.requests[-1].messages if m["role"] == "user"]
+    asked = [own_words(m["content"]) for m in model.requests[-1].messages if m["role"] == "user"]
     assert asked == ["hi", "bye", "again"]
 
 

@@ -21,7 +21,7 @@ from wintermute.jobs import Job
 from wintermute.llm.calls import Recorded, Spent
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
-from wintermute.loom.records import Cast, Observation, Turn, Wards
+from wintermute.loom.records import Cast, Fold, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
 from wintermute.mailbox.inbox import Locked, OpenRow, Waiting
 from wintermute.mailbox.outbox import Late, OutboxPart, Outgoing, Spoken
@@ -29,7 +29,7 @@ from wintermute.mailbox.rooms import Invitation, Link
 from wintermute.matrix.copies import Rollback
 from wintermute.matrix.people import Device, Person
 from wintermute.memory.fact import Fact, FileLine
-from wintermute.messages import Call, Json
+from wintermute.messages import Call, Json, Request
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
 
@@ -41,6 +41,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Device: (),
     Due: ("task",),
     Fact: (),
+    Fold: (),
     FileLine: (),
     Invitation: (),
     Late: (),
@@ -89,6 +90,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(parts)
     if kind is tuple:
         return st.lists(values_of(parts[0]), max_size=3).map(tuple)
+    if hint is Request:  # what is recorded is one of the two
+        return st.builds(Request, values_of(tuple[Json, ...]), values_of(tuple[Json, ...]))
     if isinstance(hint, type) and is_dataclass(hint):
         hints = get_type_hints(hint)
         return st.builds(hint, **{name: values_of(each) for name, each in hints.items()})

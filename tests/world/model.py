@@ -187,7 +187,7 @@ SUMMARY = re.compile(r"# Conversation Summary\n.*?\n\n---\n\n", re.DOTALL)
 LEFT_OUT = re.compile(r"\[… \d+ earlier messages left out to fit the model's window …\]\n\n")
 
 
-def said(content: str) -> str:
+def own_words(content: str) -> str:
     """A message without what the prompt added: summary, mark, block."""
     for added in (SUMMARY, LEFT_OUT, BLOCK):
         content = added.sub("", content)
@@ -218,7 +218,7 @@ class Seen:
     def last_user(self) -> str:
         """The text of the newest user message, as the person wrote it."""
         texts = [message["content"] for message in self.messages if message.get("role") == "user"]
-        return said(str(texts[-1])) if texts else ""
+        return own_words(str(texts[-1])) if texts else ""
 
     @property
     def prompt(self) -> str:

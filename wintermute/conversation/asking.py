@@ -342,7 +342,7 @@ class Teller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RequestView:
     """What a request shows. `small`: the system message for small models, where both may be asked."""
 
     messages: tuple[Json, ...]
@@ -397,7 +397,7 @@ class Asking:
         """The model has answered: what others have changed meanwhile is told with the results."""
         await self._telling.look(running)
 
-    async def _asked(self, running: CastState, view: View) -> Reply:
+    async def _asked(self, running: CastState, view: RequestView) -> Reply:
         settings = running.settings
         running.prompt = prompt_of(view.messages)
         reply = await self._models.ask(
@@ -411,7 +411,7 @@ class Asking:
             running.prompt = view.small
         return reply
 
-    async def _view(self, running: CastState, *, anew: bool = False) -> View:
+    async def _view(self, running: CastState, *, anew: bool = False) -> RequestView:
         """What is in view now, with what is to be told. `anew`: of that nothing was told before."""
         systems = await self._systems(running)
         if news := await self._telling.news(running, anew=anew):
@@ -434,13 +434,13 @@ class Asking:
             for size in self._models.sizes(settings.role, settings.backend)
         }
 
-    def _shown(self, running: CastState, systems: Mapping[Size, str | None]) -> View:
+    def _shown(self, running: CastState, systems: Mapping[Size, str | None]) -> RequestView:
         small = systems.get("small")
         looks = Looks(running.settings.prompt.layout, self._hidden)
         shown = messages(systems.get("full", small), running.past, looks)
-        return View(shown, small if "full" in systems else None)
+        return RequestView(shown, small if "full" in systems else None)
 
-    def _lightened(self, running: CastState, view: View) -> View:
+    def _lightened(self, running: CastState, view: RequestView) -> RequestView:
         """The view with fewer memories, while these are what makes it too large (F-023)."""
         while not self._fits(running, view) and (
             less := without_memories(view.messages, share=0.5)
@@ -448,7 +448,9 @@ class Asking:
             view = replace(view, messages=less)
         return view
 
-    async def _folded(self, running: CastState, view: View, cause: FoldCause) -> View | None:
+    async def _folded(
+        self, running: CastState, view: RequestView, cause: FoldCause
+    ) -> RequestView | None:
         """The view after folding; None when that changes nothing, or would not be enough."""
         excess = self._tokens(running, view) - int(self._folding.most * self._window(running))
         if running.folds_in_vain or not self._folding.old(running.past, cause, excess):
@@ -465,24 +467,24 @@ class Asking:
         running.folded(past)
         return None if past is None else await self._view(running, anew=True)
 
-    async def _less(self, running: CastState, view: View) -> View | None:
+    async def _less(self, running: CastState, view: RequestView) -> RequestView | None:
         """A strictly smaller view than one that did not fit; None when nothing can shrink."""
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
         while less is not None and self._tokens(running, less) >= self._tokens(running, view):
             less = self._smaller(running, less)
         return less
 
-    def _smaller(self, running: CastState, view: View) -> View | None:
+    def _smaller(self, running: CastState, view: RequestView) -> RequestView | None:
         less = smaller(view.messages, _kept(running))
         return None if less is None else replace(view, messages=less)
 
-    def _fitted(self, running: CastState, view: View) -> View:
+    def _fitted(self, running: CastState, view: RequestView) -> RequestView:
         """The view made smaller until it fits, or as small as it gets."""
         while not self._fits(running, view) and (less := self._smaller(running, view)):
             view = less
         return view
 
-    def _request(self, running: CastState, view: View) -> Request:
+    def _request(self, running: CastState, view: RequestView) -> Request:
         must_call = bool(running.cast.wards["require_done"])
         tools = running.settings.toolbox
         request = Request(view.messages, tools.definitions(), must_call)
@@ -492,14 +494,14 @@ class Asking:
         small = Request(({**first, "content": view.small}, *others), request.tools, must_call)
         return replace(request, small=small)
 
-    def _tokens(self, running: CastState, view: View) -> int:
+    def _tokens(self, running: CastState, view: RequestView) -> int:
         settings = running.settings
         return self._models.tokens(settings.role, self._request(running, view), settings.backend)
 
     def _window(self, running: CastState) -> int:
         return self._models.window(running.settings.role, running.settings.backend)
 
-    def _fits(self, running: CastState, view: View) -> bool:
+    def _fits(self, running: CastState, view: RequestView) -> bool:
         return self._tokens(running, view) <= self._window(running)
 
 

@@ -15,7 +15,8 @@ from importlib import resources
 from typing import Any
 
 from wintermute.messages import Json
-from wintermute.prompt.assemble import DIVIDER, MEMORIES
+from wintermute.prompt.assemble import DIVIDER, MEMORIES, SUMMARY, TIME
+from wintermute.prompt.block import time_told, told, without_blocks
 from wintermute.text import one_line, shortened
 
 MOST_SHOWN = 30
@@ -137,13 +138,15 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     """Pure, and content with any JSON object as a message."""
     system = "".join(_text(message) for message in messages if message.get("role") == "system")
     newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
-    text = _text(messages[newest]) if newest >= 0 else ""
+    text = without_blocks(_text(messages[newest])) if newest >= 0 else ""
+    text = text.partition(DIVIDER)[2] if text.startswith(f"# {SUMMARY}\n") else text
     text = TOLD.sub("", text, count=1) if TOLD.match(text) else text
     event = EVENT.match(text)
     while found := CONTEXT.match(text):
         text = text[found.end() :]
     head = HEAD.match(text)
-    parts = _parts(system)
+    said = [_text(message) for message in messages if message.get("role") != "system"]
+    parts = {**_parts(system), **told(said)}
     core = (line for line in parts.get("Core Memory", ()) if line.startswith("- "))
     memories = (*core, *parts.get(MEMORIES, ()))
     return PracticeView(
@@ -156,7 +159,7 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
             ShownTask(*match.groups()) for match in _all(TASK, parts.get("Active Tasks", ()))
         ),
         skills=tuple(ShownSkill(*match.groups()) for match in _all(SKILL, parts.get("Skills", ()))),
-        now=" ".join(parts.get("Current Time", ())),
+        now=time_told(said) or " ".join(parts.get(TIME, ())),
         tools=tools,
     )
 
@@ -175,9 +178,9 @@ def is_about(text: str, topic: str) -> bool:
     return whole or (bool(wanted) and wanted <= words(text))
 
 
-def _parts(system: str) -> dict[str, list[str]]:
+def _parts(system: str) -> dict[str, Sequence[str]]:
     """The lines under each heading of the prompt."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, Sequence[str]] = {}
     for part in system.split(DIVIDER):
         heading, *lines = part.split("\n")
         name = heading.removeprefix("# ").removesuffix(" (relevance-ranked)")
@@ -199,7 +202,7 @@ def _results(after: Sequence[Json]) -> tuple[ToolResult, ...]:
             called[str(_mapping(call).get("id"))] = (str(function.get("name")), arguments)
         if message.get("role") == "tool":
             name, arguments = called.get(str(message.get("tool_call_id")), ("", {}))
-            text = _text(message)
+            text = without_blocks(_text(message))
             found.append(ToolResult(name, arguments, text, _parsed(text)))
     return tuple(found)
 

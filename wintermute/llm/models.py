@@ -232,7 +232,7 @@ class Models:
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_small:
                 continue
-            meant = hidden.of(endpoint.settings.size)
+            meant = replace(hidden.of(endpoint.settings.size), small=None)
             question = Question(role, meant, tokens.size(meant), cast_id, began, listener)
             try:
                 return await self._persist(endpoint, question, endpoints[n:])

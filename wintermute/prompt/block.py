@@ -60,10 +60,20 @@ class Changing:
         return known if self.memories is None else {MEMORIES: _lines(self.memories), **known}
 
 
+def without_blocks(message: str) -> str:
+    """A message as it was before anything was told behind it."""
+    return BLOCK.sub("", message).rstrip("\n") if OPENED in message else message
+
+
+def time_told(blocks: Iterable[str]) -> str:
+    """The time as it was told last; "": never."""
+    return ([_content(text) for name, text in _told(blocks) if name == TIME] or [""])[-1]
+
+
 def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
     """Whether the time that was told last is no longer about right."""
-    times = [_content(text) for name, text in _told(blocks) if name == TIME]
-    return bool(times) and abs(_minute(parts.now) - _minute(times[-1])) >= LATE
+    before = time_told(blocks)
+    return before != "" and abs(_minute(parts.now) - _minute(before)) >= LATE
 
 
 def differing(before: Changing, after: Changing) -> frozenset[str]:
