@@ -27,7 +27,9 @@ def reported(document: Json) -> Usage | None:
     tokens_in = _count(usage.get("prompt_tokens"))
     tokens_out = _count(usage.get("completion_tokens"))
     if not (tokens_in or tokens_out):
-        tokens_in, tokens_out = (_count(usage.get(f"{part}_tokens")) for part in ("input", "output"))
+        tokens_in, tokens_out = (
+            _count(usage.get(f"{part}_tokens")) for part in ("input", "output")
+        )
     cached = max(_count(_at(usage, path)) for path in CACHED)
     read, written = _count(usage.get(READ)), _count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
@@ -40,7 +42,9 @@ def _with_timings(usage: Usage, timings: Json) -> Usage:
     """What llama.cpp says beside the usage, for what that leaves open."""
     kept, new = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
     tokens_in = usage.tokens_in or kept + new
-    if "cache_n" not in timings and 0 < new < tokens_in:  # before September 2025 it told only what was new
+    if (
+        "cache_n" not in timings and 0 < new < tokens_in
+    ):  # before September 2025 it told only what was new
         kept = tokens_in - new
     tokens_out = usage.tokens_out or _count(timings.get("predicted_n"))
     return Usage(tokens_in, tokens_out, usage.tokens_cached or kept)
