@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests import bench_loop, bench_promises, bench_prompt, bench_readers
+from tests import bench_loop, bench_promises, bench_prompt, bench_readers, bench_tokens
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver, Login
 from tests.world.model import ModelServer
@@ -281,7 +281,7 @@ async def bench(rounds: int, only: str | None) -> None:
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {rounds} rounds\n")  # noqa: T201
         if only is None:
             show(help_cpu())
-            for part in (bench_prompt, bench_loop, bench_promises, bench_readers):
+            for part in (bench_prompt, bench_tokens, bench_loop, bench_promises, bench_readers):
                 show(await part.rows())
             show(await run.memory_and_start())
         show(await run.latency(encrypted=False))

@@ -1,4 +1,4 @@
-"""What a system prompt costs: the time to put a large one together, the tokens of the shipped one.
+"""What a system prompt costs: the time to put a large one together.
 
     python -m tests.bench_prompt
 
@@ -9,15 +9,11 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.world.house import ANN, PROMPTS, House, open_house
-from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
-from wintermute.config.schema import SubSessionSettings
-from wintermute.prompt.assemble import TOOLS, parse
-from wintermute.templates import read_template
+from wintermute.prompt.assemble import TOOLS
 
 SCOPE = f"person:{ANN}"
 WHY = Reason("command", SCOPE)
@@ -25,7 +21,7 @@ FACTS, TASKS, SKILLS = 10_000, 1_000, 200
 ROUNDS = 200
 
 
-async def assembly() -> list[str]:
+async def rows() -> list[str]:
     """A prompt with many facts, tasks and skills, unchanged and after each change of one fact."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -73,35 +69,6 @@ async def _timed(house: House) -> float:
 
 def _p95(values: list[float]) -> float:
     return sorted(values)[int(len(values) * 0.95)]
-
-
-async def tokens(count: Callable[[str], int] = lambda text: -(-len(text) // 4)) -> list[str]:
-    """Tokens of each part of a fresh installation's prompt, at four characters each."""
-    sections = parse(read_template(PROMPTS, "BASE_PROMPT.txt"), "BASE_PROMPT.txt")
-    rows = [f"| {section.name} | {count(section.body)} |" for section in sections]
-    with tempfile.TemporaryDirectory() as name:
-        async with (
-            ModelServer() as model,
-            open_house(
-                Path(name), model.url, prompts=PROMPTS, sub_sessions=SubSessionSettings()
-            ) as house,
-        ):
-            whole = count(await house.gather.system(SCOPE, TOOLS, None))
-            async with house.working():
-                await house.incoming("hello")
-                await house.said(1)
-    seen = model.requests[0]
-    offered = count(str(seen.messages[0]["content"]))
-    rows.append(f"| whole prompt, every section, no data (goal ≤ 2,200) | {whole} |")
-    rows.append(f"| as sent today | {offered} |")
-    definitions = sum(count(str(tool)) for tool in seen.body["tools"])
-    rows.append(f"| definitions of the {len(seen.body['tools'])} tools | {definitions} |")
-    return rows
-
-
-async def rows() -> list[str]:
-    """Both tables."""
-    return [*await assembly(), *await tokens()]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.test_llm_models import DEAD, HELLO, Asking, asking, backend, saying
 from tests.world.clock import FakeClock
+from tests.world.house import open_house
 from tests.world.listener import Listening
 from tests.world.model import (
     Calls,
@@ -25,6 +26,7 @@ from tests.world.model import (
     Fail,
     Hang,
     ModelServer,
+    Slow,
     Step,
     Text,
     Use,
@@ -117,6 +119,49 @@ async def test_what_was_not_needed_can_be_used_again(tmp_path: Path) -> None:
         assert len(server.requests) == (ceiling - WORST) // (PROMPT + 1) + 1
         assert (await world.budget.spent_today()).tokens == len(server.requests) * (PROMPT + 1)
         assert (await most(world))[0] <= ceiling
+
+
+async def test_fifty_casts_are_reserved_at_the_full_price_and_settled_at_the_cached_one(
+    tmp_path: Path,
+) -> None:
+    """L-085: what came from the server's cache costs less, and nobody knows before how much that is."""
+    gate = asyncio.Event()
+    took = Text("x", usage=Usage(5000, 10, 4900))
+    price = Price(input=10.0, cached=0.5, output=30.0)
+    settings: dict[str, Any] = {"price": price, "max_output_tokens": LONGEST}
+    ceilings = BudgetSettings(usd_per_day=1000)
+    server = ModelServer(default=lambda _: Slow(gate, took))
+    async with server, open_house(tmp_path, server.url, budget=ceilings, **settings) as house:
+        worst = "SELECT count(*) AS n, sum(tokens) AS tokens, sum(usd) AS usd FROM reservations"
+        rooms = {f"!room{n}:test": f"@person{n}:test" for n in range(50)}
+        async with house.working():
+            for room, sender in rooms.items():
+                await house.incoming("hello", room=room, sender=sender, origin="other")
+            await server.request_arrived(50)
+            held = await house.one(worst)
+            prompts = held["tokens"] - 50 * LONGEST
+            full = (prompts * price.input + 50 * LONGEST * price.output) / 1_000_000
+            assert (held["n"], held["usd"]) == (50, pytest.approx(full))
+            gate.set()
+            for room in rooms:
+                await house.said(1, room)
+        cached = (100 * 10.0 + 4900 * 0.5 + 10 * 30.0) / 1_000_000
+        assert (await house.one(worst))["usd"] == pytest.approx(50 * cached)
+        told = await house.one("SELECT sum(tokens_cached) AS n, sum(usd) AS usd FROM model_calls")
+        assert told == {"n": 50 * 4900, "usd": pytest.approx(50 * cached)}
+
+
+async def test_a_cached_price_leaves_room_for_more(tmp_path: Path) -> None:
+    """L-085: the day ends when the next call at its worst would pass the ceiling."""
+    cached = Usage(PROMPT, 1, PROMPT)
+    each = (PROMPT * 1.0 + 30.0) / 1_000_000
+    server = ModelServer(default=lambda _: Text("x", usage=cached))
+    ceiling = 3 * WORST_USD
+    async with server, limited(tmp_path, server.url, usd=ceiling) as world:
+        while await answered(world):
+            pass
+        assert len(server.requests) == int((ceiling - WORST_USD) / each) + 1
+        assert (await world.budget.spent_today()).usd <= ceiling
 
 
 CHILD = """
@@ -333,7 +378,10 @@ async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: P
         found = await facts(world, ceilings)
         assert found["budget"][0] == "warn"
         assert "0.0004 of 2 USD used today, no room for 1 call" in found["budget"][1]
-        assert found["today, base"] == ("ok", "1 call, 20 tokens, 0.0004 USD")
+        assert found["today, base"] == (
+            "ok",
+            "1 call; 10 tokens read, 0 of them from the cache; 10 written; 0.0004 USD",
+        )
         world.clock.advance(24 * 3600)
         assert (await facts(world, ceilings))["budget"] == ("ok", told)
         assert "budget" not in await facts(world, BudgetSettings())

@@ -15,6 +15,7 @@ import pytest
 from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS, cli
 from wintermute.cli.opening import LogFormatter
+from wintermute.clock import SystemClock, stamp
 from wintermute.config.lock import hold
 from wintermute.config.schema import starter_config
 from wintermute.config.secrets import Redaction
@@ -170,6 +171,30 @@ async def test_status_tells_of_the_daemon_and_what_is_stored(
     first, *others = json.loads(running.stdout)
     assert first == {"name": "daemon", "state": "ok", "text": f"running, process {os.getpid()}"}
     assert {fact["name"] for fact in others} >= {"inbox", "outbox", "decryption"}
+
+
+async def test_status_counts_tokens_for_programs(folder: Path, wintermute: Wintermute) -> None:
+    """L-086: each role of today, cached tokens apart; a line without numbers has no such key."""
+    path = folder / "data/wintermute.db"
+    async with open_database(path) as database, database.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO model_calls (id, role, backend, model, attempt, outcome, tokens_in,"
+            " tokens_out, tokens_cached, usd, ms, created_at)"
+            " VALUES ('a', 'base', 'b', 'm', 1, 'ok', 900, 10, 800, 0.25, 1, ?)",
+            (stamp(SystemClock().now()),),
+        )
+    told = wintermute("status", "--json", "--config", folder / "config.yaml")
+    facts = {fact["name"]: fact for fact in json.loads(told.stdout)}
+    (line,) = [fact for name, fact in facts.items() if name.endswith(", base")]
+    assert line["numbers"] == {
+        "calls": 1,
+        "refused": 0,
+        "tokens_in": 900,
+        "tokens_out": 10,
+        "tokens_cached": 800,
+        "usd": 0.25,
+    }
+    assert "numbers" not in facts["inbox"]
 
 
 async def test_check_and_status_name_files_that_are_no_text(

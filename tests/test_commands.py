@@ -8,6 +8,8 @@ from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NAMES
+from wintermute.config.schema import Price
+from wintermute.messages import Usage
 from wintermute.tasks.tasks import Target
 
 
@@ -86,6 +88,20 @@ async def test_status_shows_details_to_the_owner_only(tmp_path: Path, model: Mod
     assert "**model**: fail" in theirs
     assert len(mine.splitlines()) == len(theirs.splitlines()) > 4
     assert model.requests == []
+
+
+async def test_status_tells_what_was_read_from_the_cache(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-086: and what all of it cost, at the price of cached tokens."""
+    price = Price(input=10.0, cached=1.0, output=30.0)
+    model.script(Text("hi", usage=Usage(2000, 10)), Text("yes", usage=Usage(2100, 20, 1900)))
+    async with open_house(tmp_path, model.url, price=price) as house, house.working():
+        for n, text in enumerate(("hello", "still there?", "/status"), 1):
+            await house.incoming(text)
+            *_, status = await house.said(n)
+    told = "2 calls; 4,100 tokens read, 1,900 of them from the cache; 30 written; 0.0248 USD"
+    assert f"- **today, base** (ok): {told}" in status.splitlines()
 
 
 MINE = f"person:{ANN}"

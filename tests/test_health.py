@@ -14,6 +14,8 @@ from tests.world.schema import open_migrated
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.health.health import Health, PartHealth, gather
+from wintermute.ids import new_id
+from wintermute.messages import Usage
 from wintermute.tasks.schedules import PlanRequest
 
 
@@ -84,8 +86,8 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
         for n, at in enumerate((timedelta(hours=-15), timedelta(hours=-13.5), timedelta())):
             await tx.execute(
                 "INSERT INTO model_calls (id, role, backend, model, attempt, outcome, tokens_in,"
-                " tokens_out, usd, ms, created_at) VALUES (?, 'base', 'b', 'm', 1, 'ok', 10, 5, 0.5,"
-                " 1, ?)",
+                " tokens_out, tokens_cached, usd, ms, created_at)"
+                " VALUES (?, 'base', 'b', 'm', 1, 'ok', 10, 5, 4, 0.5, 1, ?)",
                 (f"m{n}", stamp(NOON + at)),
             )
     facts = {fact.name: fact for fact in await gather(database, clock, "Europe/Berlin")}
@@ -96,7 +98,75 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
     assert "1 to be sent" in facts["outbox"].text
     assert "2 in !r: M_FORBIDDEN" in facts["outbox"].text
     assert (facts["decryption"].state, facts["malformed events"].text) == ("warn", "5 passed over")
-    assert facts["today, base"].text == "2 calls, 30 tokens, 1.0000 USD"
+    today = "2 calls; 20 tokens read, 8 of them from the cache; 10 written; 1.0000 USD"
+    assert facts["today, base"].text == today
+    yesterday = "1 call; 10 tokens read, 4 of them from the cache; 5 written; 0.5000 USD"
+    assert facts["yesterday, base"].text == yesterday
+
+
+async def ask_often(
+    database: Database, clock: FakeClock, role: str, times: int, usage: Usage
+) -> None:
+    """What so many calls of a role leave behind."""
+    async with database.transaction() as tx:
+        for _ in range(times):
+            await tx.execute(
+                "INSERT INTO model_calls (id, role, backend, model, attempt, outcome, tokens_in,"
+                " tokens_out, tokens_cached, ms, created_at) VALUES (?, ?, 'b', 'm', 1, 'ok', ?, ?,"
+                " ?, 1, ?)",
+                (
+                    new_id("ask"),
+                    role,
+                    usage.tokens_in,
+                    usage.tokens_out,
+                    usage.tokens_cached,
+                    stamp(clock.now()),
+                ),
+            )
+
+
+async def test_what_all_roles_used_together_is_told_and_what_each_did(database: Database) -> None:
+    """L-086, L-087: tokens that the server had in its cache apart; no USD where nothing has a price."""
+    clock = FakeClock()
+    await ask_often(database, clock, "base", 2, Usage(20_000, 1_000, 18_450))
+    await ask_often(database, clock, "compaction", 1, Usage(1_200, 100))
+    lines = [fact for fact in await gather(database, clock, "UTC") if "today" in fact.name]
+    assert [(fact.name, fact.text) for fact in lines] == [
+        ("today", "3 calls; 41,200 tokens read, 36,900 of them from the cache; 2,100 written"),
+        (
+            "today, base",
+            "2 calls; 40,000 tokens read, 36,900 of them from the cache; 2,000 written",
+        ),
+        ("today, compaction", "1 call; 1,200 tokens read, 0 of them from the cache; 100 written"),
+    ]
+    assert lines[0].numbers == {
+        "calls": 3,
+        "refused": 0,
+        "tokens_in": 41_200,
+        "tokens_out": 2_100,
+        "tokens_cached": 36_900,
+        "usd": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "times", "usage", "told"),
+    [
+        ("base", 20, Usage(1024, 1), True),
+        ("base", 19, Usage(1024, 1), False),
+        ("base", 20, Usage(1023, 1), False),  # some providers keep nothing so short
+        ("base", 20, Usage(1024, 1, 1), False),
+        ("compaction", 20, Usage(9000, 1), False),  # these begin with what was said, each another
+    ],
+)
+async def test_a_cache_of_which_nobody_ever_hears_is_mentioned(
+    database: Database, role: str, times: int, usage: Usage, told: bool
+) -> None:
+    clock = FakeClock()
+    await ask_often(database, clock, role, times, usage)
+    facts = await gather(database, clock, "UTC")
+    assert ("tells of no cache -> see docs/models.md" in facts[-1].text) is told
+    assert facts[-1].state == "ok"
 
 
 async def test_an_empty_database_is_well(database: Database) -> None:

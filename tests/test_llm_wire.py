@@ -172,6 +172,9 @@ def test_a_truncated_answer_says_so() -> None:
     assert read(stream({"content": "and then"}, finish="length")).finish_reason == "length"
 
 
+ASKED = {"prompt_tokens": 9, "completion_tokens": 2}
+
+
 @pytest.mark.parametrize(
     ("reported", "usage"),
     [
@@ -203,6 +206,63 @@ def test_a_truncated_answer_says_so() -> None:
 )
 def test_usage_is_read_or_known_to_be_missing(reported: Any, usage: Usage | None) -> None:
     assert read(whole({"content": "x"}, usage=reported)).usage == usage
+
+
+@pytest.mark.parametrize(
+    ("told", "usage"),
+    [
+        # llama.cpp today, before it counted cached tokens in `usage`, and in its first year
+        ({"usage": {**ASKED, "prompt_tokens_details": {"cached_tokens": 7}}}, Usage(9, 2, 7)),
+        ({"usage": ASKED, "timings": {"cache_n": 7, "prompt_n": 2}}, Usage(9, 2, 7)),
+        ({"usage": ASKED, "timings": {"prompt_n": 2, "predicted_n": 2}}, Usage(9, 2, 7)),
+        ({"usage": ASKED, "timings": {"cache_n": 0, "prompt_n": 2}}, Usage(9, 2, 0)),
+        ({"timings": {"cache_n": 7, "prompt_n": 2, "predicted_n": 2}}, Usage(9, 2, 7)),
+        ({"usage": ASKED, "timings": {"cache_n": 70, "prompt_n": -2}}, Usage(9, 2, 9)),
+        ({"usage": ASKED, "timings": ["cache_n"]}, Usage(9, 2, 0)),
+        # DeepSeek, Mistral, Moonshot
+        ({"usage": {**ASKED, "prompt_cache_hit_tokens": 7}}, Usage(9, 2, 7)),
+        ({"usage": {**ASKED, "prompt_token_details": {"cached_tokens": 7}}}, Usage(9, 2, 7)),
+        ({"usage": {**ASKED, "num_cached_tokens": 7}}, Usage(9, 2, 7)),
+        ({"usage": {**ASKED, "cached_tokens": 7}}, Usage(9, 2, 7)),
+        ({"choices": [{"usage": {**ASKED, "cached_tokens": 7}}]}, Usage(9, 2, 7)),
+        # OpenAI's other words
+        (
+            {
+                "usage": {
+                    "input_tokens": 9,
+                    "output_tokens": 2,
+                    "input_tokens_details": {"cached_tokens": 7},
+                }
+            },
+            Usage(9, 2, 7),
+        ),
+        # Anthropic's words: what was in the cache is not among the input; some gateways count it there
+        (
+            {
+                "usage": {
+                    "input_tokens": 1,
+                    "output_tokens": 2,
+                    "cache_read_input_tokens": 5,
+                    "cache_creation_input_tokens": 3,
+                }
+            },
+            Usage(9, 2, 5),
+        ),
+        (
+            {"usage": {"prompt_tokens": 1, "completion_tokens": 2, "cache_read_input_tokens": 8}},
+            Usage(9, 2, 8),
+        ),
+        ({"usage": {**ASKED, "cache_read_input_tokens": 7}}, Usage(9, 2, 7)),
+        ({"usage": {**ASKED, "prompt_tokens_details": None, "cached_tokens": "7"}}, Usage(9, 2, 0)),
+    ],
+)
+def test_what_came_from_a_cache_is_read_in_the_words_of_each_server(
+    told: dict[str, Any], usage: Usage
+) -> None:
+    """L-085: never more than all that was read."""
+    (choice,) = told.get("choices", [{}])
+    body = {**told, "choices": [{**choice, "message": {"content": "x"}}]}
+    assert read(json.dumps(body).encode()).usage == usage
 
 
 def test_the_last_usage_of_a_stream_counts() -> None:

@@ -22,6 +22,7 @@ from wintermute.health.health import Finding, Health
 from wintermute.llm.models import probe as ask_model
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
+from wintermute.messages import Json
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
 from wintermute.prompt.gather import FALLBACK, Instructions
@@ -32,11 +33,16 @@ def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None
     """Print the facts and leave with 1 when one of them says fail."""
     known = [dataclasses.replace(fact, text=redacted(ctx, fact.text)) for fact in facts]
     if as_json:
-        text = json.dumps([dataclasses.asdict(fact) for fact in known], indent=2)
+        told = [dataclasses.asdict(fact) for fact in known]
+        text = json.dumps([_without_none(fact) for fact in told], indent=2)
     else:
         text = "\n".join(f"{fact.state:<4}  {fact.name}: {fact.text}" for fact in known)
     click.echo(text)
     ctx.exit(1 if any(fact.state == "fail" for fact in known) else 0)
+
+
+def _without_none(fact: Json) -> Json:
+    return {name: value for name, value in fact.items() if value is not None}
 
 
 MB = 1024 * 1024

@@ -8,8 +8,8 @@ files that people edit last held in order, and whether their owner knows when th
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -20,7 +20,7 @@ from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.db.values import reader
 from wintermute.ids import new_id
-from wintermute.llm.calls import Amount, Budget, ModelCalls
+from wintermute.llm.calls import Amount, Budget, ModelCalls, Spent
 from wintermute.messages import PERSON
 from wintermute.text import counted
 
@@ -365,6 +365,9 @@ class EditedFiles:
 
 UNLIMITED = Ceilings()
 MOST_NAMED = 20
+MANY_CALLS = 20
+LEAST_CACHED = 1024
+"""Tokens below which some providers keep nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +377,8 @@ class Finding:
     name: str
     state: HealthState
     text: str
+    numbers: Mapping[str, float] | None = None
+    """What the text says, for programs."""
 
 
 async def gather(
@@ -468,19 +473,43 @@ async def _usage(
 ) -> list[Finding]:
     now = clock.now().astimezone(ZoneInfo(timezone))
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = await ModelCalls(database, clock, new_id).usage_since(midnight)
-    facts = [
-        Finding(
-            f"today, {role}",
-            "ok",
-            f"{counted(used.calls, 'call')}, {used.tokens_in + used.tokens_out} tokens, {used.usd:.4f} USD",
-        )
-        for role, used in spent.items()
-    ] or [Finding("today", "ok", "no model calls")]
+    calls = ModelCalls(database, clock, new_id)
+    spent = await calls.usage_since(midnight)
+    before = await calls.usage_since(midnight - timedelta(days=1), midnight)
+    facts = _bill("today", spent) or [Finding("today", "ok", "no model calls")]
+    facts += _bill("yesterday", before)
     if ceilings == UNLIMITED:
         return facts
     amount = await Budget(database, clock, new_id, ceilings, timezone).spent_today()
     return [_budget(ceilings, amount, sum(used.refused for used in spent.values())), *facts]
+
+
+def _bill(day: str, spent: Mapping[str, Spent]) -> list[Finding]:
+    """What all roles used on a day, if there are several, and what each did."""
+    facts = [
+        Finding(f"{day}, {role}", "ok", _used(used) + _advice(role, used), asdict(used))
+        for role, used in spent.items()
+    ]
+    if len(facts) > 1:
+        first, *rest = spent.values()
+        whole = sum(rest, start=first)
+        facts.insert(0, Finding(day, "ok", _used(whole), asdict(whole)))
+    return facts
+
+
+def _used(used: Spent) -> str:
+    """Tokens read, how many of them from the server's cache, and written; USD where there is a price."""
+    read = f"{used.tokens_in:,} tokens read, {used.tokens_cached:,} of them from the cache"
+    usd = f"; {used.usd:.4f} USD" if used.usd else ""
+    return f"{counted(used.calls, 'call')}; {read}; {used.tokens_out:,} written{usd}"
+
+
+def _advice(role: str, used: Spent) -> str:
+    """Said when many requests that begin alike were all read anew, as far as the server tells."""
+    is_long = used.tokens_in >= used.calls * LEAST_CACHED
+    if role == "base" and used.calls >= MANY_CALLS and is_long and not used.tokens_cached:
+        return "; the server tells of no cache -> see docs/models.md"
+    return ""
 
 
 def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Finding:

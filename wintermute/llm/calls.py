@@ -5,7 +5,7 @@ The worst case of a call is reserved before it is sent, and settled after.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -184,7 +184,12 @@ class Spent:
     tokens_in: int
     tokens_out: int
     tokens_cached: int
+    """How many of those read came from the server's cache."""
     usd: float
+
+    def __add__(self, other: "Spent") -> "Spent":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Spent(*(mine + theirs for mine, theirs in pairs))
 
 
 def cost(usage: Usage, price: Price | None) -> float:
@@ -250,14 +255,17 @@ class ModelCalls:
             {"casts": json.dumps(list(cast_ids)), "traces": json.dumps(list(traces))},
         )
 
-    async def usage_since(self, moment: datetime) -> Mapping[str, Spent]:
-        """What each role used since then, failed attempts included."""
+    async def usage_since(
+        self, moment: datetime, until: datetime | None = None
+    ) -> Mapping[str, Spent]:
+        """What each role used since then, failed attempts included; `until` is not part of it."""
         rows = await self._database.rows(
             "SELECT role, sum(outcome <> :no_room) AS calls,"
             " sum(outcome = :no_room) AS refused, sum(tokens_in) AS tokens_in,"
             " sum(tokens_out) AS tokens_out, sum(tokens_cached) AS tokens_cached, sum(usd) AS usd"
-            " FROM model_calls WHERE created_at >= :moment GROUP BY role ORDER BY role",
-            {"moment": stamp(moment), "no_room": NO_ROOM},
+            " FROM model_calls WHERE created_at >= :moment AND (:until IS NULL"
+            " OR created_at < :until) GROUP BY role ORDER BY role",
+            {"moment": stamp(moment), "until": until and stamp(until), "no_room": NO_ROOM},
         )
         return {row["role"]: _spent(row) for row in rows}
 

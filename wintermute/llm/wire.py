@@ -13,6 +13,7 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
 from wintermute.llm.markup import Markup, Written
+from wintermute.llm.usage import reported
 from wintermute.messages import BROKEN_OFF, ENDLESS, Call, Json, Usage
 from wintermute.text import clean
 
@@ -136,8 +137,6 @@ def _typed(name: str, key: str, value: str, offered: Mapping[str, Json]) -> Any:
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of one answer on the wire. Streams spend some 250 bytes on a token."""
-MOST_TOKENS = 10**9
-"""A count beyond this is none."""
 LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
 REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
@@ -336,7 +335,7 @@ class Gathering:
         if error:
             raise of_error(error)
         self._model = self._model or _string(document.get("model"))
-        self._usage = _usage(document.get("usage")) or self._usage
+        self._usage = reported(document) or self._usage
         choices = document.get("choices")
         if isinstance(choices, list) and choices:
             self._take_choice(_mapping(choices[0]), part)
@@ -415,21 +414,6 @@ def _texts(content: Any) -> list[str]:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return [text for text in texts if isinstance(text, str) and text]
-
-
-def _usage(reported: Any) -> Usage | None:
-    usage = _mapping(reported)
-    tokens_in, tokens_out = (
-        _count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion")
-    )
-    details = _mapping(usage.get("prompt_tokens_details"))
-    cached = _count(details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens"))
-    found = Usage(tokens_in, tokens_out, min(cached, tokens_in))
-    return found if found != NOTHING else None
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and 0 < value <= MOST_TOKENS else 0
 
 
 def _name(given: str) -> str:
