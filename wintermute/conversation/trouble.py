@@ -23,6 +23,7 @@ from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.state import Speaker, Stop, Watch
+from wintermute.llm.backend import Wait
 from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import EVER
@@ -449,6 +450,9 @@ class _Watched:
     def asked(self) -> None:
         self._trouble.asked(self._row)
         self._watch.asked()
+
+    def awaits(self, wait: Wait) -> None:
+        self._watch.awaits(wait)
 
     def said(self, piece: str) -> None:
         self._trouble.silent(self._row)

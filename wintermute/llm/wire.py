@@ -223,6 +223,8 @@ class Gathering:
         """The first token is here: text, reasoning or part of a call (F-017)."""
         self.ended = False
         """The stream said its last word."""
+        self.progress: tuple[int, int] | None = None
+        """Of how many tokens of the question the server has read how many, if it tells: no token."""
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
@@ -337,6 +339,7 @@ class Gathering:
             raise of_error(error)
         self._model = self._model or _string(document.get("model"))
         self._usage = _usage(document.get("usage")) or self._usage
+        self.progress = _progress(document.get("prompt_progress")) or self.progress
         choices = document.get("choices")
         if isinstance(choices, list) and choices:
             self._take_choice(_mapping(choices[0]), part)
@@ -426,6 +429,12 @@ def _usage(reported: Any) -> Usage | None:
     cached = _count(details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens"))
     found = Usage(tokens_in, tokens_out, min(cached, tokens_in))
     return found if found != NOTHING else None
+
+
+def _progress(told: Any) -> tuple[int, int] | None:
+    progress = _mapping(told)
+    total = _count(progress.get("total"))
+    return (min(_count(progress.get("processed")), total), total) if total else None
 
 
 def _count(value: Any) -> int:
