@@ -105,7 +105,8 @@ async def test_progress_keeps_a_server_alive_as_bytes_do(model: ModelServer) -> 
 
 
 @pytest.mark.parametrize(
-    "complaint", ["return_progress: not known", "[{'msg': 'Extra inputs are not permitted'}]"]
+    "complaint",
+    ["return_progress: not known", "['body', 'return_progress']: Extra inputs are not permitted"],
 )
 async def test_a_server_that_knows_no_progress_is_asked_for_none(
     model: ModelServer, complaint: str

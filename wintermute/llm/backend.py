@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 FIRST_TOKEN_TIMES = 4
 """So many times its longest silence an answer may take to begin in all (F-017)."""
-STRANGE = re.compile(
-    r"return_progress|(unknown|unexpected|unrecogni[sz]ed|extra) (field|argument|parameter|input|prop)",
-    re.IGNORECASE,
-)
-"""How a server complains of a field that it does not know."""
 TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
 KNOCK_SECONDS = 2.0
 LAST_BYTES = 0.3
@@ -95,6 +90,11 @@ class Unheard:
 UNHEARD = Unheard()
 
 
+async def never() -> bool:
+    """It is not."""
+    return False
+
+
 class Endpoint:
     """A configured backend that can be asked. Opens with the first question."""
 
@@ -104,12 +104,15 @@ class Endpoint:
         settings: Backend,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
+        spells: Callable[[], Awaitable[bool]] = never,
     ) -> None:
+        """`spells`: whether this model is known by now to write its calls as text."""
         self.name = name
         self.settings = settings
         self.measure = Measure()
         self._redact = redact
         self._new_id = new_id
+        self._found_to_spell = spells
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
@@ -200,7 +203,7 @@ class Endpoint:
         if "tool_choice" in body and TOOL_CHOICE.search(complaint):
             self._can_be_forced = False
             return True
-        if "return_progress" in body and STRANGE.search(complaint):
+        if "return_progress" in complaint and "return_progress" in body:
             self._tells_progress = False
             return True
         return False
@@ -208,7 +211,9 @@ class Endpoint:
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
     ) -> Answer:
-        gathering = Gathering(self._redact, tools, aloud=self._thinks_aloud)
+        gathering = Gathering(
+            self._redact, tools, aloud=self._thinks_aloud, spells=await self._spells()
+        )
         shown = StreamRedactor(self._redact, listener.said)
         listener.asked()
         listener.awaits(Wait(self.name))
@@ -240,6 +245,10 @@ class Endpoint:
         self._show(gathering, shown, listener)
         shown.end()
         return answer
+
+    async def _spells(self) -> bool:
+        configured = self.settings.calls_as_text
+        return await self._found_to_spell() if configured is None else configured
 
     def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()

@@ -17,9 +17,10 @@ from wintermute.db import Database
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
-from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait
+from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, offered
 from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
+from wintermute.llm.spelled import Spellings, spelled_calls
 from wintermute.llm.tokens import BYTES_PER_TOKEN, said
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
@@ -218,8 +219,15 @@ class Models:
         self._redact = redact
         self._chance = chance
         self._answered: dict[str, float] = {}  # when last, by backend
+        spellings = Spellings(database, clock)
         self._endpoints = {
-            name: Endpoint(name, settings, new_id, redact=redact)
+            name: Endpoint(
+                name,
+                settings,
+                new_id,
+                redact,
+                partial(spellings.known, settings.model, settings.base_url),
+            )
             for name, settings in llm.backends.items()
         }
 
@@ -410,16 +418,28 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     return ModelUnavailable(told)
 
 
-TOOL = {"name": "done", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
+PARAMETERS = {"type": "object", "properties": {"answer": {"type": "string"}}}
+TOOL = {"name": "done", "description": "Gives the answer.", "parameters": PARAMETERS}
 QUESTION = Request(
-    ({"role": "user", "content": "Reply with: ok"},),
+    ({"role": "user", "content": "Call the tool `done` with the answer: ok"},),
     ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
 )
-MOST_TOKENS = 16
+MOST_TOKENS = 64
 
 
-async def probe(name: str, backend: Backend, seconds: float) -> str:
-    """How the backend answered within so many seconds (F-017), in one line.
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How a backend answered, in one line.
+
+    `spells`: whether it wrote its call as text; None: it called nothing at all.
+    """
+
+    told: str
+    spells: bool | None
+
+
+async def probe(name: str, backend: Backend, seconds: float) -> Probed:
+    """How the backend answered within so many seconds (F-017).
 
     Raises: ModelError, which says what to do.
     """
@@ -427,11 +447,11 @@ async def probe(name: str, backend: Backend, seconds: float) -> str:
     endpoint = Endpoint(name, backend, new_id, redact=Redaction(key))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    model = backend.model
+    model, spells = backend.model, None
     try:
         async with asyncio.timeout(seconds):
             answer = await endpoint.ask(QUESTION, MOST_TOKENS)
-        model = answer.model or model
+        model, spells = answer.model or model, _spells(answer)
     except Empty:
         pass  # it works: a model that thinks first has used up these few tokens
     except Failed as failure:
@@ -440,4 +460,10 @@ async def probe(name: str, backend: Backend, seconds: float) -> str:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    return f"{name} answered in {loop.time() - began:.1f} s (model {model})"
+    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model})", spells)
+
+
+def _spells(answer: Answer) -> bool | None:
+    if answer.calls:  # those in the markup of a template are read everywhere
+        return False if any(call.via == "call" for call in answer.calls) else None
+    return True if spelled_calls(answer.text, offered(QUESTION)) else None
