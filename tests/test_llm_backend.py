@@ -175,7 +175,7 @@ import asyncio, sys
 import wintermute.llm.models, wintermute.llm.models
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)))
+print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
 """
 
 
