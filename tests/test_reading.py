@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.world.clock import HeldClock
 from tests.world.house import House, open_house
 from tests.world.model import ModelServer, Reads, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.user import CLIENT
 from wintermute.mailbox.outbox import TERMINAL
 
 READ = ((2048, 5249), (4096, 5249), (5249, 5249))
@@ -149,17 +151,39 @@ async def test_in_a_room_the_notice_is_gone_once_the_answer_is_there_also_after_
 ) -> None:
     """X-001, X-013: in an encrypted room, with the daemon killed while the model reads."""
     ann = await person("ann")
-    daemon = await bot(ann)
+    daemon = await bot(ann, start=False)
+    daemon.set_clocks()
+    await daemon.start()
     chat = await room(ann, daemon, encrypted=True)
     gate = asyncio.Semaphore(0)
-    model.script(Reads(READ, gate, Text("never")), Text("at last"))
+    model.script(Reads(READ[:2], gate, None), Reads(READ, gate, Text("never")), Text("at last"))
     await ann.send(chat, "a long text")
+    gate.release()
+    waits = "SELECT 1 FROM outbox WHERE awaits IS NOT NULL"
     await model.request_arrived(1)
     daemon.set_clocks(steady=61)
     gate.release()
-    [notice] = await ann.wait_for_count(chat, daemon.user_id, 1)
-    assert notice.body == NOTICE.format("2,048").replace("scripted", "test")
+    notice = await ann.wait_for(chat, lambda message: "tokens read" in message.body)
+    assert notice.encrypted
+    assert notice.content["msgtype"] == "m.notice"
+    gate.release()  # the connection breaks
+    edit = await ann.wait_for(chat, lambda message: "attempt 2 of" in message.body)
+    assert edit.encrypted
+    assert edit.content["m.relates_to"] == {"rel_type": "m.replace", "event_id": notice.event_id}
+    await model.request_arrived(2)
     await daemon.kill()
+    assert daemon.rows(waits)
     await daemon.start()
-    said = await ann.wait_for(chat, "at last")
-    assert said
+    answer = await ann.wait_for(chat, lambda message: message.body == "at last")
+
+    async def gone(event_id: str) -> bool:
+        path = f"{CLIENT}/rooms/{quote(chat)}/event/{quote(event_id)}"
+        _, event = await ann.api("GET", path)
+        return "redacted_because" in event.get("unsigned", {})
+
+    await daemon.until(lambda: not daemon.rows(waits))
+    await daemon.said_all()
+    assert [await gone(each.event_id) for each in (notice, edit, answer)] == [True, True, False]
+    assert daemon.rows("SELECT state FROM outbox WHERE kind = 'event'")
+    mine = [m.event_id for m in ann.messages(chat, daemon.user_id)]
+    assert mine[-1] == answer.event_id

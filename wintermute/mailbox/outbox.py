@@ -36,6 +36,10 @@ SHOWN = (
     "SELECT o.id, o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
     " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.awaits = ?"
 )
+EDITS = (
+    "SELECT o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
+    " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.room_id = ? AND o.changes = ?"
+)
 OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
     " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.event_id = o.awaits"
     "  AND i.state IN ('waiting', 'casting'))"
@@ -292,6 +296,8 @@ class Outbox:
         async with self._database.transaction() as tx:
             for row in await tx.rows(OVER):
                 await tx.execute("UPDATE outbox SET awaits = NULL WHERE id = ?", (row["id"],))
+                for edit in await tx.rows(EDITS, (row["room_id"], row["event_id"])):
+                    await self._change(tx, edit, "")
                 await self._change(tx, row, "")
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
