@@ -1,15 +1,23 @@
 """Answers that are nothing but the JSON of a call (issue 17)."""
 
+import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.world.bot import write_settings
+from tests.world.clock import SYSTEM
+from tests.world.homeserver import Login
 from tests.world.house import Gate, House, open_house
-from tests.world.model import ModelServer, Text
+from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.warm import Interpreter
+from wintermute.db import open_database
 from wintermute.llm.spelled import Spellings, may_be_calls, spelled_calls
 from wintermute.messages import Json
 
+NOWHERE = "http://127.0.0.1:9"
 ARGUMENTS = {"say": "it's {here}"}
 BARE = json.dumps({"name": "echo", "arguments": ARGUMENTS})
 TWO = BARE.replace("here", "there")
@@ -172,3 +180,31 @@ async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
         await house.incoming("show me")
         assert await house.said(1) == [text]
         assert await drafted(house) == text
+
+
+async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
+    tmp_path: Path, python: Interpreter
+) -> None:
+    """Once it calls as others do, that is forgotten again."""
+    login = Login("@bot:test", "token", "DEVICE", "secret")
+    written, called = Text(BARE.replace("echo", "done")), Calls((Use("done", {"answer": "ok"}),))
+    async with ModelServer() as server:
+        config = write_settings(tmp_path / "bot", NOWHERE, login, server.url, "@ann:test")
+        path = tmp_path / "bot" / "data" / "wintermute.db"
+        found: list[tuple[str, bool]] = []
+        for step in (written, called):
+            server.script(step)
+            async with open_database(path):
+                pass
+            done = await asyncio.to_thread(
+                python.run, "check", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+            )
+            assert done.returncode == 1, done.stderr  # the homeserver is away
+            [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
+            async with open_database(path, read_only=True) as database:
+                model = server.requests[-1].body["model"]
+                known = await Spellings(database, SYSTEM).known(model, server.url)
+            found.append((line[:4], known))
+            told = "calls_as_text: true" in line
+            assert told is known
+    assert found == [("warn", True), ("ok  ", False)]
