@@ -1,6 +1,7 @@
 """One backend: its patience, and what it lets into its process and its requests."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from tests.test_llm_models import DEAD, HELLO, KEY, backend
 from tests.world.listener import Listening
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Step, Text, Trickle
 from wintermute.ids import new_id
-from wintermute.llm.backend import Endpoint
+from wintermute.llm.backend import Endpoint, Wait, is_private
 from wintermute.llm.failures import Outage
+from wintermute.messages import Json
 
 TOOLS = ({"type": "function", "function": {"name": "done", "parameters": {"type": "object"}}},)
 
@@ -74,6 +76,68 @@ async def test_whoever_listens_hears_when_the_first_token_is_there(model: ModelS
     assert (heard.events, heard.pieces) == (["asked", "begun"], ["", "yes"])
 
 
+def progress(read: int, total: int = 5249) -> Json:
+    """What llama.cpp sends while it reads a question."""
+    told = {"total": total, "cache": 0, "processed": read, "time_ms": 1}
+    return {"choices": [{"delta": {"role": "assistant", "content": None}}], "prompt_progress": told}
+
+
+async def test_how_much_of_the_question_was_read_is_heard_and_is_no_token(
+    model: ModelServer,
+) -> None:
+    """Issue 17, F-017: as llama.cpp tells it, if it is asked to; garbage in it is no matter."""
+    heard = Listening()
+    told = (progress(0), progress(2048), progress(-1), progress(9999), progress(7, 0))
+    model.script(Events((*told, {"choices": [{"delta": {"content": "yes"}}]}, "[DONE]")))
+    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
+        await endpoint.ask(HELLO, listener=heard)
+    assert heard.events == ["asked", "begun"]
+    assert heard.waits[0] == Wait("a")
+    read = [(wait.read, wait.total) for wait in heard.waits if wait.total]
+    assert sorted(set(read)) == [(0, 5249), (2048, 5249), (5249, 5249)]
+    assert model.requests[0].body["return_progress"] is True
+
+
+async def test_progress_keeps_a_server_alive_as_bytes_do(model: ModelServer) -> None:
+    """F-017: no first token, so it has four times the silence in all."""
+    lives = Trickle(f"data: {json.dumps(progress(5))}\n\n".encode(), interval=0.05)
+    assert 0.8 <= await seconds_until_outage(model, lives, first_token_s=0.2) < 20
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["return_progress: not known", "['body', 'return_progress']: Extra inputs are not permitted"],
+)
+async def test_a_server_that_knows_no_progress_is_asked_for_none(
+    model: ModelServer, complaint: str
+) -> None:
+    """Issue 17: learnt from one refusal, and for good."""
+    model.script(Fail(422, complaint), Text("yes"), Text("and again"))
+    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
+        assert (await endpoint.ask(HELLO)).text == "yes"
+        assert (await endpoint.ask(HELLO)).text == "and again"
+    assert ["return_progress" in seen.body for seen in model.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("url", "private"),
+    [
+        ("http://127.0.0.1:8080/v1", True),
+        ("http://localhost:8080/v1", True),
+        ("http://192.168.1.5/v1", True),
+        ("http://[::1]:80/v1", True),
+        ("https://api.example.org/v1", False),
+        ("https://8.8.8.8/v1", False),
+        ("http://[nonsense/v1", False),
+    ],
+)
+def test_only_servers_of_this_house_are_asked_for_what_others_may_refuse(
+    url: str, private: bool
+) -> None:
+    """Issue 17."""
+    assert is_private(url) is private
+
+
 async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
     model: ModelServer,
 ) -> None:
@@ -111,7 +175,7 @@ import asyncio, sys
 import wintermute.llm.models, wintermute.llm.models
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)))
+print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
 """
 
 

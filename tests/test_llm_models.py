@@ -4,13 +4,14 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.world.clock import WITHIN, FakeClock
+from tests.world.listener import Listening
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -119,6 +120,7 @@ async def test_an_answer_comes_with_all_that_is_known_about_it(tmp_path: Path) -
             "max_tokens": 4096,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "return_progress": True,
         }
 
 
@@ -139,6 +141,36 @@ PASSING: list[tuple[Step, str]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        (HELLO, "[Answer in words now.]"),
+        (replace(HELLO, tools=()), "[Answer now.]"),
+        (replace(HELLO, must_call=True), "[Answer with a call now.]"),
+    ],
+)
+async def test_after_an_empty_answer_a_line_asks_for_one(
+    tmp_path: Path, request_: Request, line: str
+) -> None:
+    """L-015: for that attempt alone, and at its end, so that all before it is read from the cache."""
+    async with (
+        ModelServer(rules=False) as server,
+        asking(tmp_path, {"local": backend(server.url)}) as world,
+    ):
+        server.script(Empty(), Fail(500), Text("at last"), Text("and on"))
+        heard = Listening()
+        await world.models.ask("base", request_, listener=heard)
+        await world.models.ask("base", request_)
+        first, urged, again, later = (seen.messages for seen in server.requests)
+        assert first == again == later == list(HELLO.messages)
+        assert urged[:-1] == first[:-1]
+        assert urged[-1]["content"] == f"{first[-1]['content']}\n\n{line}"
+        told = [(wait.attempt, wait.of, wait.problem[:38]) for wait in heard.waits]
+        assert told[0] == (1, 3, "")
+        empty, failed = "local answered with neither text nor c", "local answered 500: scripted 500"
+        assert told[1:] == [(2, 3, empty)] * 2 + [(3, 3, failed)] * 2
+
+
 @pytest.mark.parametrize(("step", "outcome"), PASSING)
 async def test_a_passing_failure_is_tried_again(tmp_path: Path, step: Step, outcome: str) -> None:
     """L-033, L-035."""
@@ -148,7 +180,8 @@ async def test_a_passing_failure_is_tried_again(tmp_path: Path, step: Step, outc
         assert reply.text == "at last"
         assert reply.ms == 3000
         assert len(server.requests) == 3
-        assert server.requests[0].body == server.requests[2].body
+        if outcome != "empty":
+            assert server.requests[0].body == server.requests[2].body
         assert await world.outcomes() == [f"local {outcome}"] * 2 + ["local ok"]
         assert [row["attempt"] for row in await world.rows()] == [1, 2, 3]
 

@@ -1,10 +1,11 @@
 """What `wintermute check` says about a model."""
 
+import json
 import re
 
 import pytest
 
-from tests.world.model import Empty, Fail, Hang, ModelServer, Step, Text
+from tests.world.model import Calls, Empty, Fail, Hang, ModelServer, Step, Text, Use
 from wintermute.config.schema import Backend
 from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
 from wintermute.llm.models import probe
@@ -14,10 +15,36 @@ from wintermute.llm.models import probe
 async def test_a_model_that_answers_is_named_with_its_time(step: Step) -> None:
     async with ModelServer() as server:
         server.script(step)
-        told = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
+        probed = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
+        told = probed.told
         assert re.match(r"local answered in \d+\.\d s ", told)  # the first one loads openai
         assert told.endswith(" s (model qwen)")
-        assert server.requests[0].body["max_tokens"] == 16
+        assert server.requests[0].body["max_tokens"] == 64
+        assert probed.spells is None
+
+
+CALL = {"name": "done", "arguments": {"answer": "ok"}}
+
+
+@pytest.mark.parametrize(
+    ("step", "spells"),
+    [
+        (Calls((Use("done", {"answer": "ok"}),)), False),
+        (Text(json.dumps(CALL)), True),
+        (Text(f"```json\n{json.dumps(CALL)}\n```"), True),
+        (Text(f"{{{json.dumps(CALL)}}}"), True),
+        (Text(f"<tool_call>{json.dumps(CALL)}</tool_call>"), None),  # read as one everywhere
+        (Text(f"Here: {json.dumps(CALL)}"), None),
+    ],
+)
+async def test_whether_a_model_writes_its_calls_as_text_is_seen(
+    step: Step, spells: bool | None
+) -> None:
+    """Issue 17."""
+    async with ModelServer() as server:
+        server.script(step)
+        probed = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
+    assert probed.spells is spells
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from wintermute.terminal.screen import VOID, TerminalSpeaker
 Piped = Callable[[Path, bytes], Awaitable[tuple[int, str, str]]]
 """`printf … | wintermute chat`: its exit code, output and errors."""
 NOWHERE = "http://127.0.0.1:9"
-BESIDE = re.compile("(?<=^you>) {2,}· waiting for the model, [0-9]+ s$")
+BESIDE = re.compile("(?<=^you>) {2,}· waiting for [a-z ]+, [0-9]+ s$")
 
 
 def settings(folder: Path, model: str, **sections: Json) -> Path:

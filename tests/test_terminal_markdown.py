@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.world.clock import NOON, HeldClock
 from tests.world.glass import Glass
+from wintermute.llm.backend import Wait
 from wintermute.mailbox.inbox import Waiting
 from wintermute.terminal.markdown import MOST, MarkdownPage, changed
 from wintermute.terminal.screen import VOID, TerminalSpeaker
@@ -199,7 +200,7 @@ def test_what_stays_is_not_written_again(shown: list[str], lines: list[str], tol
 
 
 async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
-    """In place, and gone when something comes."""
+    """F-037, issue 17: in place, with all that is known, and gone when something comes."""
     glass, clock = Glass(), HeldClock()
     speaker = TerminalSpeaker(glass, page_on(glass))
     async with asyncio.TaskGroup() as group:
@@ -221,6 +222,11 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
         assert await passes(1) == ""
         assert await passes(1) == "· waiting for the model, 2 s"
         assert await passes(10) == "· waiting for the model, 12 s"
+        speaker.wait(ROOM, Wait("local", read=2048, total=5249))
+        assert await passes(1) == "· waiting for local, 13 s · 2,048 of 5,249 tokens read"
+        speaker.wait(ROOM, Wait("local", 2, 4, "local answered 500: \x1b[2J no"))
+        again = "· waiting for local, 14 s · attempt 2 of 4: answered 500: [2J no"
+        assert await passes(1) == again
         speaker.gate(ROOM, "recall")
         assert glass.text == "· recall"
         assert await passes(3) == "· recall\n· recall, 3 s"

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from wintermute.llm.backend import Wait
+
 
 class Listening:
     """Writes down what comes: pieces of text, "" for each new attempt, and how attempts failed."""
@@ -9,11 +11,15 @@ class Listening:
     def __init__(self, notice: Callable[[str], None] | None = None) -> None:
         self.pieces: list[str] = []
         self.events: list[str] = []
+        self.waits: list[Wait] = []
         self._notice = notice
 
     def asked(self) -> None:
         self.pieces.append("")
         self.events.append("asked")
+
+    def awaits(self, wait: Wait) -> None:
+        self.waits.append(wait)
 
     def begun(self) -> None:
         self.events.append("begun")

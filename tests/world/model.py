@@ -156,6 +156,18 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """Tells how much of the question it has read, once for each release of `gate`, as llama.cpp.
+
+    After one more release it takes the step; where there is none, the connection breaks.
+    """
+
+    told: tuple[tuple[int, int], ...]
+    gate: asyncio.Semaphore
+    then: "Text | Calls | Empty | None"
+
+
+@dataclass(frozen=True, slots=True)
 class Plain:
     """Answers with plain JSON, although a stream was asked for."""
 
@@ -178,6 +190,7 @@ Step = (
     | Trickle
     | Cut
     | Slow
+    | Reads
     | Plain
 )
 
@@ -337,6 +350,8 @@ class ModelServer:
             case Slow():
                 await step.gate.wait()
                 return await self._take(step.then, to)
+            case Reads():
+                return await to.read(step)
             case Hang():
                 return await to.hang()
             case Drip():
@@ -421,6 +436,15 @@ class _Exchange:
         await self._send(self._delta({}, "stop"))
         await self._send("[DONE]")
         return self._response
+
+    async def read(self, step: Reads) -> web.StreamResponse:
+        await self._response.prepare(self._request)
+        for processed, total in step.told:
+            await step.gate.acquire()
+            progress = {"total": total, "cache": 0, "processed": processed, "time_ms": 1}
+            await self._send(self._delta({"role": "assistant"}) | {"prompt_progress": progress})
+        await step.gate.acquire()
+        return await self.say(step.then) if step.then else self.cut()
 
     async def trickle(self, step: Trickle) -> web.StreamResponse:
         await self._response.prepare(self._request)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
+from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Json, Quote
@@ -58,6 +59,7 @@ class SilentSpeaker:
         self.changed = asyncio.Event()
         self.shown: list[tuple[str, str]] = []
         self.drafts: list[str] = []
+        self.waits: list[Wait] = []
         self.drafted: defaultdict[str, str] = defaultdict(str)
         """The same by conversation."""
         self.unfit: set[str] = set()
@@ -91,6 +93,10 @@ class SilentSpeaker:
     def draft(self, conversation_id: str, piece: str) -> None:
         self.drafts.append(piece)
         self.drafted[conversation_id] += piece
+        self.changed.set()
+
+    def wait(self, conversation_id: str, wait: Wait) -> None:
+        self.waits.append(wait)
         self.changed.set()
 
     def gate(self, conversation_id: str, name: str) -> None:

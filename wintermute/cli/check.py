@@ -20,6 +20,7 @@ from wintermute.db import open_database, prove_free
 from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.health import Finding, Health
 from wintermute.llm.models import probe as ask_model
+from wintermute.llm.spelled import Spellings
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
 from wintermute.messages import Json
@@ -48,6 +49,10 @@ def _without_none(fact: Json) -> Json:
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
+SPELLS = (
+    "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
+    " set llm.backends.{name}.calls_as_text: true to say so for good"
+)
 
 
 def data_folder(folder: Path) -> Finding:
@@ -139,8 +144,9 @@ def templates(folder: Path, language: str) -> Finding:
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 
-    One tiny question goes to each model; nothing is written and no device is made. Leaves with
-    1 when a part fails, with 2 when the configuration cannot be read.
+    One tiny question goes to each model; no device is made, and nothing is written but that a
+    model writes its calls as text. Leaves with 1 when a part fails, with 2 when the configuration
+    cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
@@ -156,7 +162,8 @@ async def _probe(config: Config) -> list[Finding]:
     # What the clock on the wall says, so that a wrong zone is noticed.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
-    models = [await _model(name, backends[name], seconds) for name in config.llm.roles.base]
+    path = config.data_dir / "wintermute.db"
+    models = [await _model(name, backends[name], seconds, path) for name in config.llm.roles.base]
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
@@ -170,14 +177,33 @@ async def _probe(config: Config) -> list[Finding]:
     ]
 
 
-async def _model(name: str, backend: Backend, seconds: float) -> Finding:
+async def _model(name: str, backend: Backend, seconds: float, path: Path) -> Finding:
     try:
-        return Finding(f"model {name}", "ok", await ask_model(name, backend, seconds))
+        probed = await ask_model(name, backend, seconds)
+        if backend.calls_as_text is not None or not await _spells(path, backend, probed.spells):
+            return Finding(f"model {name}", "ok", probed.told)
+        text = f"{probed.told}; {SPELLS.format(name=name)}"
+        return Finding(f"model {name}", "warn", text)
     except ModelUnavailable as error:
         advice = f"see that it runs, and check base_url of {name} in config.yaml"
         return Finding(f"model {name}", "fail", f"{error} -> {advice}")
     except ModelError as error:
         return Finding(f"model {name}", "fail", str(error))
+
+
+async def _spells(path: Path, backend: Backend, seen: bool | None) -> bool:
+    """Whether a model writes its calls as text; kept for the daemon, where there is a database."""
+    asked = backend.model, backend.base_url
+    if seen is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+        return bool(seen)
+    try:
+        async with open_database(path) as database:
+            spellings = Spellings(database, SystemClock())
+            if await spellings.known(*asked) != seen:
+                await spellings.found(*asked, spells=seen)
+    except WintermuteError:
+        pass  # told as the state of the database
+    return seen
 
 
 async def _homeserver(config: Config) -> tuple[Finding, ...]:

@@ -135,6 +135,11 @@ class Backend:
     size: Size = key(
         "small: short texts and few tools, for models that cannot keep many rules in mind.", "full"
     )
+    calls_as_text: bool | None = key(
+        "Read an answer that is nothing but the JSON of a call as that call; empty: if `check` found"
+        " that the model needs it.",
+        None,
+    )
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
 

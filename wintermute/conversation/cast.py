@@ -20,6 +20,7 @@ from typing import Literal
 from wintermute.clock import Clock
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.gates import Gates
+from wintermute.conversation.receipts import done_so_far
 from wintermute.conversation.state import CastSettings, CastState, Stop, Watch
 from wintermute.conversation.toolbox import DONE, Caller
 from wintermute.conversation.view import as_text
@@ -152,6 +153,11 @@ class Loop:
     async def _failed(self, running: CastState, error: ModelError) -> Outcome:
         reason = next(name for kind, name in REASONS if isinstance(error, kind))
         log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
+        if reason == "empty_reply" and (done := done_so_far(running.cast.turns)):
+            # Shown later as what was said, for so it was: a call without a word after it makes the
+            # next answer empty as well.
+            await self._store(running, Reply(done, (), "stop", Usage(), "", "", 0))
+            return Outcome("terminated", "text", done)
         await self._store(running, Reply("", (), reason, Usage(), "", "", 0), str(error))
         until = error.until if isinstance(error, BudgetSpent) else None
         return Outcome("truncated", reason, str(error), until)

@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, in_words
 from wintermute.conversation import words
 from wintermute.conversation.cast import JOINED, Loop, Outcome
+from wintermute.conversation.receipts import LOOKING
 from wintermute.conversation.state import CastSettings, Shown, Speaker, Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
@@ -76,8 +77,6 @@ def due_event(each: Occurrence, zone: ZoneInfo) -> str:
     return event("task_error" if failed else "scheduled_task", each.task_id, text) + "\n\n"
 
 
-LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
-"""Gates that change nothing."""
 MOST_CHARACTERS = 300  # of one call that is named
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from wintermute.clock import Clock
 from wintermute.config.schema import LoopSettings
 from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
-from wintermute.llm.backend import Listener, Unheard
+from wintermute.llm.backend import Listener, Unheard, Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
@@ -187,6 +187,10 @@ class CastState:
             self._asked_at = self._clock.monotonic()
             self._stop.hold()
 
+    def awaits(self, wait: Wait) -> None:
+        """Nothing has come yet, as is known of it."""
+        self.watch.awaits(wait)
+
     def begun(self) -> None:
         """It begins to answer."""
         self.went_on()
@@ -345,6 +349,10 @@ class Speaker(Protocol):
         """Show what the model says; an empty piece begins an utterance, or a new attempt at it."""
         ...
 
+    def wait(self, conversation_id: str, wait: Wait) -> None:
+        """Show what is waited for before the model says anything."""
+        ...
+
     def gate(self, conversation_id: str, name: str) -> None:
         """Show that a tool is used."""
         ...
@@ -367,6 +375,9 @@ class Shown(Unheard):
 
     def asked(self) -> None:
         self.speaker.draft(self.conversation_id, "")
+
+    def awaits(self, wait: Wait) -> None:
+        self.speaker.wait(self.conversation_id, wait)
 
     def said(self, piece: str) -> None:
         self.speaker.draft(self.conversation_id, piece)

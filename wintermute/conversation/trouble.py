@@ -22,7 +22,9 @@ from typing import Literal
 from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.conversation.cast import Outcome
+from wintermute.conversation.reading import Readings
 from wintermute.conversation.state import Speaker, Stop, Watch
+from wintermute.llm.backend import Wait
 from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import EVER
@@ -112,6 +114,7 @@ class Trouble:
         self._models = models
         self._speaker = speaker
         self._clock = clock
+        self._readings = Readings(stores, clock)
         self._failing: dict[str, Failing] = {}  # by event
         self._silent: dict[str, float] = {}  # since when, by conversation
         self._attended: set[str] = set()  # conversations that are being seen to, while they wait
@@ -132,12 +135,19 @@ class Trouble:
         self.silent(row)
         self._change(row, lambda now: replace(now, at_work=True))
 
+    def awaits(self, row: Waiting, wait: Wait) -> None:
+        """Nothing has come yet in answer to a message."""
+        if self._readings.goes_on(row, wait):
+            self._bell.set()
+
     def works(self, row: Waiting) -> None:
         """No model is waited for, or nothing is at work any more where this was."""
+        self._readings.over(row)
         self._silent.pop(row.conversation_id, None)
 
     def came(self, row: Waiting, then: Since) -> None:
         """Another attempt has begun to answer, or has answered."""
+        self._readings.over(row)
         self._change(row, lambda now: replace(now, then=then))
 
     def waits_in(self, taken: str | None, conversation_id: str) -> float | None:
@@ -191,16 +201,26 @@ class Trouble:
                 if look is not None and not look.done():
                     steps = [each for each in steps if each[1] != "look"]
                 await self._take_due(steps, now, wake)
+                readings = await self._read_on()
                 to_look_at = [each for each in steps if each[1] == "look"]
                 if failing := [each[2] for each in to_look_at if self._is_due(each, now)]:
                     # The others are told meanwhile.
                     look = looks.create_task(self._look_at_work(failing, wake))
                     steps = [each for each in steps if each[1] != "look"]
-                due_next = [*self._wakes.values(), *(each[0] for each in steps)]
+                due_next = [*self._wakes.values(), *(each[0] for each in steps), *readings]
                 with suppress(TimeoutError):
                     # By the loop's clock, as the deadlines of the model's answer.
                     async with asyncio.timeout(min(due_next) - now if due_next else None):
                         await self._bell.wait()
+
+    async def _read_on(self) -> list[float]:
+        """Tell those who wait for a model that is reading; when there is more to tell."""
+        now, due = self._clock.monotonic(), self._readings.due()
+        for _, reading in [each for each in due if each[0] <= now]:
+            fails = reading.row.event_id in self._failing
+            if await self._readings.tell(reading, unless=fails):
+                self._speaker.speak(reading.row.conversation_id)
+        return [at for at, _ in due if at > now]
 
     def _steps(self, *, at_work: bool) -> list[DueStep]:
         """What is to be done about messages at work, or those that wait, and when."""
@@ -449,6 +469,10 @@ class _Watched:
     def asked(self) -> None:
         self._trouble.asked(self._row)
         self._watch.asked()
+
+    def awaits(self, wait: Wait) -> None:
+        self._trouble.awaits(self._row, wait)
+        self._watch.awaits(wait)
 
     def said(self, piece: str) -> None:
         self._trouble.silent(self._row)

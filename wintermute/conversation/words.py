@@ -37,6 +37,9 @@ GIVEN_UP = (
     " so it may be about this one: try other words, or less at once."
 )
 KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
+READING = "I am still reading: {model} needs a while for long texts{read}."
+READ = "; {read:,} of {total:,} tokens read"
+ATTEMPT = "This is attempt {n} of {of} ({problem})."
 BACK = "The model answers again."
 BROKEN_OFF = {
     "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",

@@ -1,10 +1,11 @@
 """One model server of the configuration: one attempt gives one answer or one named failure."""
 
 import asyncio
+import ipaddress
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -27,11 +28,31 @@ LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What is waited for before a first token: this attempt of so many at a backend.
+
+    `problem`: why the one before gave nothing. `read`: how many tokens of `total` the server says
+    it has read; 0 of 0 where it says nothing.
+    """
+
+    backend: str
+    attempt: int = 1
+    of: int = 1
+    problem: str = ""
+    read: int = 0
+    total: int = 0
+
+
 class Listener(Protocol):
     """Who hears what comes of a question while it is being answered."""
 
     def asked(self) -> None:
         """An attempt begins: what an earlier one said is void, and nothing has come yet."""
+        ...
+
+    def awaits(self, wait: Wait) -> None:
+        """What is known of the wait for a first token: told anew as more is."""
         ...
 
     def begun(self) -> None:
@@ -53,6 +74,9 @@ class Unheard:
     def asked(self) -> None:
         """Nothing."""
 
+    def awaits(self, wait: Wait) -> None:
+        """Nothing."""
+
     def begun(self) -> None:
         """Nothing."""
 
@@ -66,6 +90,11 @@ class Unheard:
 UNHEARD = Unheard()
 
 
+async def never() -> bool:
+    """It is not."""
+    return False
+
+
 class Endpoint:
     """A configured backend that can be asked. Opens with the first question."""
 
@@ -75,12 +104,15 @@ class Endpoint:
         settings: Backend,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
+        spells: Callable[[], Awaitable[bool]] = never,
     ) -> None:
+        """`spells`: whether this model is known by now to write its calls as text."""
         self.name = name
         self.settings = settings
         self.measure = Measure()
         self._redact = redact
         self._new_id = new_id
+        self._found_to_spell = spells
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
@@ -88,6 +120,7 @@ class Endpoint:
         self._limit = "max_tokens"
         self._can_be_forced = True
         self._thinks_aloud = False
+        self._tells_progress = is_private(settings.base_url)
 
     async def ask(
         self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
@@ -155,6 +188,8 @@ class Endpoint:
             body["tool_choice"] = "required"
         if self._reports_usage:
             body["stream_options"] = {"include_usage": True}
+        if self._tells_progress:  # llama.cpp's; where others sit, nobody knows what they refuse
+            body["return_progress"] = True
         return body
 
     def _learnt_from(self, complaint: str, body: Json) -> bool:
@@ -168,14 +203,20 @@ class Endpoint:
         if "tool_choice" in body and TOOL_CHOICE.search(complaint):
             self._can_be_forced = False
             return True
+        if "return_progress" in complaint and "return_progress" in body:
+            self._tells_progress = False
+            return True
         return False
 
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
     ) -> Answer:
-        gathering = Gathering(self._redact, tools, aloud=self._thinks_aloud)
+        gathering = Gathering(
+            self._redact, tools, aloud=self._thinks_aloud, spells=await self._spells()
+        )
         shown = StreamRedactor(self._redact, listener.said)
         listener.asked()
+        listener.awaits(Wait(self.name))
         began, begun = asyncio.get_running_loop().time(), False
         first = self.settings.first_token_s
         try:
@@ -185,6 +226,8 @@ class Endpoint:
                     if gathering.begun and not begun:
                         begun = True
                         listener.begun()
+                    elif not begun and gathering.progress:
+                        listener.awaits(Wait(self.name, 1, 1, "", *gathering.progress))
                     self._show(gathering, shown, listener)
                     deadline.reschedule(self._patience(gathering, began))
         except TimeoutError:
@@ -202,6 +245,10 @@ class Endpoint:
         self._show(gathering, shown, listener)
         shown.end()
         return answer
+
+    async def _spells(self) -> bool:
+        configured = self.settings.calls_as_text
+        return await self._found_to_spell() if configured is None else configured
 
     def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()
@@ -221,6 +268,15 @@ class Endpoint:
         if gathering.begun:
             return now + self.settings.timeout_s
         return min(now + first, began + FIRST_TOKEN_TIMES * first)
+
+
+def is_private(base_url: str) -> bool:
+    """Whether a server is on this machine or in the network of this house."""
+    try:
+        host = urlsplit(base_url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_private
+    except ValueError:
+        return False
 
 
 def offered(request: Request) -> dict[str, Json]:

@@ -17,9 +17,10 @@ from wintermute.db import Database
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
-from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard
+from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, offered
 from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
+from wintermute.llm.spelled import Spellings, spelled_calls
 from wintermute.llm.tokens import BYTES_PER_TOKEN, said
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
@@ -34,10 +35,19 @@ PROBE = Request(({"role": "user", "content": "Reply with: ok"},))
 PROBE_SECONDS = 10.0
 ANSWER_SECONDS = 1.0
 """How long more a probe is listened to that has begun to answer: it may think for long."""
+ANSWER = "[Answer now.]"
+ANSWER_IN_WORDS = "[Answer in words now.]"
+CALL = "[Answer with a call now.]"
+"""What a question ends with after an empty answer: without tools, with them, or where only a call
+is an answer.
+"""
 FRAME = frozenset({"role", "type"})
 """Words of the protocol, which stay what they are should one of them be a password."""
 PERHAPS_BILLED = frozenset({"timeout", "cancelled", "empty"})
 """Outcomes without an answer after which the server may have worked on the prompt."""
+
+
+UNTRIED = Wait("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,8 @@ class Question:
     cast_id: str | None
     began: float
     listener: Listener
+    wait: Wait = UNTRIED
+    """Which attempt this is, and why there is another."""
 
 
 class _Trial:
@@ -71,6 +83,14 @@ class _Trial:
     def asked(self) -> None:
         """An attempt begins."""
         self.question.listener.asked()
+
+    def awaits(self, wait: Wait) -> None:
+        """Nothing has come yet: which attempt that is about, only we know."""
+        known = self.question.wait
+        told = replace(
+            wait, attempt=self.number, of=max(known.of, self.number), problem=known.problem
+        )
+        self.question.listener.awaits(told)
 
     def begun(self) -> None:
         """Its first token is here."""
@@ -199,8 +219,15 @@ class Models:
         self._redact = redact
         self._chance = chance
         self._answered: dict[str, float] = {}  # when last, by backend
+        spellings = Spellings(database, clock)
         self._endpoints = {
-            name: Endpoint(name, settings, new_id, redact=redact)
+            name: Endpoint(
+                name,
+                settings,
+                new_id,
+                redact,
+                partial(spellings.known, settings.model, settings.base_url),
+            )
             for name, settings in llm.backends.items()
         }
 
@@ -326,7 +353,8 @@ class Models:
 
         `others`: who is asked then; where nobody listens, it is told before that (F-036).
         """
-        number = 1
+        number, of = 1, self._llm.max_retries + 1
+        plain = question = replace(question, wait=Wait(endpoint.name, 1, of))
         while True:
             try:
                 reply = await self._attempts.make(endpoint, question, number)
@@ -336,12 +364,28 @@ class Models:
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
                     raise
+                asked = urged(plain.request) if isinstance(failure, Empty) else plain.request
+                wait = Wait(endpoint.name, number + 1, of, str(failure))
+                question = replace(plain, request=asked, wait=wait)
+                question.listener.awaits(wait)
             else:
                 self._answered[endpoint.name] = self._clock.monotonic()
                 return reply
             pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (number - 1)))
             await self._clock.sleep(pause * (1 + JITTER * self._chance()))
             number += 1
+
+
+def urged(request: Request) -> Request:
+    """A question that was answered with nothing, with a line that asks for an answer.
+
+    For that attempt alone: asked the same again, a small model says the same nothing.
+    """
+    *before, last = request.messages
+    if not isinstance(last.get("content"), str):
+        return request
+    line = CALL if request.must_call else ANSWER_IN_WORDS if request.tools else ANSWER
+    return replace(request, messages=(*before, {**last, "content": f"{last['content']}\n\n{line}"}))
 
 
 async def _listens(endpoints: Sequence[Endpoint]) -> bool:
@@ -378,16 +422,28 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     return ModelUnavailable(told)
 
 
-TOOL = {"name": "done", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
+PARAMETERS = {"type": "object", "properties": {"answer": {"type": "string"}}}
+TOOL = {"name": "done", "description": "Gives the answer.", "parameters": PARAMETERS}
 QUESTION = Request(
-    ({"role": "user", "content": "Reply with: ok"},),
+    ({"role": "user", "content": "Call the tool `done` with the answer: ok"},),
     ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
 )
-MOST_TOKENS = 16
+MOST_TOKENS = 64
 
 
-async def probe(name: str, backend: Backend, seconds: float) -> str:
-    """How the backend answered within so many seconds (F-017), in one line.
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How a backend answered, in one line.
+
+    `spells`: whether it wrote its call as text; None: it called nothing at all.
+    """
+
+    told: str
+    spells: bool | None
+
+
+async def probe(name: str, backend: Backend, seconds: float) -> Probed:
+    """How the backend answered within so many seconds (F-017).
 
     Raises: ModelError, which says what to do.
     """
@@ -395,11 +451,11 @@ async def probe(name: str, backend: Backend, seconds: float) -> str:
     endpoint = Endpoint(name, backend, new_id, redact=Redaction(key))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    model = backend.model
+    model, spells = backend.model, None
     try:
         async with asyncio.timeout(seconds):
             answer = await endpoint.ask(QUESTION, MOST_TOKENS)
-        model = answer.model or model
+        model, spells = answer.model or model, _spells(answer)
     except Empty:
         pass  # it works: a model that thinks first has used up these few tokens
     except Failed as failure:
@@ -408,4 +464,10 @@ async def probe(name: str, backend: Backend, seconds: float) -> str:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    return f"{name} answered in {loop.time() - began:.1f} s (model {model})"
+    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model})", spells)
+
+
+def _spells(answer: Answer) -> bool | None:
+    if answer.calls:  # those in the markup of a template are read everywhere
+        return False if any(call.via == "call" for call in answer.calls) else None
+    return True if spelled_calls(answer.text, offered(QUESTION)) else None

@@ -24,14 +24,14 @@ READ, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
 def reported(document: Json) -> Usage | None:
     """What one part of an answer tells; None: nothing, or nothing that can be true."""
     usage = _mapping(document.get("usage")) or _of_choice(document.get("choices"))
-    tokens_in = _count(usage.get("prompt_tokens"))
-    tokens_out = _count(usage.get("completion_tokens"))
+    tokens_in = count(usage.get("prompt_tokens"))
+    tokens_out = count(usage.get("completion_tokens"))
     if not (tokens_in or tokens_out):
         tokens_in, tokens_out = (
-            _count(usage.get(f"{part}_tokens")) for part in ("input", "output")
+            count(usage.get(f"{part}_tokens")) for part in ("input", "output")
         )
-    cached = max(_count(_at(usage, path)) for path in CACHED)
-    read, written = _count(usage.get(READ)), _count(usage.get(WRITTEN))
+    cached = max(count(_at(usage, path)) for path in CACHED)
+    read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
         tokens_in += read + written  # it was told without them
     found = Usage(tokens_in, tokens_out, max(cached, read))
@@ -40,13 +40,13 @@ def reported(document: Json) -> Usage | None:
 
 def _with_timings(usage: Usage, timings: Json) -> Usage:
     """What llama.cpp says beside the usage, for what that leaves open."""
-    kept, new = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
+    kept, new = count(timings.get("cache_n")), count(timings.get("prompt_n"))
     tokens_in = usage.tokens_in or kept + new
     if (
         "cache_n" not in timings and 0 < new < tokens_in
     ):  # before September 2025 it told only what was new
         kept = tokens_in - new
-    tokens_out = usage.tokens_out or _count(timings.get("predicted_n"))
+    tokens_out = usage.tokens_out or count(timings.get("predicted_n"))
     return Usage(tokens_in, tokens_out, usage.tokens_cached or kept)
 
 
@@ -69,7 +69,8 @@ def _at(usage: Json, path: tuple[str, ...]) -> Any:
     return usage.get(name)
 
 
-def _count(value: Any) -> int:
+def count(value: Any) -> int:
+    """A number of tokens that can be one; else none."""
     return value if type(value) is int and 0 < value <= MOST_TOKENS else 0
 
 

@@ -13,63 +13,18 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
 from wintermute.llm.markup import Markup, Written
-from wintermute.llm.usage import reported
+from wintermute.llm.spelled import may_be_calls, spelled_calls
+from wintermute.llm.usage import count, reported
+from wintermute.llm.wording import parsed, repaired, unaliased
 from wintermute.messages import BROKEN_OFF, ENDLESS, Call, Json, Usage
 from wintermute.text import clean
 
-ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
-FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*)```\Z", re.DOTALL | re.IGNORECASE)
-COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
-"""A string, which stays as it is, also one that never ends; or a comma after the last item."""
 MISTRAL = re.compile(r"\A([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
 FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.DOTALL)
 PAIR = re.compile(r"<arg_key>([\w.-]+)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|\Z)", re.DOTALL)
 MOST_WRITTEN = 1_000_000
 """Characters of calls written as text; no call of ours needs as many."""
-
-
-def repaired(arguments: str) -> str:
-    """Arguments as one JSON object where there is only one way to read them; else as they came.
-
-    A fence around them, a comma after the last item, line ends inside strings, an object that
-    was written as a string, and nothing at all for no arguments.
-    """
-    if not arguments.strip():
-        return "{}"
-    found = parsed(arguments)
-    if found is not None and arguments.lstrip()[0] == "{":
-        return arguments
-    fenced = FENCE.match(arguments.strip())
-    text = COMMA.sub(lambda match: match[1] or "", fenced[1] if fenced else arguments)
-    found = parsed(text, strict=False)
-    return arguments if found is None else json.dumps(found, ensure_ascii=False)
-
-
-def parsed(text: str, *, strict: bool = True) -> Json | None:
-    """The object that a text, or a string in it, is; None when it is none."""
-    try:
-        value: Any = json.loads(text, strict=strict)
-        if isinstance(value, str):
-            value = json.loads(value, strict=strict)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def unaliased(name: str, arguments: str) -> tuple[str, str]:
-    """Names from the loop's older vocabulary become ours (L-004, L-010)."""
-    if name != "submit_answer":
-        return ALIASES.get(name, name), arguments
-    try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return "done", arguments
-    if isinstance(given, dict) and (not given or "answer" in given):
-        return "done", arguments
-    if isinstance(given, dict) and len(given) == 1:
-        (given,) = given.values()
-    return "done", json.dumps({"answer": given}, ensure_ascii=False)
 
 
 def written_calls(written: Sequence[Written], offered: Mapping[str, Json]) -> list[tuple[str, str]]:
@@ -204,6 +159,8 @@ class Gathering:
     """Collects the bytes of one answer; tells streams from whole bodies by what they contain.
 
     `offered`: the parameters of the tools that may be called, by name. `aloud`: see `Markup`.
+    `spells`: this model writes calls as its text, see `spelled`; such a text is held back until it
+    is known to be none.
 
     Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
     """
@@ -214,14 +171,18 @@ class Gathering:
         offered: Mapping[str, Json] | None = None,
         *,
         aloud: bool = False,
+        spells: bool = False,
     ) -> None:
         self._redact = redact
+        self._is_held = spells
         self._offered = offered or {}
         self._markup = Markup(aloud=aloud)
         self.begun = False
         """The first token is here: text, reasoning or part of a call (F-017)."""
         self.ended = False
         """The stream said its last word."""
+        self.progress: tuple[int, int] | None = None
+        """Of how many tokens of the question the server has read how many, if it tells: no token."""
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
@@ -241,6 +202,9 @@ class Gathering:
 
     def fresh(self) -> str | None:
         """What the model said since the last look; None: forget what it said before, see `Markup`."""
+        if self._is_held and may_be_calls(self._markup.text):
+            return ""
+        self._is_held = False
         return self._markup.fresh()
 
     @property
@@ -270,11 +234,15 @@ class Gathering:
             raise Outage("garbage", "sent an answer without choices")
         self._markup.end()
         said = self._markup.text
-        text = self._redact(said if said.strip() else clean("".join(self._refusal)))
         calls, finish = self._all_calls(new_id), self._how_it_ended()
+        if self._is_held and calls:
+            said = ""
+            self._markup.fresh()  # what was held back is what they were read from
+        self._is_held = False
+        text = self._redact(said if said.strip() else clean("".join(self._refusal)))
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
-        if finish == ENDLESS and not self._may_be_all(text):
+        if finish == ENDLESS and not self._may_be_all(text, calls):
             raise Outage("connection", "ended the stream before the answer was complete")
         if not text.strip() and not calls and finish not in BROKEN_OFF:
             raise Empty(
@@ -288,10 +256,14 @@ class Gathering:
         """What the model called; if it said nothing else, also in its text (F-020)."""
         calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
         if not calls and not self._markup.text.strip():
-            calls = [
-                Call(new_id("call"), name, _arguments(arguments), "tag")
-                for name, arguments in written_calls(self._markup.calls, self._offered)
-            ]
+            written = written_calls(self._markup.calls, self._offered)
+        elif not calls and self._is_held:
+            written = spelled_calls(self._markup.text, self._offered)
+        else:
+            written = []
+        calls += [
+            Call(new_id("call"), name, _arguments(arguments), "tag") for name, arguments in written
+        ]
         return tuple(_hidden(call, self._redact) for call in calls)
 
     def _how_it_ended(self) -> str:
@@ -303,10 +275,10 @@ class Gathering:
             return ENDLESS
         return finish or "stop"
 
-    def _may_be_all(self, text: str) -> bool:
+    def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
         """Whether what came before a stream simply ended can be an answer (F-018)."""
         whole = all(call.is_whole for call in self._calls)
-        return whole and bool(text.strip() or self._calls or self._markup.calls)
+        return whole and bool(text.strip() or calls or self._calls or self._markup.calls)
 
     def _take_line(self, raw: bytes) -> None:
         line = raw.strip()
@@ -336,6 +308,7 @@ class Gathering:
             raise of_error(error)
         self._model = self._model or _string(document.get("model"))
         self._usage = reported(document) or self._usage
+        self.progress = _progress(document.get("prompt_progress")) or self.progress
         choices = document.get("choices")
         if isinstance(choices, list) and choices:
             self._take_choice(_mapping(choices[0]), part)
@@ -414,6 +387,12 @@ def _texts(content: Any) -> list[str]:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     return [text for text in texts if isinstance(text, str) and text]
+
+
+def _progress(told: Any) -> tuple[int, int] | None:
+    progress = _mapping(told)
+    total = count(progress.get("total"))
+    return (min(count(progress.get("processed")), total), total) if total else None
 
 
 def _name(given: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Transaction
+from wintermute.db import Database, Row, Transaction
 from wintermute.db.traces import holds
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
@@ -28,9 +28,23 @@ NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
-    " reacts_to, apart, answers, cause FROM outbox"
+    " reacts_to, apart, answers, cause, changes FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
     " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
+)
+SHOWN = (
+    "SELECT o.id, o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
+    " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.awaits = ?"
+)
+EDITS = (
+    "SELECT o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
+    " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.room_id = ? AND o.changes = ?"
+)
+OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
+    " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.event_id = o.awaits"
+    "  AND i.state IN ('waiting', 'casting'))"
+    " AND NOT EXISTS (SELECT 1 FROM outbox a WHERE a.room_id = o.room_id AND a.state = 'waiting'"
+    "  AND a.answers = o.awaits)"
 )
 
 
@@ -73,6 +87,13 @@ class Outgoing:
     """In an encryption session of its own, before all that waits (X-035)."""
     answers: str | None = None
     cause: str | None = None
+    changes: str | None = None
+    """An event of ours that has this text from now on; without a text it is taken away."""
+
+    @property
+    def redacts(self) -> bool:
+        """Whether this takes an event of ours away."""
+        return self.changes is not None and not self.body
 
     @property
     def made_for(self) -> tuple[Purpose, str]:
@@ -158,6 +179,8 @@ class Outbox:
         row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
         if row is None:
             raise LookupError(conversation_id)
+        if answers is not None:
+            await self._drop_notices(tx, answers)
         return await self._add(
             tx,
             conversation_id,
@@ -227,6 +250,55 @@ class Outbox:
         if fresh:
             await self.enqueue(tx, conversation_id, body, kind="notice", meant_for=meant_for)
         return bool(fresh)
+
+    async def say_until_answered(
+        self, tx: Transaction, conversation_id: str, event_id: str, body: str
+    ) -> None:
+        """Say a notice that goes once a message has its answer."""
+        notice = await self.enqueue(tx, conversation_id, body, kind="notice", meant_for=ANYBODY)
+        await tx.execute("UPDATE outbox SET awaits = ? WHERE id = ?", (event_id, notice))
+
+    async def waits_for(self, tx: Transaction, event_id: str) -> bool:
+        """Whether there is such a notice."""
+        return await tx.row("SELECT 1 FROM outbox WHERE awaits = ?", (event_id,)) is not None
+
+    async def reword(self, tx: Transaction, event_id: str, body: str) -> bool:
+        """Such a notice has another text; False: it is just on its way into its room."""
+        changed = await tx.execute(
+            "UPDATE outbox SET body = ? WHERE awaits = ? AND state = 'waiting' AND NOT EXISTS"
+            " (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
+            (self._redact(body), event_id),
+        )
+        for row in () if changed else await tx.rows(SHOWN, (event_id,)):
+            await self._change(tx, row, self._redact(body))
+            changed += 1
+        return bool(changed)
+
+    async def _change(self, tx: Transaction, row: Row, body: str) -> None:
+        where, event_id = row["conversation_id"], row["event_id"]
+        await self._add(tx, where, row["room_id"], "event", body, changes=event_id)
+
+    async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
+        """What was to be said until there is an answer need not be said any more."""
+        await tx.execute(
+            "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state = 'waiting'"
+            " AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
+            (event_id,),
+        )
+
+    async def end_waits(self) -> None:
+        """Notices whose messages have their answers, sent, are taken away.
+
+        Also where there will be none: it was stopped, taken back or said otherwise.
+        """
+        if not await self._database.rows(OVER):
+            return
+        async with self._database.transaction() as tx:
+            for row in await tx.rows(OVER):
+                await tx.execute("UPDATE outbox SET awaits = NULL WHERE id = ?", (row["id"],))
+                for edit in await tx.rows(EDITS, (row["room_id"], row["event_id"])):
+                    await self._change(tx, edit, "")
+                await self._change(tx, row, "")
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
         """The keys of notices that begin so."""

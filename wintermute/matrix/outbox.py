@@ -96,11 +96,19 @@ def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
 def events_of(row: Outgoing) -> list[tuple[str, Json]]:
     """The events a message becomes, each with its transaction id; or the signs that a row holds."""
     pieces = parts(row.body) if row.reacts_to is None else row.body.split()
+    if row.changes is not None:
+        pieces = [row.body]
     return [(f"wm-{row.id}-{n}", content_of(row, piece)) for n, piece in enumerate(pieces)]
 
 
 def content_of(row: Outgoing, piece: str) -> Json:
     """The content of one event. What can be late is a reminder: it shows as it was written."""
+    if row.redacts:
+        return {"redacts": row.changes}
+    if row.changes is not None:
+        new, relation = content(piece, "m.notice"), {"rel_type": "m.replace"}
+        said = {**new, "body": f"* {new['body']}", "m.new_content": new}
+        return said | {"m.relates_to": relation | {"event_id": row.changes}}
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
         return content(piece, msgtype, literally=row.late is not None)
@@ -162,6 +170,7 @@ class Sender:
         async with asyncio.TaskGroup() as conversations:
             while True:
                 self._bell.clear()
+                await self._stores.outbox.end_waits()
                 for where in await self._stores.outbox.conversations_waiting():
                     if where in self._busy:
                         self._busy[where].set()
@@ -256,7 +265,7 @@ class Sender:
 
     def _home(self, row: Outgoing) -> str:
         """Where it belongs by now; a sign stays with what it is on."""
-        return row.room_id if row.reacts_to else self._client.moves.home(row.room_id)
+        return row.room_id if row.reacts_to or row.changes else self._client.moves.home(row.room_id)
 
     async def _follow(self, row: Outgoing, home: str) -> None:
         """Say it in the room that follows, but what is in the old one already (F-013)."""
@@ -332,7 +341,7 @@ class Sender:
                 log.warning(
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
                 )
-            if row.reacts_to is None:
+            if row.reacts_to is None and row.changes is None:
                 if not await self._stores.outbox.stuck(
                     row.id, str(error), lambda: self._home(row) == row.room_id
                 ):
@@ -346,7 +355,8 @@ class Sender:
         self._quiet.clear()
         try:
             now = self._clock.now()
-            look = must_look(part, self._client.account.device_id, now)
+            # What is taken away twice is gone all the same.
+            look = not row.redacts and must_look(part, self._client.account.device_id, now)
             event_id = await self._find(row.room_id, part) if look else None
             if event_id is None:
                 encrypted = row.room_id in await self._stores.known.encrypted()
@@ -356,15 +366,7 @@ class Sender:
                 view = self._client.room(row.room_id)
                 if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
-                event_id = await self._client.send(
-                    row.room_id,
-                    self._marked(row, part, content),
-                    part.txn_id,
-                    encrypted=encrypted,
-                    event_type="m.room.message" if row.reacts_to is None else "m.reaction",
-                    apart=row.apart,
-                    seen=view,
-                )
+                event_id = await self._put(row, part, content, view, encrypted=encrypted)
             await self._stores.outbox.sent(part, event_id)
             if row.reacts_to is None:
                 self._pace.sent(self._now())
@@ -373,6 +375,22 @@ class Sender:
             self._sending -= 1
             if not self._sending:
                 self._quiet.set()
+
+    async def _put(
+        self, row: Outgoing, part: OutboxPart, content: Json, view: RoomView, *, encrypted: bool
+    ) -> str:
+        """Hand one event over; its id."""
+        if row.changes is not None and row.redacts:
+            return await self._client.redact(row.room_id, row.changes, part.txn_id)
+        return await self._client.send(
+            row.room_id,
+            self._marked(row, part, content),
+            part.txn_id,
+            encrypted=encrypted,
+            event_type="m.room.message" if row.reacts_to is None else "m.reaction",
+            apart=row.apart,
+            seen=view,
+        )
 
     def _marked(self, row: Outgoing, part: OutboxPart, said: Json) -> Json:
         """What is said, with the mark by which we know it again; a sign has none."""

@@ -10,6 +10,7 @@ from wintermute import text
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
+from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
@@ -75,6 +76,9 @@ class MatrixSpeaker:
 
     def draft(self, conversation_id: str, piece: str) -> None:
         """Nothing: a Matrix room gets the whole answer."""
+
+    def wait(self, conversation_id: str, wait: Wait) -> None:
+        """Nothing: the typing sign goes on, and a long wait has a notice of its own."""
 
     def gate(self, conversation_id: str, name: str) -> None:
         """Nothing: the typing sign goes on."""

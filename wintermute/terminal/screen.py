@@ -15,6 +15,7 @@ from wintermute.clock import Clock, until_set
 from wintermute.conversation.rooms import Rooms, next_row, passes_by
 from wintermute.conversation.trouble import SILENT
 from wintermute.ids import NewId
+from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
@@ -45,6 +46,8 @@ MODEL = "waiting for the model"
 VOID = "the above does not count; again"
 """What takes the place of what was said in vain, where it can no more be taken from the screen."""
 SECOND = 1.0
+MOST_PROBLEM = 60
+"""Characters of why an attempt failed, beside what is waited for."""
 
 
 class Screen(Protocol):
@@ -156,6 +159,19 @@ class _Waits:
     name: str
 
 
+def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:
+    """The line that says what is waited for, and for how long."""
+    if wait is None:
+        return f"· {name}, {seconds} s"
+    parts = [f"· waiting for {display_name(wait.backend)}, {seconds} s"]
+    if wait.total:
+        parts.append(f"{wait.read:,} of {wait.total:,} tokens read")
+    if wait.attempt > 1:
+        problem = display_name(wait.problem.removeprefix(f"{wait.backend} "), MOST_PROBLEM)
+        parts.append(f"attempt {wait.attempt} of {wait.of}: {problem}")
+    return " · ".join(parts)
+
+
 class TerminalSpeaker:
     """The way back to the terminal. `changed` is set by all that happens."""
 
@@ -167,6 +183,7 @@ class TerminalSpeaker:
         self._page = page or PlainPage(screen)
         self._drafted = ""
         self._waits: _Waits | None = None
+        self._wait: Wait | None = None  # as the model's server tells, before its first token
         self._is_known = False
         self.changed = asyncio.Event()
         self.spoke = asyncio.Event()
@@ -180,7 +197,8 @@ class TerminalSpeaker:
                 seen, since = self._waits, clock.monotonic()
                 self._page.wait("")  # what came may still have to be drawn
             elif seen:
-                self.waiting = f"· {seen.name}, {1 + round(clock.monotonic() - since)} s"
+                seconds = 1 + round(clock.monotonic() - since)
+                self.waiting = waiting_for(seen.name, seconds, self._wait)
                 self._page.wait(self.waiting)
 
     def serves(self, room_id: str) -> bool:
@@ -220,6 +238,10 @@ class TerminalSpeaker:
             return
         self._take_back()
         self._page.begin(loose=not self._is_known)
+
+    def wait(self, conversation_id: str, wait: Wait) -> None:
+        """Say more of what is waited for, with the next second."""
+        self._wait = wait
 
     def gate(self, conversation_id: str, name: str) -> None:
         """One dim line for a tool."""
@@ -272,7 +294,7 @@ class TerminalSpeaker:
         self._drafted = ""
 
     def _wait_for(self, name: str) -> None:
-        self.waiting = ""
+        self.waiting, self._wait = "", None
         self._page.wait("")
         self._waits = _Waits(name) if name else None
 

@@ -1,0 +1,210 @@
+"""Answers that are nothing but the JSON of a call (issue 17)."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.world.bot import write_settings
+from tests.world.clock import SYSTEM
+from tests.world.homeserver import Login
+from tests.world.house import Gate, House, open_house
+from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.warm import Interpreter
+from wintermute.db import open_database
+from wintermute.llm.spelled import Spellings, may_be_calls, spelled_calls
+from wintermute.messages import Json
+
+NOWHERE = "http://127.0.0.1:9"
+ARGUMENTS = {"say": "it's {here}"}
+BARE = json.dumps({"name": "echo", "arguments": ARGUMENTS})
+TWO = BARE.replace("here", "there")
+OFFERED: dict[str, Json] = {"echo": {}, "done": {}}
+FOUND = ("echo", json.dumps(ARGUMENTS))
+
+CALLS = [
+    BARE,
+    f"  \n{BARE}\n\n",
+    BARE.replace("arguments", "parameters"),
+    json.dumps({"name": "echo", "arguments": json.dumps(ARGUMENTS)}),
+    json.dumps({"function": {"name": "echo", "arguments": ARGUMENTS}}),
+    json.dumps({"type": "function", "function": {"name": "echo", "arguments": ARGUMENTS}}),
+    json.dumps({"function": "echo", "arguments": ARGUMENTS}),
+    json.dumps({"tool_calls": [{"function": {"name": "echo", "arguments": ARGUMENTS}}]}),
+    f"[{BARE}]",
+    f"```json\n{BARE}\n```",
+    f"```\n{BARE}```",
+    f"<tools>\n{BARE}\n</tools>",
+    f"<tools>{BARE}",
+    f"```xml\n<tool_call>\n{BARE}\n</tool_call>\n```",
+    f"{{{BARE}}}",
+    f"{{{BARE}",
+]
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_a_call_in_each_of_its_spellings_is_read(text: str) -> None:
+    assert spelled_calls(text, OFFERED) == [FOUND]
+    assert all(may_be_calls(text[:n]) for n in range(len(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{BARE}\n{TWO}",
+        f"[{BARE}, {TWO}]",
+        f"{BARE},{TWO}",
+        f"```json\n{BARE}\n```\n```json\n{TWO}\n```",
+        f"<tools>{BARE}\n{TWO}</tools>",
+        json.dumps({"tool_calls": [json.loads(BARE), json.loads(TWO)]}),
+    ],
+)
+def test_several_calls_one_after_another_are_several(text: str) -> None:
+    names = [name for name, _ in spelled_calls(text, OFFERED)]
+    assert names == ["echo", "echo"]
+
+
+def test_doubled_braces_all_through_are_single_ones() -> None:
+    assert spelled_calls('{{"name": "echo", "arguments": {{"say": "x"}}}}', OFFERED) == [
+        ("echo", '{"say": "x"}')
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Hello.",
+        f"Here it is: {BARE}",
+        f"{BARE} Shall I?",
+        f"```json\n{BARE}\n```\nThat is the JSON of a task call.",
+        BARE.replace("echo", "unknown"),
+        f"{BARE}\n{BARE.replace('echo', 'unknown')}",
+        json.dumps({"name": "echo"}),
+        json.dumps({"name": "echo", "arguments": ["x"]}),
+        json.dumps({"name": "echo", "arguments": ARGUMENTS, "note": "for you"}),
+        json.dumps({"name": {"first": "Ann"}, "arguments": ARGUMENTS}),
+        json.dumps({"tool_calls": [json.loads(BARE)], "content": "and more"}),
+        BARE[:-3],
+        "{" * 5_000,
+        "[" * 5_000,
+        "[]",
+        "3",
+        "null",
+        f"<tools></tools>{BARE}</tools>",
+        f"{BARE}" + " " * 200_001,
+    ],
+)
+def test_anything_else_stays_text(text: str) -> None:
+    assert spelled_calls(text, OFFERED) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hi",
+        "[a link](https://x)",
+        "{curly} words",
+        "`code`",
+        "```python\nprint()",
+        "<b>",
+        "<toolbox>",
+    ],
+)
+def test_what_can_be_no_call_is_not_held_back(text: str) -> None:
+    assert not may_be_calls(text)
+
+
+async def drafted(house: House) -> str:
+    return "".join(house.speaker.drafts)
+
+
+async def test_such_an_answer_is_the_call_for_a_backend_that_needs_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-020: never shown, not even as a draft; the record says that it stood in the text."""
+    gate = Gate()
+    model.script(Text(f"```json\n{BARE}\n```"), Text("{curly} said"))
+    house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=True)
+    async with house as at, at.working():
+        await at.incoming("go")
+        assert await at.said(1) == ["{curly} said"]
+        assert await drafted(at) == "{curly} said"
+        seen = await at.one("SELECT gate, via FROM observations")
+        turns = await at.rows("SELECT utterance FROM turns ORDER BY seq")
+    assert gate.taken == [ARGUMENTS]
+    assert seen == {"gate": "echo", "via": "tag"}
+    assert [turn["utterance"] for turn in turns] == ["", "{curly} said"]
+
+
+@pytest.mark.parametrize("configured", [None, False])
+async def test_elsewhere_the_json_of_a_call_stays_text(
+    tmp_path: Path, model: ModelServer, configured: bool | None
+) -> None:
+    """A person may ask to see it."""
+    gate = Gate()
+    model.script(Text(BARE))
+    house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
+    async with house as at, at.working():
+        await at.incoming("show me the JSON of a call")
+        assert await at.said(1) == [BARE]
+        assert await drafted(at) == BARE
+    assert not gate.taken
+
+
+@pytest.mark.parametrize(("configured", "taken"), [(None, 1), (False, 0)])
+async def test_what_check_found_counts_unless_the_configuration_says_else(
+    tmp_path: Path, model: ModelServer, configured: bool | None, taken: int
+) -> None:
+    gate = Gate()
+    model.script(Text(BARE), Text("done"))
+    house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
+    async with house as at, at.working():
+        spellings = Spellings(at.database, at.clock)
+        await spellings.found("scripted", model.url, spells=True)
+        await at.incoming("go")
+        await at.said(1)
+        assert len(gate.taken) == taken
+        await spellings.found("scripted", model.url, spells=False)
+        assert not await spellings.known("scripted", model.url)
+
+
+async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    text = f"{BARE} is how it looks."
+    model.script(Text(text))
+    async with open_house(tmp_path, model.url, calls_as_text=True) as house, house.working():
+        await house.incoming("show me")
+        assert await house.said(1) == [text]
+        assert await drafted(house) == text
+
+
+async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
+    tmp_path: Path, python: Interpreter
+) -> None:
+    """Once it calls as others do, that is forgotten again."""
+    login = Login("@bot:test", "token", "DEVICE", "secret")
+    written, called = Text(BARE.replace("echo", "done")), Calls((Use("done", {"answer": "ok"}),))
+    async with ModelServer() as server:
+        config = write_settings(tmp_path / "bot", NOWHERE, login, server.url, "@ann:test")
+        path = tmp_path / "bot" / "data" / "wintermute.db"
+        found: list[tuple[str, bool]] = []
+        for step in (written, called):
+            server.script(step)
+            async with open_database(path):
+                pass
+            done = await asyncio.to_thread(
+                python.run, "check", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+            )
+            assert done.returncode == 1, done.stderr  # the homeserver is away
+            [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
+            async with open_database(path, read_only=True) as database:
+                model = server.requests[-1].body["model"]
+                known = await Spellings(database, SYSTEM).known(model, server.url)
+            found.append((line[:4], known))
+            told = "calls_as_text: true" in line
+            assert told is known
+    assert found == [("warn", True), ("ok  ", False)]

@@ -1,0 +1,130 @@
+"""Calls that a model wrote as its whole answer, as JSON, because its template knows no better.
+
+    {"name": …, "arguments": …}   alone, several, in a list, a fence, <tools> or doubled braces
+
+Only for a backend that is known to need it: elsewhere a person who asks to see the JSON of a call
+gets to see it. Pure but for `Spellings`, which keeps which backends those are.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database
+from wintermute.llm.wording import repaired, unaliased
+from wintermute.messages import Json
+
+LONGEST = 200_000
+"""Characters of an answer that may be calls; no call of ours needs as many."""
+OPEN = r"```[a-z_]*[ \t]*\n?"
+BLOCK = re.compile(
+    rf"(?:{OPEN}(.*?)```|<(tools|tool_calls?)>(.*?)(?:</\2>|\Z))\s*", re.DOTALL | re.IGNORECASE
+)
+PERHAPS = re.compile(
+    rf'\s*(?:\[\s*(?:\{{|\Z)|\{{[\s{{]*(?:"|\Z)|`{{0,2}}\Z|{OPEN}\s*(?:[\[{{<]|\Z))', re.IGNORECASE
+)
+TAGS = ("<tools>", "<tool_call>", "<tool_calls>")
+WORDS = frozenset({"name", "arguments", "parameters", "id", "type", "function", "index"})
+
+
+def may_be_calls(text: str) -> bool:
+    """Whether what has come so far may become nothing but calls."""
+    if len(text) > LONGEST:
+        return False
+    begun = text.lstrip().lower()
+    in_tag = any(tag.startswith(begun) or begun.startswith(tag) for tag in TAGS)
+    return in_tag or PERHAPS.match(text) is not None
+
+
+def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """Names and arguments, if all that a text holds is calls of offered tools; else none."""
+    if len(text) > LONGEST:
+        return []
+    try:
+        found = list(_calls(text))
+    except (ValueError, RecursionError):
+        return []
+    return found if all(name in offered for name, _ in found) else []
+
+
+# All of these raise ValueError where something is no call.
+
+
+def _calls(text: str) -> Iterator[tuple[str, str]]:
+    text = text.strip()
+    while found := BLOCK.match(text):
+        yield from _calls(found[1] if found[1] is not None else found[3])
+        text = text[found.end() :]
+    for value in _values(text):
+        yield from _call(value)
+
+
+def _values(body: str) -> list[Any]:
+    """The JSON values of which a text consists, also in the doubled braces of a template."""
+    if not body.startswith("{{"):
+        return _all_values(body)
+    for each in (body[1:-1], body[1:], body.replace("{{", "{").replace("}}", "}")):
+        try:
+            return _all_values(each)
+        except ValueError:
+            continue
+    raise ValueError(body[:20])
+
+
+def _all_values(body: str) -> list[Any]:
+    decoder, at, found = json.JSONDecoder(strict=False), 0, []
+    while at < len(body):
+        value, at = decoder.raw_decode(body, at)
+        found.append(value)
+        while at < len(body) and (body[at].isspace() or body[at] in ",;"):
+            at += 1
+    return found
+
+
+def _call(value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and set(value) == {"tool_calls"}:
+        value = value["tool_calls"]
+    if isinstance(value, list):
+        for each in value:
+            yield from _call(each)
+        return
+    if not isinstance(value, dict) or not set(value) <= WORDS:
+        raise ValueError
+    function = value.get("function", value)
+    function = function if isinstance(function, dict) else {**value, "name": function}
+    name = function.get("name")
+    arguments = function.get("arguments", function.get("parameters"))
+    if isinstance(arguments, dict):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not (isinstance(name, str) and isinstance(arguments, str)):
+        raise ValueError(name)  # noqa: TRY004  nobody gave us a wrong type: it is no call
+    yield unaliased(name, repaired(arguments))
+
+
+class Spellings:
+    """The store of which models write their calls so, as `check` has found them."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def known(self, model: str, base_url: str) -> bool:
+        """Whether a model at this address needs it."""
+        row = await self._database.row(
+            "SELECT 1 FROM spelled_calls WHERE model = ? AND base_url = ?", (model, base_url)
+        )
+        return row is not None
+
+    async def found(self, model: str, base_url: str, *, spells: bool) -> None:
+        """Keep what was found now."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "DELETE FROM spelled_calls WHERE model = ? AND base_url = ?", (model, base_url)
+            )
+            if spells:
+                await tx.execute(
+                    "INSERT INTO spelled_calls (model, base_url, found_at) VALUES (?, ?, ?)",
+                    (model, base_url, stamp(self._clock.now())),
+                )
