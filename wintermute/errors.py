@@ -159,6 +159,11 @@ class ModelRefused(ModelError):
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
 
+    def __init__(self, message: str, *, misconfigured: bool = False) -> None:
+        super().__init__(message)
+        self.misconfigured = misconfigured
+        """The window is smaller than config.yaml says: that is what a person has to change."""
+
 
 class PromptTooLarge(ContextTooLarge):
     """A part of the prompt alone is larger than the window; the text names it (F-023)."""

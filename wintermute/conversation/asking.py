@@ -335,10 +335,10 @@ class Asking:
                     cast_id=running.cast.id,
                     listener=running,
                 )
-            except ContextTooLarge:
+            except ContextTooLarge as refusal:
                 less = await self._less(running, view)
                 if less is None:
-                    if part := too_large(view):
+                    if not refusal.misconfigured and (part := too_large(view)):
                         raise PromptTooLarge(part) from None
                     raise
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))

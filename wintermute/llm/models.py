@@ -15,12 +15,14 @@ from wintermute.config.schema import Backend, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
+from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard
 from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
-from wintermute.llm.tokens import BYTES_PER_TOKEN, said
+from wintermute.llm.tokens import BYTES_PER_TOKEN, believed, said
+from wintermute.llm.windows import room, too_small
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
 
@@ -93,11 +95,10 @@ class _Trial:
 
     def answered(self, answer: Answer, ms: int) -> Reply:
         endpoint, estimated = self.endpoint, self.question.tokens
-        if answer.usage:
-            self._usage = answer.usage
+        ours, window = endpoint.measure.of(estimated), endpoint.settings.context_tokens
+        self._usage = believed(answer.usage, Usage(ours, said(answer)), window)
+        if answer.usage and self._usage.tokens_in == answer.usage.tokens_in:
             endpoint.measure.learn(estimated, answer.usage)
-        else:
-            self._usage = Usage(endpoint.measure.of(estimated), said(answer))
         self.outcome = "ok"
         self.reply = Reply(
             text=answer.text,
@@ -174,7 +175,7 @@ class Attempts:
 def _worst(endpoint: Endpoint, question: Question) -> Amount:
     """The whole prompt at the price of an uncached one, and the longest answer."""
     settings = endpoint.settings
-    worst = Usage(endpoint.measure.worst(question.tokens), settings.max_output_tokens)
+    worst = Usage(endpoint.measure.worst(question.tokens), settings.longest_answer)
     return Amount(worst.tokens_in + worst.tokens_out, cost(worst, settings.price))
 
 
@@ -226,26 +227,28 @@ class Models:
         """
         hidden, began = self._hidden(request), self._clock.monotonic()
         failures: list[Failed] = []
+        refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
-        too_small = 0
+        too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
-            if endpoint.settings.context_tokens <= too_small:
+            if endpoint.settings.context_tokens <= too_large:
                 continue
             meant = hidden.of(endpoint.settings.size)
             question = Question(role, meant, tokens.size(meant), cast_id, began, listener)
             try:
                 return await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
-                too_small = endpoint.settings.context_tokens
+                too_large = endpoint.settings.context_tokens
                 failures.append(failure)
+                refusals.append(_too_large(endpoint, failure))
             except Outage as failure:
                 failures.append(failure)
             except Failed as failure:
                 raise failure.public(str(failure)) from None
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
-        raise _verdict(failures, spent)
+        raise refusals[0] if refusals else _verdict(failures, spent)
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
@@ -279,9 +282,7 @@ class Models:
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens a request may have, so that an answer of the first backend still fits."""
-        settings = self._of(role, backend)[0].settings
-        whole = settings.context_tokens
-        return max(whole - settings.max_output_tokens, whole // 2)
+        return room(self._of(role, backend)[0].settings)
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """How many a request has for the first backend, as far as can be told by now."""
@@ -360,11 +361,16 @@ class _Limit(Unheard):
             self.scope.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
 
 
+def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
+    """Which number is wrong, or what to do with right ones: shortening may help, waiting will not."""
+    settings, said = endpoint.settings, failure.window
+    advice = too_small(endpoint.name, settings, said)
+    is_wrong = said is not None and said < settings.context_tokens
+    return RequestTooLarge(f"{failure}; {advice}", misconfigured=is_wrong)
+
+
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """What to tell of a role none of whose backends answered."""
-    for failure in failures:
-        if isinstance(failure, TooLarge):  # shortening the request may help, waiting will not
-            return failure.public(str(failure))
     if not failures:
         later = [problem for problem in spent if problem.until is not None]
         return later[0] if later else ModelRefused(str(spent[0]))  # waiting would never end
