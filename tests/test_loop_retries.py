@@ -256,14 +256,18 @@ async def test_a_request_too_large_shrinks_until_it_fits(
 
 
 async def test_shrinking_ends_when_nothing_can_shrink(tmp_path: Path, model: ModelServer) -> None:
-    """L-036: never two identical requests, and the person is told what to do."""
+    """L-036: never two identical requests, and the person is told which number is wrong."""
     model.script(Text("a long story " * 400))
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("tell")
         await house.said(1)
         model.keyed(lambda _: ContextTooLarge())
         await house.incoming("look " * 2000)
-        assert "`/new`" in (await house.said(2))[1]
+        said = (await house.said(2))[1]
+    wrong = "its server takes 4096 tokens, config.yaml says context_tokens: 32768: set"
+    assert f"{wrong} llm.backends.scripted.context_tokens to 4096" in said
+    assert "`/new`" not in said
+    async with open_house(tmp_path, model.url) as house:
         cast = await house.one("SELECT reason FROM casts ORDER BY seq DESC LIMIT 1")
     tried = sizes(model)[1:]
     assert all(later < earlier for earlier, later in itertools.pairwise(tried))
@@ -297,3 +301,37 @@ async def test_the_intent_stays_while_done_is_asked_for(tmp_path: Path, model: M
     asked = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
     assert asked[0] == "the question"
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("complaint", "told"),
+    [
+        (
+            {"message": "request (900 tokens) exceeds the available context size (256 tokens)"},
+            "its server takes 256 tokens, config.yaml says context_tokens: 4096: set",
+        ),
+        (
+            {"message": "exceed_context_size_error", "n_prompt_tokens": 900, "n_ctx": 512},
+            "its server takes 512 tokens, config.yaml says context_tokens: 4096: set",
+        ),
+        (
+            {"message": "maximum context length is 4,096 tokens. However, you requested 9000"},
+            "its server takes 4096 tokens, config.yaml says context_tokens: 4096 and leaves 3072",
+        ),
+        (
+            {"message": "the prompt is too long"},
+            "config.yaml says context_tokens: 4096, and its server takes less: `wintermute check`",
+        ),
+    ],
+)
+async def test_a_window_that_nothing_fits_into_is_named_with_its_numbers(
+    tmp_path: Path, model: ModelServer, complaint: Json, told: str
+) -> None:
+    """L-036: a new conversation would not be shorter, so it is no advice."""
+    model.keyed(lambda _: Fail(400, {"error": complaint}))
+    window: Json = {"context_tokens": 4096}
+    async with open_house(tmp_path, model.url, **window) as house, house.working():
+        await house.incoming("hello")
+        (said,) = await house.said(1)
+    assert told in said
+    assert "`/new`" not in said

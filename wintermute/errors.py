@@ -159,10 +159,10 @@ class ModelRefused(ModelError):
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
 
-    def __init__(self, message: str, *, misconfigured: bool = False) -> None:
+    def __init__(self, message: str, wrong: str | None = None) -> None:
         super().__init__(message)
-        self.misconfigured = misconfigured
-        """The window is smaller than config.yaml says: that is what a person has to change."""
+        self.wrong = wrong
+        """Which number of config.yaml is wrong and what to do, where one is."""
 
 
 class PromptTooLarge(ContextTooLarge):

@@ -338,8 +338,9 @@ class Asking:
             except ContextTooLarge as refusal:
                 less = await self._less(running, view)
                 if less is None:
-                    if not refusal.misconfigured and (part := too_large(view)):
-                        raise PromptTooLarge(part) from None
+                    if part := too_large(view):
+                        wrong = f" And {refusal.wrong}." if refusal.wrong else ""
+                        raise PromptTooLarge(part + wrong) from None
                     raise
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less))
                 view = less
