@@ -86,18 +86,19 @@ class ServerWindow:
 
 @dataclass(frozen=True, slots=True)
 class FixedPart:
-    """The tokens that every request has. `counted`: by the server, else by our estimate."""
+    """The tokens that every request has, as far as known, and how many these are for sure."""
 
     tokens: int
-    counted: bool
+    least: int
 
-    @property
-    def least(self) -> int:
-        """How many it has for sure."""
-        return self.tokens if self.counted else int(self.tokens * SURE)
+    @classmethod
+    def estimated(cls, tokens: int) -> "FixedPart":
+        """By the length of the texts."""
+        return cls(tokens, int(tokens * SURE))
 
     def __str__(self) -> str:
-        return f"{self.tokens} tokens" if self.counted else f"about {self.tokens} tokens"
+        about = "about " if self.least < self.tokens else ""
+        return f"{about}{self.tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True)
