@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from tests.test_llm_models import DEAD, backend
+from tests.test_llm_models import DEAD, backend, saying
+from tests.world.model import ContextTooLarge, Empty, Fail, Hang, ModelServer, Step, Text
 from wintermute.config.schema import Secret
+from wintermute.errors import ContextTooLarge as RequestTooLarge
+from wintermute.errors import ModelUnavailable
+from wintermute.llm.fixed import counted, known
 from wintermute.llm.windows import (
     FixedPart,
     ServerWindow,
@@ -18,7 +22,7 @@ from wintermute.llm.windows import (
     server_window,
     too_small,
 )
-from wintermute.messages import Json
+from wintermute.messages import Json, Usage
 
 
 class Stub:
@@ -89,9 +93,7 @@ SERVERS: dict[str, tuple[dict[str, object], ServerWindow | None]] = {
         {
             "/v1/models": {"data": [{"id": "qwen"}]},
             "/api/v0/models": {
-                "data": [
-                    {"id": "qwen", "max_context_length": 32768, "loaded_context_length": 4096}
-                ]
+                "data": [{"id": "qwen", "max_context_length": 32768, "loaded_context_length": 4096}]
             },
         },
         ServerWindow(4096),
@@ -156,8 +158,10 @@ async def test_a_server_that_hangs_is_not_waited_for_and_one_that_is_away_is_not
 
 @pytest.mark.parametrize(
     "url",
-    ["http://192.0.2.1:8080/v1", "http://[2001:db8::1]/v1", "https://nobody.invalid/v1"]
-    + ["http://127.0.0.1:99999/v1"],
+    [
+        *("http://192.0.2.1:8080/v1", "http://[2001:db8::1]/v1", "https://nobody.invalid/v1"),
+        "http://127.0.0.1:99999/v1",
+    ],
 )
 async def test_no_server_on_a_public_address_is_asked(url: str) -> None:
     """There is nobody at these addresses: a question would take its two seconds."""
@@ -210,6 +214,44 @@ def test_what_every_request_has_is_compared_with_the_room_for_it(
     if state != "ok":
         assert "raise llm.backends.local.context_tokens" in found.text
         assert "or set size: small" in found.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        (Text("ok", usage=Usage(1500, 1)), 1500),
+        (Text("ok", usage=None), 1322),
+        (Text("ok", usage=Usage(10**8, 1)), 1322),
+        (Text("ok", usage=Usage(3, 1)), 1322),
+        (Empty("length", usage=Usage(1500, 1)), 1500),
+        (Fail(400), 1322),
+        (Fail(500), 1322),
+    ],
+)
+async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
+    model: ModelServer, answer: Step, tokens: int
+) -> None:
+    """One token may be too little for an answer; a server may count only what was new to it."""
+    model.script(answer)
+    found = await counted("local", backend(model.url), saying("word " * 760), 60)
+    assert found == (FixedPart(1500, 1500) if tokens == 1500 else FixedPart.estimated(tokens))
+    assert [request.body["max_tokens"] for request in model.requests] == [1]
+
+
+async def test_a_fixed_part_that_does_not_fit_says_so_and_silence_ends(model: ModelServer) -> None:
+    model.script(ContextTooLarge(), Hang())
+    with pytest.raises(RequestTooLarge, match=r"set llm\.backends\.local\.context_tokens to 4096"):
+        await counted("local", backend(model.url), saying("hi"), 60)
+    with pytest.raises(ModelUnavailable, match=r"did not read its instructions in 0\.3 s"):
+        await counted("local", backend(model.url), saying("hi"), 0.3)
+
+
+@pytest.mark.parametrize(
+    ("lately", "tokens"), [([], 1322), ([9000, 1200, 5], 1200), ([9000], 1322), ([5], 1322)]
+)
+def test_the_last_questions_had_more_than_the_fixed_part(lately: list[int], tokens: int) -> None:
+    """One that had far less was of something else; none says how much it is for sure."""
+    assert known(SMALL, saying("word " * 760), lately) == FixedPart(tokens, int(1322 * 0.7))
 
 
 def test_advice_names_only_what_can_be_changed() -> None:

@@ -158,14 +158,26 @@ async def test_an_event_that_finds_the_model_away_waits_as_well(
         assert len(model.requests) == 2
 
 
-async def test_absurd_numbers_of_a_server_harm_nobody(tmp_path: Path, model: ModelServer) -> None:
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        Usage(10**30, 10**30, 10**30),
+        Usage(200_000, 300_000, 100_000),  # more than the window holds
+        Usage(0, 50_000, 0),
+        Usage(-1, -1, -1),
+    ],
+)
+async def test_absurd_numbers_of_a_server_harm_nobody(
+    tmp_path: Path, model: ModelServer, absurd: Usage
+) -> None:
     """L-031: an estimate stands in the record instead."""
-    model.script(Text("hi", usage=Usage(10**30, 10**30, 10**30)))
+    model.script(Text("hi", usage=absurd))
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("go")
         assert await house.said(1) == ["hi"]
-        turn = await house.one("SELECT tokens_in, tokens_cached FROM turns")
+        turn = await house.one("SELECT tokens_in, tokens_out, tokens_cached FROM turns")
     assert 0 < turn["tokens_in"] < 1000
+    assert 0 < turn["tokens_out"] < 1000
     assert turn["tokens_cached"] == 0
 
 

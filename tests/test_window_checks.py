@@ -9,8 +9,9 @@ import pytest
 
 from tests.test_llm_windows import PROPS, serving
 from tests.world.bot import write_settings
-from tests.world.matrix import Login
+from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.warm import Interpreter
 from wintermute.messages import Json, Usage
 
@@ -57,8 +58,6 @@ def counting(tokens: int | None) -> Any:
         (5500, {"context_tokens": 8192}, "warn", "5500 tokens of the 6144"),
         (5500, {"context_tokens": 4096}, "fail", "so no message fits -> raise llm.backends"),
         (None, {"context_tokens": 32_768}, "ok", "take about"),
-        (10**8, {"context_tokens": 32_768}, "ok", "take about"),
-        (3, {"context_tokens": 32_768}, "ok", "take about"),
     ],
 )
 async def test_check_asks_once_how_much_the_fixed_part_takes(
@@ -70,7 +69,7 @@ async def test_check_asks_once_how_much_the_fixed_part_takes(
     state: str,
     told: str,
 ) -> None:
-    """Where a server counts nothing, or what cannot be, our estimate says it."""
+    """Where a server counts nothing our estimate says it."""
     model.keyed(counting(tokens))
     code, found = await check(python, settings(tmp_path, model.url, **window))
     assert list(found) == [state], found
@@ -124,16 +123,36 @@ async def test_check_compares_what_the_server_says_of_its_window(
     assert wrong in found["fail"][0]
 
 
-@pytest.mark.parametrize("verb", ["chat"])
-async def test_no_start_where_no_message_can_fit(
-    tmp_path: Path, model: ModelServer, python: Interpreter, verb: str
+async def test_no_chat_begins_where_no_message_can_fit(
+    tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
     """Exit code 2 and both numbers, before anything is asked."""
     config = settings(tmp_path, model.url, context_tokens=2048)
-    words = "--config", str(config), verb
+    words = "--config", str(config), "chat"
     done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath}, given=b"hi\n")
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (2, b"")
     assert said.startswith("wintermute: scripted: instructions and tools take about ")
     assert "of the 1536 that context_tokens: 2048 and max_output_tokens: 512 leave" in said
     assert model.requests == []
+
+
+async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_tight(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """By the last reported usage where it is less than our estimate; `status` names it as well."""
+    ann = await person("ann")
+    known = {"base_url": model.url, "model": "qwen"}
+    tight: Json = {"backends": {"scripted": {**known, "context_tokens": 10_240}}}
+    daemon = await bot(ann, llm=tight)
+    chat = await room(ann, daemon)
+    await ann.send(chat, "hello")
+    [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    assert answer.body == "echo: hello"
+    code, told = await daemon.command("status")
+    assert (code, "warn  windows: scripted: instructions and tools take about" in told) == (0, True)
+    small: Json = {"backends": {"scripted": {**known, "context_tokens": 1024}}}
+    lost = await bot(ann, llm=small, start=False)
+    await lost.start(ready=False)
+    assert await lost.ended() == 2
+    await lost.logged("so no message fits -> raise llm.backends.scripted.context_tokens")

@@ -286,8 +286,9 @@ async def open_chat(
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
             windows = Windows(config, stores, await fixed_part(stores, texts, answers.toolbox))
-            for line in await windows.prove() if attended else ():
-                screen.write(f"{line}\n")
+            tight = await windows.prove()
+            if attended and tight:
+                screen.write("".join(f"{line}\n" for line in tight))
             chat = Chat(stores, answers.rooms, speaker, clock, new_id)
             async with aclosing(models), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]

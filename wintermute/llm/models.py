@@ -95,7 +95,7 @@ class _Trial:
 
     def answered(self, answer: Answer, ms: int) -> Reply:
         endpoint, estimated = self.endpoint, self.question.tokens
-        ours, window = endpoint.measure.of(estimated), endpoint.settings.context_tokens
+        ours, window = endpoint.measure.corrected(estimated), endpoint.settings.context_tokens
         self._usage = believed(answer.usage, Usage(ours, said(answer)), window)
         if answer.usage and self._usage.tokens_in == answer.usage.tokens_in:
             endpoint.measure.learn(estimated, answer.usage)
@@ -117,7 +117,7 @@ class _Trial:
         perhaps = self.outcome in PERHAPS_BILLED or self._heard > 0
         if self._usage == NOTHING and self.sent and perhaps:
             heard = -(-self._heard // BYTES_PER_TOKEN)
-            return Usage(self.endpoint.measure.of(self.question.tokens), heard)
+            return Usage(self.endpoint.measure.corrected(self.question.tokens), heard)
         return self._usage
 
 
@@ -287,7 +287,7 @@ class Models:
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """How many a request has for the first backend, as far as can be told by now."""
         first = self._of(role, backend)[0]
-        return first.measure.of(tokens.size(request.of(first.settings.size)))
+        return first.measure.corrected(tokens.size(request.of(first.settings.size)))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """For which sizes of models a request is needed, that of the first backend first."""

@@ -59,7 +59,7 @@ class Measure:
         """By how much an estimate is to be multiplied."""
         return min(MOST, max(LEAST, self._reported / self._estimated))
 
-    def of(self, estimated: int) -> int:
+    def corrected(self, estimated: int) -> int:
         """An estimate, corrected."""
         return math.ceil(estimated * self.correction)
 
