@@ -1,11 +1,13 @@
 """A server is asked in the words that it knows: what its template refuses, it is told otherwise."""
 
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.test_llm_models import HELLO, TOOL, backend
+from tests.world.house import open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
@@ -142,3 +144,18 @@ async def test_what_the_configuration_adds_goes_with_each_request_and_replaces_n
         assert request.body["chat_template_kwargs"] == {"enable_thinking": False}
         assert (request.body["id_slot"], request.body["model"]) == (0, "qwen")
         assert (request.body["max_tokens"], request.body["stream"]) == (most, True)
+
+
+async def test_a_room_is_answered_by_a_model_that_knows_no_system_message(tmp_path: Path) -> None:
+    """F-022: learnt with the first message, and known for all that follow."""
+    async with ModelServer(rules=False) as model:
+        model.keyed(lambda seen: template(seen, has_system=False))
+        async with open_house(tmp_path, model.url) as house, house.working():
+            await house.incoming("hello")
+            await house.said(1)
+            await house.incoming("and now")
+            assert await house.said(2) == ["fits", "fits"]
+        assert len(model.requests) == 3
+        assert [message["role"] for message in model.requests[-1].messages] == [
+            *("user", "assistant", "user")
+        ]
