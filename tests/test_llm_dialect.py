@@ -147,7 +147,7 @@ async def test_what_the_configuration_adds_goes_with_each_request_and_replaces_n
 
 
 async def test_a_room_is_answered_by_a_model_that_knows_no_system_message(tmp_path: Path) -> None:
-    """F-022: learnt with the first message, and known for all that follow."""
+    """Learnt with the first message, and known for all that follow."""
     async with ModelServer(rules=False) as model:
         model.keyed(lambda seen: template(seen, has_system=False))
         async with open_house(tmp_path, model.url) as house, house.working():
