@@ -413,11 +413,11 @@ async def test_estimates_learn_from_what_is_reported(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**9))))
 def test_a_correction_keeps_its_bounds(calls: list[tuple[int, int]]) -> None:
     measure = Measure()
-    assert (measure.of(10), measure.worst(10)) == (10, 10)
+    assert (measure.corrected(10), measure.worst(10)) == (10, 10)
     for estimated, reported in calls:
         measure.learn(estimated, Usage(reported))
         assert LEAST <= measure.correction <= MOST
-        assert measure.of(estimated) <= measure.worst(estimated)
+        assert measure.corrected(estimated) <= measure.worst(estimated)
         assert measure.worst(estimated) >= estimated
 
 

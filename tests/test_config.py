@@ -368,7 +368,8 @@ def test_no_backend_at_all_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_answer_may_not_fill_the_whole_window(tmp_path: Path) -> None:
-    said = problem(tmp_path, GOOD.replace("model: small", "model: small, context_tokens: 4096"))
+    sizes = "model: small, context_tokens: 4096, max_output_tokens: 4096"
+    said = problem(tmp_path, GOOD.replace("model: small", sizes))
     assert "llm.backends.local.max_output_tokens: leaves no room" in said
 
 
@@ -442,3 +443,73 @@ def test_an_address_ends_without_a_slash(tmp_path: Path) -> None:
     config = read(tmp_path, text)
     assert config.matrix.homeserver == "https://matrix.example.org"
     assert config.llm.backends["local"].base_url == "http://127.0.0.1:8080/v1"
+
+
+def test_what_a_server_wants_besides_is_taken_as_it_stands(tmp_path: Path) -> None:
+    """Names and values are the server's own: nothing is guessed, and no secret fetched."""
+    extra = (
+        "{temperature: 0.3, top_k: 20, cache_prompt: true, seed: 12345678901234567890, stop: null,"
+        ' id: "7", answer: no, chat_template_kwargs: {enable_thinking: false, tags: [a, 1.5]},'
+        " env: {env: PASSWORD}}"
+    )
+    config = read(tmp_path, GOOD.replace("model: small", f"model: small, extra: {extra}"))
+    assert dict(config.llm.backends["local"].extra) == {
+        "temperature": 0.3,
+        "top_k": 20,
+        "cache_prompt": True,
+        "seed": 12345678901234567890,
+        "stop": None,
+        "id": "7",
+        "answer": "no",
+        "chat_template_kwargs": {"enable_thinking": False, "tags": ["a", 1.5]},
+        "env": {"env": "PASSWORD"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        *[(name, "remove it") for name in ("messages", "tools", "tool_choice", "n")],
+        *[(name, "remove it") for name in ("stream", "stream_options")],
+        ("max_tokens", "write max_output_tokens of this backend"),
+        ("max_completion_tokens", "write max_output_tokens of this backend"),
+        ("model", "write model of this backend"),
+    ],
+)
+def test_what_a_request_says_itself_cannot_be_said_otherwise(
+    tmp_path: Path, name: str, instead: str
+) -> None:
+    said = problem(tmp_path, GOOD.replace("model: small", f"model: small, extra: {{{name}: 1}}"))
+    key = f"llm.backends.local.extra.{name}"
+    assert said == f"8:73: {key}: is set by Wintermute itself: {instead}"
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ("0.7", "8:72: llm.backends.local.extra: must be a section"),
+        ("[a]", "8:72: llm.backends.local.extra: must be a section"),
+        ("{a: 1e999}", "8:76: llm.backends.local.extra.a: is too large for a number"),
+        ("{a: 1, a: 2}", "8:79: llm.backends.local.extra.a: stands here twice"),
+        ('{a: "\\ud800"}', "8:76: llm.backends.local.extra.a: has half a character"),
+        ("{a: {b: [{b: 1, b: 2}]}}", "8:88: llm.backends.local.extra.a.b[0].b: stands here twice"),
+    ],
+)
+def test_what_no_request_can_carry_is_refused_in_its_place(
+    tmp_path: Path, extra: str, told: str
+) -> None:
+    said = problem(tmp_path, GOOD.replace("model: small", f"model: small, extra: {extra}"))
+    assert said.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("window", "written", "longest"),
+    [(4096, "", 1024), (16_384, "", 4096), (200_000, "", 4096), (8192, 100, 100), (1024, "", 256)],
+)
+def test_the_longest_answer_is_a_quarter_of_the_window(
+    tmp_path: Path, window: int, written: int | str, longest: int
+) -> None:
+    """Of a large window as much as ever; a number in the file is taken as it is."""
+    sizes = f"model: small, context_tokens: {window}, max_output_tokens: {written}"
+    config = read(tmp_path, GOOD.replace("model: small", sizes))
+    assert config.llm.backends["local"].longest_answer == longest

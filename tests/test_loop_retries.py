@@ -159,14 +159,26 @@ async def test_an_event_that_finds_the_model_away_waits_as_well(
         assert len(model.requests) == 2
 
 
-async def test_absurd_numbers_of_a_server_harm_nobody(tmp_path: Path, model: ModelServer) -> None:
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        Usage(10**30, 10**30, 10**30),
+        Usage(200_000, 300_000, 100_000),  # more than the window holds
+        Usage(0, 50_000, 0),
+        Usage(-1, -1, -1),
+    ],
+)
+async def test_absurd_numbers_of_a_server_harm_nobody(
+    tmp_path: Path, model: ModelServer, absurd: Usage
+) -> None:
     """L-031: an estimate stands in the record instead."""
-    model.script(Text("hi", usage=Usage(10**30, 10**30, 10**30)))
+    model.script(Text("hi", usage=absurd))
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("go")
         assert await house.said(1) == ["hi"]
-        turn = await house.one("SELECT tokens_in, tokens_cached FROM turns")
+        turn = await house.one("SELECT tokens_in, tokens_out, tokens_cached FROM turns")
     assert 0 < turn["tokens_in"] < 1000
+    assert 0 < turn["tokens_out"] < 1000
     assert turn["tokens_cached"] == 0
 
 
@@ -258,14 +270,18 @@ async def test_a_request_too_large_shrinks_until_it_fits(
 
 
 async def test_shrinking_ends_when_nothing_can_shrink(tmp_path: Path, model: ModelServer) -> None:
-    """L-036: never two identical requests, and the person is told what to do."""
+    """L-036: never two identical requests, and the person is told which number is wrong."""
     model.script(Text("a long story " * 400))
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("tell")
         await house.said(1)
         model.keyed(lambda _: ContextTooLarge())
         await house.incoming("look " * 2000)
-        assert "`/new`" in (await house.said(2))[1]
+        said = (await house.said(2))[1]
+    wrong = "its server takes 4096 tokens, config.yaml says context_tokens: 32768: set"
+    assert f"{wrong} llm.backends.scripted.context_tokens to 4096" in said
+    assert "`/new`" not in said
+    async with open_house(tmp_path, model.url) as house:
         cast = await house.one("SELECT reason FROM casts ORDER BY seq DESC LIMIT 1")
     tried = sizes(model)[1:]
     assert all(later < earlier for earlier, later in itertools.pairwise(tried))
@@ -299,3 +315,37 @@ async def test_the_intent_stays_while_done_is_asked_for(tmp_path: Path, model: M
     asked = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
     assert asked[0] == "the question"
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("complaint", "told"),
+    [
+        (
+            {"message": "request (900 tokens) exceeds the available context size (256 tokens)"},
+            "its server takes 256 tokens, config.yaml says context_tokens: 4096: set",
+        ),
+        (
+            {"message": "exceed_context_size_error", "n_prompt_tokens": 900, "n_ctx": 512},
+            "its server takes 512 tokens, config.yaml says context_tokens: 4096: set",
+        ),
+        (
+            {"message": "maximum context length is 4,096 tokens. However, you requested 9000"},
+            "its server takes 4096 tokens, config.yaml says context_tokens: 4096 and leaves 3072",
+        ),
+        (
+            {"message": "the prompt is too long"},
+            "config.yaml says context_tokens: 4096, and its server takes less: `wintermute check`",
+        ),
+    ],
+)
+async def test_a_window_that_nothing_fits_into_is_named_with_its_numbers(
+    tmp_path: Path, model: ModelServer, complaint: Json, told: str
+) -> None:
+    """L-036: a new conversation would not be shorter, so it is no advice."""
+    model.keyed(lambda _: Fail(400, {"error": complaint}))
+    window: Json = {"context_tokens": 4096}
+    async with open_house(tmp_path, model.url, **window) as house, house.working():
+        await house.incoming("hello")
+        (said,) = await house.said(1)
+    assert told in said
+    assert "`/new`" not in said

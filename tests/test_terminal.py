@@ -180,8 +180,8 @@ async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(
         re.escape("{problem}"), "scripted is not reachable.*"
     )
     assert (code, bool(re.match(away, said))) == (1, True), said
-    spent = settings(tmp_path / "spent", model.url, llm={"budget": {"tokens_per_day": 500_000}})
-    model.script(Text("Much.", usage=Usage(600_000, 10, 0)))
+    spent = settings(tmp_path / "spent", model.url, llm={"budget": {"tokens_per_day": 50_000}})
+    model.script(Text("Much.", usage=Usage(30_000, 20_000, 0)))
     assert (await piped(spent, b"hi\n"))[:2] == (0, "Much.\n")
     for _ in range(2):
         code, said, _ = await piped(spent, b"more\n")

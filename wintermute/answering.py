@@ -1,6 +1,7 @@
 """What answers, wired once: for the daemon, the terminal, and the house that the tests live in."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,8 +19,13 @@ from wintermute.conversation.state import CastSettings, Prompt, Speaker
 from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
+from wintermute.errors import ConfigurationError
+from wintermute.llm.fixed import known
 from wintermute.llm.models import Models
+from wintermute.llm.windows import Judgement, compared, judged, server_window
 from wintermute.loom.records import Wards
+from wintermute.messages import Request
+from wintermute.prompt.assemble import INSTRUCTIONS, chosen, core_text, joined
 from wintermute.prompt.gather import Gather, Oversize, Texts
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
@@ -33,6 +39,8 @@ from wintermute.tools.task import TaskTool
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs, RunSettings
+
+log = logging.getLogger(__name__)
 
 
 class Part(Protocol):
@@ -49,6 +57,7 @@ class Answering:
     runner: Runner
     promises: Promises
     edited: Part
+    toolbox: Toolbox
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -121,4 +130,56 @@ def answering(
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
 
     edited = EditedNotices(stores, speaker, clock)
-    return Answering(rooms, runner, promises, edited)
+    return Answering(rooms, runner, promises, edited, toolbox)
+
+
+class Windows:
+    """What the models of the chats take at once, as far as we know without asking them."""
+
+    def __init__(self, config: Config, stores: Stores, fixed: Request) -> None:
+        self._backends = {name: config.llm.backends[name] for name in config.llm.roles.base}
+        self._stores = stores
+        self._fixed = fixed
+
+    async def prove(self) -> tuple[str, ...]:
+        """The windows that leave little room, in words.
+
+        Raises: ConfigurationError where the first, which is asked first, has no room for a message.
+        """
+        found = [(name, await self._judged(name)) for name in self._backends]
+        for name, first in found[:1]:
+            if first.state == "fail":
+                raise ConfigurationError(f"{name}: {first.text}")
+        return _told(found)
+
+    async def run(self) -> None:
+        """Note once what is wrong, also by what servers on private addresses say of themselves."""
+        health, found = self._stores.health, []
+        for name, settings in self._backends.items():
+            found.append((name, await self._judged(name)))
+            if said := await server_window(settings):
+                found.append((name, compared(name, settings, said)))
+        wrong = _told(found)
+        for line in wrong:
+            log.warning("model window problem=%s", line)
+        if wrong or await health.part("windows"):
+            await health.note("windows", "warn" if wrong else "ok", "; ".join(wrong))
+
+    async def _judged(self, name: str) -> Judgement:
+        settings = self._backends[name]
+        lately = await self._stores.model_calls.asked_lately("base", name)
+        return judged(name, settings, known(settings, self._fixed, lately))
+
+
+def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
+    return tuple(f"{name}: {one.text}" for name, one in found if one.state != "ok")
+
+
+async def fixed_part(stores: Stores, texts: Texts, toolbox: Toolbox) -> Request:
+    """What every question in the owner's chats has, and next to nothing else."""
+    parts = [
+        (INSTRUCTIONS, chosen(texts.instructions.sections(), toolbox.names)),
+        ("Core Memory", core_text(await stores.core.text(stores.owner.scope))),
+    ]
+    system = {"role": "system", "content": joined(parts)}
+    return Request((system, {"role": "user", "content": "Reply with: ok"}), toolbox.definitions())

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from wintermute.answering import Answering, Part, answering
+from wintermute.answering import Answering, Part, Windows, answering, fixed_part
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
@@ -70,6 +70,7 @@ class Wintermute:
 
     door: Door
     answering: Answering
+    windows: Part
     expiry: Part
     session: Session
     config: Config
@@ -77,7 +78,7 @@ class Wintermute:
     async def run(self, leaving: asyncio.Event, ready: Callable[[], None]) -> None:
         """Work until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
-            works = [*self.door.parts(), self.expiry.run()]
+            works = [*self.door.parts(), self.expiry.run(), self.windows.run()]
             works += [self._send(ready), self._answer(), self._keep()]
             parts = [group.create_task(work) for work in works]
             await leaving.wait()
@@ -243,6 +244,8 @@ async def open_wintermute(
         speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
         verifications = Verifications(client, stores, policy, clock)
         answers = answering(config, stores, models, texts, speaker, clock, redact, verifications)
+        windows = Windows(config, stores, await fixed_part(stores, texts, answers.toolbox))
+        await windows.prove()
         door = open_door(
             matrix,
             policy,
@@ -256,7 +259,7 @@ async def open_wintermute(
             pulse,
             (clock, WatchedClock(clock, pulse)),
         )
-        yield Wintermute(door, answers, Expiry(stores, clock), session, config)
+        yield Wintermute(door, answers, windows, Expiry(stores, clock), session, config)
 
 
 @asynccontextmanager
@@ -282,9 +285,13 @@ async def open_chat(
             models = Models(config.llm, database, clock, new_id, zone, redact)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
+            windows = Windows(config, stores, await fixed_part(stores, texts, answers.toolbox))
+            tight = await windows.prove()
+            if attended and tight:
+                screen.write("".join(f"{line}\n" for line in tight))
             chat = Chat(stores, answers.rooms, speaker, clock, new_id)
             async with aclosing(models), asyncio.TaskGroup() as group:
-                parts = [chat.run(), answers.run(), speaker.count(clock)]
+                parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
                 parts += [answers.keep_promises()] if attended else []
                 work = [group.create_task(part) for part in parts]
                 yield chat

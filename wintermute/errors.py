@@ -159,6 +159,11 @@ class ModelRefused(ModelError):
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
 
+    def __init__(self, message: str, wrong: str | None = None) -> None:
+        super().__init__(message)
+        self.wrong = wrong
+        """Which number of config.yaml is wrong and what to do, where one is."""
+
 
 class PromptTooLarge(ContextTooLarge):
     """A part of the prompt alone is larger than the window; the text names it (F-023)."""

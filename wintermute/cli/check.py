@@ -6,28 +6,38 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import aclosing
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from zoneinfo import ZoneInfo
 
 import click
 
+from wintermute.answering import answering, fixed_part
 from wintermute.cli.opening import open_config
 from wintermute.cli.options import CONFIG, redacted, reporting
-from wintermute.clock import SystemClock
+from wintermute.clock import CheckedClock, SystemClock
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
+from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import open_database, prove_free
 from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.health import Finding, Health
+from wintermute.ids import new_id
+from wintermute.llm.fixed import counted
+from wintermute.llm.models import FRAME, Models
 from wintermute.llm.models import probe as ask_model
 from wintermute.llm.spelled import Spellings
+from wintermute.llm.windows import compared, judged, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
-from wintermute.messages import Json
+from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
-from wintermute.prompt.gather import FALLBACK, Instructions
+from wintermute.prompt.gather import FALLBACK, Instructions, read_texts
+from wintermute.stores import Stores
 from wintermute.templates import read_template, shipped_prompts
+from wintermute.terminal.screen import Output, TerminalSpeaker
 
 
 def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
@@ -163,7 +173,12 @@ async def _probe(config: Config) -> list[Finding]:
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
     path = config.data_dir / "wintermute.db"
-    models = [await _model(name, backends[name], seconds, path) for name in config.llm.roles.base]
+    fixed = await _fixed(config)
+    models = [
+        found
+        for name in config.llm.roles.base
+        for found in await _model(name, backends[name], fixed, seconds, path)
+    ]
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
@@ -177,18 +192,61 @@ async def _probe(config: Config) -> list[Finding]:
     ]
 
 
-async def _model(name: str, backend: Backend, seconds: float, path: Path) -> Finding:
+async def _fixed(config: Config) -> Request | None:
+    """What every question has; None where something above says why not.
+
+    The stores that the tools want stand in a folder of their own, for nothing is written in ours.
+    """
+    clock, zone, redact = SystemClock(), config.timezone, Redaction(secret_values(config))
+    try:
+        texts = read_texts(config.data_dir / "prompts", config.seed)
+        with TemporaryDirectory(prefix="wintermute-") as folder:
+            async with open_database(Path(folder, "wintermute.db")) as opened:
+                stores = Stores.of(
+                    opened, config.data_dir, config.owner, clock, new_id, timezone=zone
+                )
+                speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
+                async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:
+                    answers = answering(config, stores, models, texts, speaker, checked, redact)
+                    fixed = await fixed_part(stores, texts, answers.toolbox)
+    except (WintermuteError, OSError):
+        return None
+    return dataclasses.replace(fixed, messages=tuple(redact.tree(fixed.messages, FRAME)))
+
+
+async def _model(
+    name: str, backend: Backend, fixed: Request | None, seconds: float, path: Path
+) -> tuple[Finding, ...]:
+    part = f"model {name}"
     try:
         probed = await ask_model(name, backend, seconds)
-        if backend.calls_as_text is not None or not await _spells(path, backend, probed.spells):
-            return Finding(f"model {name}", "ok", probed.told)
-        text = f"{probed.told}; {SPELLS.format(name=name)}"
-        return Finding(f"model {name}", "warn", text)
+        answered = Finding(part, "ok", probed.told)
+        if backend.calls_as_text is None and await _spells(path, backend, probed.spells):
+            text = f"{probed.told}; {SPELLS.format(name=name)}"
+            answered = Finding(part, "warn", text)
     except ModelUnavailable as error:
         advice = f"see that it runs, and check base_url of {name} in config.yaml"
-        return Finding(f"model {name}", "fail", f"{error} -> {advice}")
+        return (Finding(part, "fail", f"{error} -> {advice}"),)
     except ModelError as error:
-        return Finding(f"model {name}", "fail", str(error))
+        return (Finding(part, "fail", str(error)),)
+    return (answered, *await _window(name, backend, fixed, seconds))
+
+
+async def _window(
+    name: str, backend: Backend, fixed: Request | None, seconds: float
+) -> tuple[Finding, ...]:
+    """Whether the window is as large as we were told, and what it holds is as much as we need."""
+    part, found = f"window of {name}", []
+    if fixed is not None:
+        try:
+            took = judged(name, backend, await counted(name, backend, fixed, seconds))
+            found.append(Finding(part, took.state, took.text))
+        except ModelError as error:
+            found.append(Finding(part, "fail", str(error)))
+    if said := await server_window(backend):  # now that the question has loaded the model
+        beside = compared(name, backend, said)
+        found.append(Finding(part, beside.state, beside.text))
+    return tuple(found)
 
 
 async def _spells(path: Path, backend: Backend, seen: bool | None) -> bool:

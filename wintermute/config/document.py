@@ -157,6 +157,7 @@ NULLS = {"", "~", "null", "Null", "NULL"}
 TRUTHS = dict.fromkeys(("true", "True", "TRUE"), True)
 TRUTHS |= dict.fromkeys(("false", "False", "FALSE"), False)
 WHOLE = re.compile(r"[-+]?[0-9]{1,15}")
+LONG = re.compile(r"[-+]?[0-9]{1,20}")
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 KeyRules = Mapping[str, Any]
@@ -189,8 +190,28 @@ def read_scalar(node: Scalar, kind: Any, rules: KeyRules) -> object:
     return Wrong(f"must be {expected(kind, rules)}") if found is None else found
 
 
+def plain_value(node: Scalar) -> object:
+    """What a text means that stands under no key of ours, or Wrong: as in JSON, else text."""
+    if not node.plain:
+        text = node.text
+        lone = any(unicodedata.category(mark) == "Cs" for mark in text)
+        return Wrong("has half a character, which no request can carry") if lone else text
+    if node.text in NULLS:
+        return None
+    if node.text in TRUTHS:
+        return TRUTHS[node.text]
+    if LONG.fullmatch(node.text):
+        return int(node.text)
+    if NUMBER.fullmatch(node.text):
+        number = float(node.text)
+        return number if math.isfinite(number) else Wrong("is too large for a number")
+    return node.text
+
+
 def expected(kind: Any, rules: KeyRules) -> str:
     """What to write there, in words."""
+    if get_origin(kind) is Mapping:
+        return "a section of names with their values"
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if kind is bool:

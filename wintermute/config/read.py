@@ -24,6 +24,7 @@ from wintermute.config.document import (
     is_null,
     nearest,
     parse,
+    plain_value,
     read_scalar,
 )
 from wintermute.config.schema import Backend, Config, Secret
@@ -101,8 +102,8 @@ def _backends(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
 
 
 def _crowded(backend: Backend) -> bool:
-    sizes: tuple[int | None, int | None] = backend.max_output_tokens, backend.context_tokens
-    longest, window = sizes  # None while a value is wrong
+    window: int | None = backend.context_tokens  # None while it is wrong
+    longest = backend.max_output_tokens
     return longest is not None and window is not None and longest >= window
 
 
@@ -235,6 +236,8 @@ class _Walk:
                 for position, item in enumerate(node.items)
             )
         elif get_origin(kind) is Mapping and isinstance(node, Entries):
+            if get_args(kind)[1] is Any:
+                return self._free(node, rules.get("reserved", {}), key)
             return self._named(node, get_args(kind)[1], key)
         elif isinstance(node, Scalar) and _is_scalar(kind):
             value = read_scalar(node, kind, rules)
@@ -258,6 +261,32 @@ class _Walk:
                 text = "names are made of letters, digits, dots, dashes and underscores"
                 self._report(place, key, text)
         return types.MappingProxyType(values)
+
+    def _free(self, node: Entries, reserved: Mapping[str, str], key: str) -> Mapping[str, Any]:
+        """A section for somebody else: any names and values, but not those that are ours to say."""
+        for name, _ in node.pairs:
+            if isinstance(name, Scalar) and name.text in reserved:
+                other = reserved[name.text]
+                instead = f"write {other} of this backend" if other else "remove it"
+                text = f"is set by Wintermute itself: {instead}"
+                self._report(name.place, _dotted(key, name.text), text)
+        return types.MappingProxyType(self._plain(node, key))
+
+    def _plain(self, node: Node, key: str) -> Any:
+        """The value that a node has without a key that says what it means."""
+        if isinstance(node, Items):
+            return [self._plain(item, f"{key}[{n}]") for n, item in enumerate(node.items)]
+        if isinstance(node, Entries):
+            found: dict[str, Any] = {}
+            for name, (place, value) in self._entries(node, key).items():
+                self._plain(Scalar(place, name, plain=False), key)  # a name is carried as well
+                found[name] = self._plain(value, _dotted(key, _shown(name)))
+            return found
+        meant = plain_value(node)
+        if isinstance(meant, Wrong):
+            self._report(node.place, key, meant.text)
+            return None
+        return meant
 
     def _entries(self, node: Node, key: str) -> dict[str, tuple[Position, Node]]:
         """The keys of a section, each once, with their places and values."""

@@ -21,6 +21,7 @@ def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
 
     `rules`: `least` and `most` for numbers; `pattern` for text, with an `example` that matches
     it; `zone=True` for a time zone; `backend=True` for the name of one of `llm.backends`;
+    `reserved` for the names that a free section may not hold, with the key to write instead;
     `later=True` while the feature behind the key does not exist yet (accepted and checked, not
     written by `init`). A Path is relative to the folder of the file.
     """
@@ -115,6 +116,16 @@ class Price:
     output: float = key("Answer tokens.", 0.0, least=0)
 
 
+LONGEST_ANSWER = 4096
+"""Of a backend whose configuration names no other."""
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("messages", "tools", "tool_choice", "stream", "stream_options", "n"), ""),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
+    "model": "model",
+}
+"""What a request says by itself, and the key of the backend that says it, if there is one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     base_url: str = key(
@@ -125,7 +136,11 @@ class Backend:
     model: str = key("The model's name there.", example="my-model")
     api_key: Secret | None = key("Key, if the server wants one; {env: NAME} or {file: PATH}.", None)
     context_tokens: int = key("Size of the model's window.", 32768, least=1024)
-    max_output_tokens: int = key("Longest answer to ask for.", 4096, least=16)
+    max_output_tokens: int | None = key(
+        "Longest answer to ask for; empty: a quarter of context_tokens, at most 4096.",
+        None,
+        least=16,
+    )
     first_token_s: float = key(
         "Longest silence before an answer begins, in seconds; in all, four times that.",
         900.0,
@@ -140,8 +155,18 @@ class Backend:
         " that the model needs it.",
         None,
     )
+    extra: Mapping[str, Any] = key(
+        "More fields for each request, sent as they stand here: {temperature: 0.7}.",
+        dict,
+        reserved=RESERVED,
+    )
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens an answer may have."""
+        return self.max_output_tokens or min(self.context_tokens // 4, LONGEST_ANSWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

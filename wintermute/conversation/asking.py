@@ -384,11 +384,12 @@ class Asking:
         while True:
             try:
                 return await self._asked(running, view)
-            except ContextTooLarge:
+            except ContextTooLarge as refusal:
                 less = await self._less(running, view)
                 if less is None:
                     if part := too_large(view.messages):
-                        raise PromptTooLarge(part) from None
+                        wrong = f" And {refusal.wrong}." if refusal.wrong else ""
+                        raise PromptTooLarge(part + wrong) from None
                     raise
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less.messages))
                 view = less

@@ -8,7 +8,7 @@ LIMITS = {
     "max_tokens": "I stopped: this used more tokens than `loop.max_tokens` allows.",
 }
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
-TOO_LARGE = "This does not fit into the model's window, even shortened. `/new` starts afresh."
+TOO_LARGE = "This does not fit into the model's window, even shortened: {problem}."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 JOINED = (
     "Others can read here since you asked, and the answer was meant for you alone."
@@ -62,5 +62,7 @@ def reply_text(outcome: Outcome) -> str:
         return GIVEN_UP.format(problem=outcome.text)
     if outcome.reason == "budget":
         return BUDGET.format(problem=outcome.text)
-    fixed = {"empty_reply": EMPTY, "context_too_large": TOO_LARGE, "internal_error": INTERNAL}
+    if outcome.reason == "context_too_large":
+        return TOO_LARGE.format(problem=outcome.text)
+    fixed = {"empty_reply": EMPTY, "internal_error": INTERNAL}
     return fixed.get(outcome.reason, outcome.text)

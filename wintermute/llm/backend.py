@@ -3,7 +3,6 @@
 import asyncio
 import ipaddress
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import UNHIDDEN, Redaction, StreamRedactor
 from wintermute.ids import NewId
+from wintermute.llm.dialect import Dialect
 from wintermute.llm.failures import Failed, Outage, Refused
 from wintermute.llm.tokens import Measure
 from wintermute.llm.wire import Answer, Gathering
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 FIRST_TOKEN_TIMES = 4
 """So many times its longest silence an answer may take to begin in all (F-017)."""
-TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
 KNOCK_SECONDS = 2.0
 LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
@@ -116,11 +115,8 @@ class Endpoint:
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
-        self._reports_usage = True
-        self._limit = "max_tokens"
-        self._can_be_forced = True
+        self._dialect = Dialect(tells_progress=is_private(settings.base_url))
         self._thinks_aloud = False
-        self._tells_progress = is_private(settings.base_url)
 
     async def ask(
         self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
@@ -165,8 +161,9 @@ class Endpoint:
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
+        longest = most_tokens or self.settings.longest_answer
         while True:
-            body = self._body(request, most_tokens or self.settings.max_output_tokens)
+            body = self._dialect.body(request, self.settings, longest)
             try:
                 return await self._answer(client, body, offered(request), listener)
             except UnicodeEncodeError:  # half characters, in file names for one
@@ -175,38 +172,11 @@ class Endpoint:
                 if not self._learnt_from(str(refusal), body):
                     raise
 
-    def _body(self, request: Request, most_tokens: int) -> Json:
-        body: Json = {
-            "model": self.settings.model,
-            "messages": request.messages,
-            "stream": True,
-            self._limit: most_tokens,
-        }
-        if request.tools:
-            body["tools"] = request.tools
-        if request.must_call and self._can_be_forced:
-            body["tool_choice"] = "required"
-        if self._reports_usage:
-            body["stream_options"] = {"include_usage": True}
-        if self._tells_progress:  # llama.cpp's; where others sit, nobody knows what they refuse
-            body["return_progress"] = True
-        return body
-
     def _learnt_from(self, complaint: str, body: Json) -> bool:
-        """Whether the complaint is about a field that we can do without from now on."""
-        if "stream_options" in complaint and "stream_options" in body:
-            self._reports_usage = False
-            return True
-        if "max_completion_tokens" in complaint and "max_tokens" in body:
-            self._limit = "max_completion_tokens"
-            return True
-        if "tool_choice" in body and TOOL_CHOICE.search(complaint):
-            self._can_be_forced = False
-            return True
-        if "return_progress" in complaint and "return_progress" in body:
-            self._tells_progress = False
-            return True
-        return False
+        """Whether the complaint is about something that we can do without from now on."""
+        dialect = self._dialect.without(complaint, body)
+        self._dialect = dialect or self._dialect
+        return dialect is not None
 
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener

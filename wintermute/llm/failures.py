@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
 from wintermute.errors import ContextTooLarge, ModelError, ModelRefused, ModelUnavailable
+from wintermute.llm.windows import limit_in
 from wintermute.messages import Usage
 from wintermute.text import clean
 
@@ -28,6 +29,14 @@ NO_TOOLS = re.compile(
     r"|tools param requires",
     re.IGNORECASE,
 )
+NO_SYSTEM = re.compile(
+    r"system (role|message|prompt)s? (is |are )?not supported|not support '?(the )?system"
+    r"|only user and assistant roles are supported|developer instruction is not enabled",
+    re.IGNORECASE,
+)
+"""How templates and servers say that they know no system message."""
+NO_TURNS = re.compile(r"(must|should) (be )?alternat", re.IGNORECASE)
+"""And that a person and the model must speak in turn. llama.cpp answers 500 with both."""
 QUOTA = re.compile(
     r"insufficient_quota|billing_hard_limit|exceeded your current quota", re.IGNORECASE
 )
@@ -52,6 +61,7 @@ class Failed(Exception):
         *,
         retry_after: float | None = None,
         usage: Usage = NOTHING,
+        window: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.outcome = outcome
@@ -59,6 +69,8 @@ class Failed(Exception):
         """Seconds the server asked us to wait, if it named a time."""
         self.usage = usage
         """What the useless answer cost all the same, if the server said so."""
+        self.window = window
+        """Tokens the server takes at most, if it said so."""
 
     def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
         """The same failure with the backend's name, and without secrets."""
@@ -68,6 +80,7 @@ class Failed(Exception):
             redact(told.replace(key, "[secret]") if key else told),
             retry_after=self.retry_after,
             usage=self.usage,
+            window=self.window,
         )
 
 
@@ -103,8 +116,12 @@ def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
     if status >= 400 and NO_TOOLS.search(body):
         advice = "choose a model that does, in config.yaml, or turn them on in its server"
         return Refused("refused", f"supports no tool calls ({status}{quote}): {advice}")
+    if status >= 400 and (refusal := _refusal(body)):
+        advice = "choose another chat template in its server"
+        return Refused("refused", f"refuses the order of messages ({status}: {refusal}): {advice}")
     if status == 413 or TOO_LARGE_500 in body or (status in {400, 422} and TOO_LARGE.search(body)):
-        return TooLarge("context", f"finds the request too large ({status}{quote})")
+        told = f"finds the request too large ({status}{quote})"
+        return TooLarge("context", told, window=limit_in(body))
     if status in PASSING or status >= 500 or "tool_use_failed" in body:
         return Outage(
             f"status_{status}", f"answered {status}{quote}", retry_after=_retry_after(headers)
@@ -123,10 +140,25 @@ def of_error(error: Any) -> Failed:
     if isinstance(status, int) and 400 <= status < 600:
         return of_status(status, text, {})
     if TOO_LARGE.search(text):
-        return TooLarge("context", f"finds the request too large{_quote(error)}")
+        told = f"finds the request too large{_quote(error)}"
+        return TooLarge("context", told, window=limit_in(text))
+    if refusal := _refusal(text):
+        return Refused("refused", f"refuses the order of messages: {refusal}")
     if QUOTA.search(text) or "invalid_api_key" in text:
         return Refused("refused", f"refuses the request{_quote(error)}: check api_key and account")
     return Outage("error", f"answered with an error{_quote(error)}")
+
+
+def _refusal(text: str) -> str:
+    """What a template says of the roles of messages, with a little of what stands around it.
+
+    Servers quote the template before they say it, so its beginning says nothing.
+    """
+    found = [*NO_SYSTEM.finditer(text), *NO_TURNS.finditer(text)]
+    last = max(found, key=re.Match.end, default=None)
+    if last is None:
+        return ""
+    return " ".join(clean(text[max(0, last.start() - 100) : last.end() + 100]).split())
 
 
 def _decoded(body: str) -> Any:

@@ -15,13 +15,15 @@ from wintermute.config.schema import Backend, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
+from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, offered
 from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
 from wintermute.llm.spelled import Spellings, spelled_calls
-from wintermute.llm.tokens import BYTES_PER_TOKEN, said
+from wintermute.llm.tokens import BYTES_PER_TOKEN, believed, said
+from wintermute.llm.windows import room, too_small
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
 
@@ -113,11 +115,10 @@ class _Trial:
 
     def answered(self, answer: Answer, ms: int) -> Reply:
         endpoint, estimated = self.endpoint, self.question.tokens
-        if answer.usage:
-            self._usage = answer.usage
+        ours, window = endpoint.measure.corrected(estimated), endpoint.settings.context_tokens
+        self._usage = believed(answer.usage, Usage(ours, said(answer)), window)
+        if answer.usage and self._usage.tokens_in == answer.usage.tokens_in:
             endpoint.measure.learn(estimated, answer.usage)
-        else:
-            self._usage = Usage(endpoint.measure.of(estimated), said(answer))
         self.outcome = "ok"
         self.reply = Reply(
             text=answer.text,
@@ -136,7 +137,7 @@ class _Trial:
         perhaps = self.outcome in PERHAPS_BILLED or self._heard > 0
         if self._usage == NOTHING and self.sent and perhaps:
             heard = -(-self._heard // BYTES_PER_TOKEN)
-            return Usage(self.endpoint.measure.of(self.question.tokens), heard)
+            return Usage(self.endpoint.measure.corrected(self.question.tokens), heard)
         return self._usage
 
 
@@ -194,7 +195,7 @@ class Attempts:
 def _worst(endpoint: Endpoint, question: Question) -> Amount:
     """The whole prompt at the price of an uncached one, and the longest answer."""
     settings = endpoint.settings
-    worst = Usage(endpoint.measure.worst(question.tokens), settings.max_output_tokens)
+    worst = Usage(endpoint.measure.worst(question.tokens), settings.longest_answer)
     return Amount(worst.tokens_in + worst.tokens_out, cost(worst, settings.price))
 
 
@@ -253,26 +254,28 @@ class Models:
         """
         hidden, began = self._hidden(request), self._clock.monotonic()
         failures: list[Failed] = []
+        refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
-        too_small = 0
+        too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
-            if endpoint.settings.context_tokens <= too_small:
+            if endpoint.settings.context_tokens <= too_large:
                 continue
             meant = replace(hidden.of(endpoint.settings.size), small=None)
             question = Question(role, meant, tokens.size(meant), cast_id, began, listener)
             try:
                 return await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
-                too_small = endpoint.settings.context_tokens
+                too_large = endpoint.settings.context_tokens
                 failures.append(failure)
+                refusals.append(_too_large(endpoint, failure))
             except Outage as failure:
                 failures.append(failure)
             except Failed as failure:
                 raise failure.public(str(failure)) from None
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
-        raise _verdict(failures, spent)
+        raise refusals[0] if refusals else _verdict(failures, spent)
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
@@ -306,14 +309,12 @@ class Models:
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens a request may have, so that an answer of the first backend still fits."""
-        settings = self._of(role, backend)[0].settings
-        whole = settings.context_tokens
-        return max(whole - settings.max_output_tokens, whole // 2)
+        return room(self._of(role, backend)[0].settings)
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """How many a request has for the first backend, as far as can be told by now."""
         first = self._of(role, backend)[0]
-        return first.measure.of(tokens.size(request.of(first.settings.size)))
+        return first.measure.corrected(tokens.size(request.of(first.settings.size)))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """For which sizes of models a request is needed, that of the first backend first."""
@@ -408,11 +409,16 @@ class _Limit(Unheard):
             self.scope.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
 
 
+def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
+    """Which number is wrong, or what to do with right ones: shortening may help, waiting will not."""
+    settings, said = endpoint.settings, failure.window
+    advice = too_small(endpoint.name, settings, said)
+    is_wrong = said is not None and said < settings.context_tokens
+    return RequestTooLarge(f"{failure}; {advice}", advice if is_wrong else None)
+
+
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """What to tell of a role none of whose backends answered."""
-    for failure in failures:
-        if isinstance(failure, TooLarge):  # shortening the request may help, waiting will not
-            return failure.public(str(failure))
     if not failures:
         later = [problem for problem in spent if problem.until is not None]
         return later[0] if later else ModelRefused(str(spent[0]))  # waiting would never end

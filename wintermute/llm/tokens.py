@@ -32,6 +32,21 @@ def said(answer: Answer) -> int:
     return estimate(answer.text + "".join(call.name + call.arguments for call in answer.calls))
 
 
+def believed(reported: Usage | None, estimated: Usage, window: int) -> Usage:
+    """What a server reported, and our estimate for each number that is missing or cannot be.
+
+    Nothing is larger than the window, unless the window is larger than we were told.
+    """
+    if reported is None:
+        return estimated
+    tokens_in, tokens_out, cached = reported.tokens_in, reported.tokens_out, reported.tokens_cached
+    if not 0 < tokens_in <= max(window, MOST * estimated.tokens_in):
+        tokens_in, cached = estimated.tokens_in, 0
+    if not 0 < tokens_out <= max(window, MOST * estimated.tokens_out):
+        tokens_out = estimated.tokens_out
+    return Usage(tokens_in, tokens_out, cached)
+
+
 class Measure:
     """What one backend reported, beside our estimates: large requests count more than small ones."""
 
@@ -44,7 +59,7 @@ class Measure:
         """By how much an estimate is to be multiplied."""
         return min(MOST, max(LEAST, self._reported / self._estimated))
 
-    def of(self, estimated: int) -> int:
+    def corrected(self, estimated: int) -> int:
         """An estimate, corrected."""
         return math.ceil(estimated * self.correction)
 

@@ -27,9 +27,7 @@ def reported(document: Json) -> Usage | None:
     tokens_in = count(usage.get("prompt_tokens"))
     tokens_out = count(usage.get("completion_tokens"))
     if not (tokens_in or tokens_out):
-        tokens_in, tokens_out = (
-            count(usage.get(f"{part}_tokens")) for part in ("input", "output")
-        )
+        tokens_in, tokens_out = (count(usage.get(f"{part}_tokens")) for part in ("input", "output"))
     cached = max(count(_at(usage, path)) for path in CACHED)
     read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):

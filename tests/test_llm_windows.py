@@ -1,0 +1,284 @@
+"""How much fits into a window: by the configuration, by what its server says, and by what we need."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from tests.test_llm_models import DEAD, backend, saying
+from tests.world.model import ContextTooLarge, Empty, Fail, Hang, ModelServer, Step, Text
+from wintermute.config.schema import Secret
+from wintermute.errors import ContextTooLarge as RequestTooLarge
+from wintermute.errors import ModelUnavailable
+from wintermute.llm.fixed import counted, known
+from wintermute.llm.windows import (
+    FixedPart,
+    ServerWindow,
+    compared,
+    judged,
+    limit_in,
+    server_window,
+    too_small,
+)
+from wintermute.messages import Json, Usage
+
+
+class Stub:
+    """A server that says this at these paths, and nothing elsewhere; `asked` is what it heard."""
+
+    def __init__(self, answers: Mapping[str, object]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+        self.keys: set[str | None] = set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(f"{request.method} {request.path}")
+        self.keys.add(request.headers.get("Authorization"))
+        said = self.answers.get(request.path)
+        if said is None:
+            return web.Response(status=404, text="not here")
+        if isinstance(said, web.StreamResponse):
+            return said
+        if isinstance(said, asyncio.Event):
+            await said.wait()
+        if request.method == "POST":
+            assert (await request.json())["model"] == "qwen"
+        return web.json_response(said) if isinstance(said, dict) else web.Response(text=str(said))
+
+
+@asynccontextmanager
+async def serving(answers: Mapping[str, object]) -> AsyncIterator[Stub]:
+    stub = Stub(answers)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", stub.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    stub.port = runner.addresses[0][1]
+    try:
+        yield stub
+    finally:
+        await runner.cleanup()
+
+
+PROPS: Json = {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}
+OTHER: Json = {"id": "other", "max_model_len": 7}
+SHOWN: Json = {
+    "parameters": 'stop                           "<|im_end|>"\nnum_ctx                        8192',
+    "model_info": {"general.architecture": "qwen2", "qwen2.context_length": 32768},
+}
+SERVERS: dict[str, tuple[dict[str, object], ServerWindow | None]] = {
+    "llama.cpp counts per slot": ({"/props": PROPS}, ServerWindow(4096)),
+    "llama.cpp in its list": (
+        {"/v1/models": {"data": [{"id": "any", "meta": {"n_ctx": 2048, "n_ctx_train": 32768}}]}},
+        ServerWindow(2048),
+    ),
+    "llama.cpp of before": (
+        {"/v1/models": {"data": [{"id": "any", "meta": {"n_ctx_train": 32768}}]}},
+        ServerWindow(32768, at_most=True),
+    ),
+    "vLLM": (
+        {"/v1/models": {"data": [OTHER, {"id": "qwen", "max_model_len": 16384}]}},
+        ServerWindow(16384),
+    ),
+    "another model of vLLM": ({"/v1/models": {"data": [OTHER, OTHER]}}, None),
+    "LM Studio": (
+        {
+            "/v1/models": {"data": [{"id": "qwen"}]},
+            "/api/v0/models": {
+                "data": [{"id": "qwen", "max_context_length": 32768, "loaded_context_length": 4096}]
+            },
+        },
+        ServerWindow(4096),
+    ),
+    "LM Studio before it is loaded": (
+        {"/api/v0/models": {"data": [{"id": "qwen", "max_context_length": 32768}]}},
+        ServerWindow(32768, at_most=True),
+    ),
+    "Ollama with a model loaded": (
+        {"/api/ps": {"models": [{"name": "qwen:latest", "context_length": 4096}]}},
+        ServerWindow(4096),
+    ),
+    "Ollama with a number of its own": ({"/api/show": SHOWN}, ServerWindow(8192)),
+    "Ollama without": (
+        {"/api/show": {"model_info": SHOWN["model_info"]}},
+        ServerWindow(32768, at_most=True),
+    ),
+    "nobody says anything": ({}, None),
+    "a web page": ({"/props": "<html>", "/v1/models": "<html>", "/api/ps": "data: 1"}, None),
+    "lists and numbers": ({"/props": "[1]", "/v1/models": "7", "/api/show": '"x"'}, None),
+    "too deep": ({"/props": "[" * 100_000}, None),
+    "garbage where numbers should be": (
+        {
+            "/props": {"default_generation_settings": {"n_ctx": "many"}},
+            "/v1/models": {"data": [{"id": "qwen", "max_model_len": -1, "meta": [1]}, None, 7]},
+            "/api/v0/models": {"data": {"id": "qwen"}},
+            "/api/ps": {"models": [{"name": "qwen", "context_length": True}]},
+            "/api/show": {"parameters": ["num_ctx 7"], "model_info": {"a.context_length": 10**30}},
+        },
+        None,
+    ),
+    "a number that is no window": ({"/props": {"default_generation_settings": {"n_ctx": 0}}}, None),
+    "an error": ({"/props": web.Response(status=500, text='{"n_ctx": 1}')}, None),
+    "somewhere else": ({"/props": web.HTTPFound("http://192.0.2.1/props")}, None),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+async def test_each_server_says_its_window_in_its_own_way(name: str) -> None:
+    answers, window = SERVERS[name]
+    async with serving(answers) as stub:
+        settings = backend(stub.url, api_key=Secret("sk-1234"))
+        assert await server_window(settings) == window
+        assert stub.keys == {"Bearer sk-1234"}
+
+
+async def test_a_server_below_a_path_is_asked_below_it() -> None:
+    async with serving({"/lab/props": PROPS}) as stub:
+        settings = backend(stub.url.replace("/v1", "/lab/v1"))
+        assert await server_window(settings) == ServerWindow(4096)
+        assert stub.asked == ["GET /lab/props"]
+
+
+async def test_a_server_that_hangs_is_not_waited_for_and_one_that_is_away_is_nothing() -> None:
+    """What it would have said elsewhere still counts."""
+    listed = {"data": [{"id": "qwen", "max_model_len": 9000}]}
+    async with serving({"/props": asyncio.Event(), "/v1/models": listed}) as stub:
+        async with asyncio.timeout(20):
+            assert await server_window(backend(stub.url)) == ServerWindow(9000)
+    assert await server_window(backend(DEAD)) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://192.0.2.1:8080/v1", "http://[2001:db8::1]/v1", "https://nobody.invalid/v1"),
+        "http://127.0.0.1:99999/v1",
+    ],
+)
+async def test_no_server_on_a_public_address_is_asked(url: str) -> None:
+    """There is nobody at these addresses: a question would take its two seconds."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await server_window(backend(url)) is None
+    assert loop.time() - began < 1.9
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, you requested 9000", 8192),
+        ("the request exceeds the available context size (4096 tokens), try increasing it", 4096),
+        ('{"type":"exceed_context_size_error","n_prompt_tokens":1407,"n_ctx":256}', 256),
+        ("Requested tokens (2285) exceed context window of 2048", 2048),
+        ("the model is loaded with context length of only 7866 tokens, which is not enough", 7866),
+        ("prompt is too long: 200001 tokens > 200000 maximum", 200_000),
+        ("Prompt contains 40000 tokens, too large for model with 32768 maximum context", 32_768),
+        ("exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        ("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", 4096),
+        ("the request exceeds the available context size. try increasing the context size", None),
+        ("context length is 0 tokens", None),
+        ("too long", None),
+    ],
+)
+def test_the_window_is_read_from_how_servers_refuse(text: str, window: int | None) -> None:
+    assert limit_in(text) == window
+
+
+SMALL = backend(DEAD, context_tokens=8192)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "state", "told"),
+    [
+        (FixedPart(3000, 3000), "ok", "take 3000 tokens of the 6144 that context_tokens:"),
+        (FixedPart(5249, 5249), "warn", "so 895 remain for a conversation"),
+        (FixedPart(6145, 6145), "fail", "so no message fits"),
+        (FixedPart.estimated(6145), "warn", "about 6145 tokens of the 6144"),
+        (FixedPart.estimated(9000), "fail", "so no message fits"),
+    ],
+)
+def test_what_every_request_has_is_compared_with_the_room_for_it(
+    fixed: FixedPart, state: str, told: str
+) -> None:
+    """An estimate is sure only where even the shortest tokens do not fit."""
+    found = judged("local", SMALL, fixed)
+    assert (found.state, told in found.text) == (state, True), found
+    if state != "ok":
+        assert "raise llm.backends.local.context_tokens" in found.text
+        assert "or set size: small" in found.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        (Text("ok", usage=Usage(1500, 1)), 1500),
+        (Text("ok", usage=None), 1322),
+        (Text("ok", usage=Usage(10**8, 1)), 1322),
+        (Text("ok", usage=Usage(3, 1)), 1322),
+        (Empty("length", usage=Usage(1500, 1)), 1500),
+        (Fail(400), 1322),
+        (Fail(500), 1322),
+    ],
+)
+async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
+    model: ModelServer, answer: Step, tokens: int
+) -> None:
+    """One token may be too little for an answer; a server may count only what was new to it."""
+    model.script(answer)
+    found = await counted("local", backend(model.url), saying("word " * 760), 60)
+    assert found == (FixedPart(1500, 1500) if tokens == 1500 else FixedPart.estimated(tokens))
+    assert [request.body["max_tokens"] for request in model.requests] == [1]
+
+
+async def test_a_fixed_part_that_does_not_fit_says_so_and_silence_ends(model: ModelServer) -> None:
+    model.script(ContextTooLarge(), Hang())
+    with pytest.raises(RequestTooLarge, match=r"set llm\.backends\.local\.context_tokens to 4096"):
+        await counted("local", backend(model.url), saying("hi"), 60)
+    with pytest.raises(ModelUnavailable, match=r"did not read its instructions in 0\.3 s"):
+        await counted("local", backend(model.url), saying("hi"), 0.3)
+
+
+@pytest.mark.parametrize(
+    ("lately", "tokens"), [([], 1322), ([9000, 1200, 5], 1200), ([9000], 1322), ([5], 1322)]
+)
+def test_the_last_questions_had_more_than_the_fixed_part(lately: list[int], tokens: int) -> None:
+    """One that had far less was of something else; none says how much it is for sure."""
+    assert known(SMALL, saying("word " * 760), lately) == FixedPart(tokens, int(1322 * 0.7))
+
+
+def test_advice_names_only_what_can_be_changed() -> None:
+    """A longest answer that nobody wrote goes down with the window, not by itself."""
+    written = backend(DEAD, context_tokens=2048, max_output_tokens=1000, size="small")
+    text = judged("local", written, FixedPart(1700, 1700)).text
+    assert "lower max_output_tokens" in text
+    assert "size: small" not in text
+    assert "lower max_output_tokens" not in judged("a", SMALL, FixedPart(9999, 9999)).text
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "told"),
+    [
+        (ServerWindow(4096), "fail", "takes 4096 tokens, config.yaml says context_tokens: 8192"),
+        (ServerWindow(8192), "ok", "8192"),
+        (ServerWindow(131_072), "ok", "131072"),
+        (ServerWindow(4096, at_most=True), "warn", "the model was made for 4096 tokens"),
+        (ServerWindow(9000, at_most=True), "ok", "9000"),
+    ],
+)
+def test_what_a_server_says_is_compared_with_what_we_were_told(
+    said: ServerWindow, state: str, told: str
+) -> None:
+    found = compared("local", SMALL, said)
+    assert (found.state, told in found.text) == (state, True), found
+
+
+def test_a_server_with_the_window_we_were_told_needs_a_larger_one() -> None:
+    assert "leaves 6144 of them" in too_small("local", SMALL, 8192)

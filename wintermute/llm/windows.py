@@ -1,0 +1,277 @@
+"""How much fits into a model's window: what we are told, what its server says, and what we need.
+
+    context_tokens ─┬─ longest answer
+                    └─ room for a request ─┬─ fixed part: instructions, core memory, tools
+                                           └─ the conversation
+
+Only a server on a private address is asked about itself, and never for long.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from wintermute.config.schema import Backend
+
+SURE = 0.7
+"""Even the shortest tokens of the models that were measured make this much of our estimates."""
+TIGHT = 0.25
+"""Less of the room than this for a conversation is little."""
+FEWEST, MOST = 16, 10**9
+"""Tokens that can be a window at all."""
+SECONDS = 2.0
+"""For one question to a server about itself."""
+MOST_BYTES = 8 * 1024 * 1024
+PRIVATE = tuple(
+    ip_network(net)
+    for net in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+        *("::1/128", "fc00::/7", "fe80::/10"),
+    )
+)
+NUM_CTX = re.compile(r"^num_ctx\s+([0-9]{1,10})\s*$", re.MULTILINE)
+LIMITS = re.compile(
+    r"context (?:length|window|size)(?: of(?: only)?| is| \()\s*([0-9][0-9,]*)"
+    r"|\bn_ctx\"?\s*[:=]\s*([0-9]+)|([0-9][0-9,]*) maximum\b|> ?([0-9][0-9,]*) max"
+    r"|tokens allowed \(([0-9][0-9,]*)|must be <= ([0-9][0-9,]*)",
+    re.IGNORECASE,
+)
+"""How servers name the most they take when they refuse more."""
+
+
+def room(settings: Backend) -> int:
+    """Tokens a request may have, so that an answer still fits; half of the window at least."""
+    whole = settings.context_tokens
+    return max(whole - settings.longest_answer, whole // 2)
+
+
+def limit_in(complaint: str) -> int | None:
+    """The window that a server names when it finds a request too large."""
+    found = LIMITS.search(complaint)
+    return _size(next(filter(None, found.groups())).replace(",", "")) if found else None
+
+
+def too_small(name: str, settings: Backend, said: int | None) -> str:
+    """What to do where a server takes less than a request that cannot be made smaller."""
+    whole = f"config.yaml says context_tokens: {settings.context_tokens}"
+    if said is None:
+        return f"{whole}, and its server takes less: `wintermute check` compares them"
+    if said < settings.context_tokens:
+        return f"its server takes {said} tokens, {whole}: {_right(name, said)}"
+    return (
+        f"its server takes {said} tokens, {whole} and leaves {room(settings)} of them for a"
+        " request: give the server a larger window and raise context_tokens with it"
+    )
+
+
+def _right(name: str, said: int) -> str:
+    return (
+        f"set llm.backends.{name}.context_tokens to {said}, or start the server with more (where it"
+        " has several slots, each has its share)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerWindow:
+    """What a server says of its own window. `at_most`: of the model's; it may give less."""
+
+    tokens: int
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPart:
+    """The tokens that every request has, as far as known, and how many these are for sure."""
+
+    tokens: int
+    least: int
+
+    @classmethod
+    def estimated(cls, tokens: int) -> "FixedPart":
+        """By the length of the texts."""
+        return cls(tokens, int(tokens * SURE))
+
+    def __str__(self) -> str:
+        about = "about " if self.least < self.tokens else ""
+        return f"{about}{self.tokens} tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether a window is large enough, in words that say what to do."""
+
+    state: Literal["ok", "warn", "fail"]
+    text: str
+
+
+def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
+    """The fixed part beside the room that it has to fit into."""
+    whole, longest, left = settings.context_tokens, settings.longest_answer, room(settings)
+    sizes = (
+        f"instructions and tools take {fixed} of the {left} that context_tokens: {whole} and"
+        f" max_output_tokens: {longest} leave for a request"
+    )
+    keys = f"raise llm.backends.{name}.context_tokens to what its server takes"
+    if settings.max_output_tokens is not None:
+        keys += ", lower max_output_tokens"
+    keys += "" if settings.size == "small" else ", or set size: small"
+    if fixed.least > left:
+        return Judgement("fail", f"{sizes}, so no message fits -> {keys}")
+    if left - fixed.tokens < TIGHT * left:
+        over = max(0, left - fixed.tokens)
+        return Judgement("warn", f"{sizes}, so {over} remain for a conversation -> {keys}")
+    return Judgement("ok", sizes)
+
+
+def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
+    """What the configuration says beside what the server says."""
+    whole = settings.context_tokens
+    if said.tokens >= whole:
+        return Judgement("ok", f"context_tokens: {whole}, its server takes {said.tokens}")
+    if said.at_most:
+        text = (
+            f"the model was made for {said.tokens} tokens, config.yaml says context_tokens: {whole}"
+        )
+        return Judgement("warn", f"{text} -> see what its server takes, and set it to that")
+    text = f"its server takes {said.tokens} tokens, config.yaml says context_tokens: {whole}"
+    return Judgement("fail", f"{text} -> {_right(name, said.tokens)}")
+
+
+async def server_window(settings: Backend) -> ServerWindow | None:
+    """What the server of a backend says of its window; None where it is not private, or silent."""
+    address = urlsplit(settings.base_url)
+    if not await _is_private(address):
+        return None
+    server, model = _Server(address, settings), settings.model
+    bounds: list[int | None] = []
+    props = await server.asked("/props")
+    if exact := _size(_at(props, "default_generation_settings", "n_ctx")):
+        return ServerWindow(exact)
+    listed = _named(await server.asked("/models", below="api"), model)
+    if exact := _size(listed.get("max_model_len")) or _size(_at(listed, "meta", "n_ctx")):
+        return ServerWindow(exact)
+    bounds.append(_size(_at(listed, "meta", "n_ctx_train")))
+    studio = _named(await server.asked("/api/v0/models"), model)
+    if exact := _size(studio.get("loaded_context_length")):
+        return ServerWindow(exact)
+    bounds.append(_size(studio.get("max_context_length")))
+    running = _named(await server.asked("/api/ps"), model)
+    shown = await server.asked("/api/show", {"model": model})
+    if exact := _size(running.get("context_length")) or _num_ctx(shown):
+        return ServerWindow(exact)
+    bounds += [_size(value) for value in _lengths(shown)]
+    known = [bound for bound in bounds if bound]
+    return ServerWindow(min(known), at_most=True) if known else None
+
+
+class _Server:
+    """Asked about itself with plain requests; whatever goes wrong, it said nothing."""
+
+    def __init__(self, address: SplitResult, settings: Backend) -> None:
+        self._host = address.hostname or ""
+        self._netloc = address.netloc
+        self._secure = address.scheme == "https"
+        self._port = address.port or (443 if self._secure else 80)
+        self._api = address.path.rstrip("/")
+        self._key = settings.api_key.reveal() if settings.api_key else ""
+
+    async def asked(
+        self,
+        path: str,
+        body: Mapping[str, str] | None = None,
+        *,
+        below: Literal["root", "api"] = "root",
+    ) -> Any:
+        """The JSON at a path below the server's root or its API; None: there is none."""
+        start = self._api if below == "api" else re.sub(r"/v[0-9]+\Z", "", self._api)
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self._fetched(start + path, body)
+            head, _, content = answer.partition(b"\r\n\r\n")
+            return json.loads(content) if b" 200" in head.partition(b"\r\n")[0] else None
+        except (OSError, TimeoutError, ValueError, RecursionError, asyncio.LimitOverrunError):
+            return None
+
+    async def _fetched(self, path: str, body: Mapping[str, str] | None) -> bytes:
+        content = b"" if body is None else json.dumps(body).encode()
+        # HTTP/1.0, so that what comes back comes in one piece and ends with the connection.
+        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.0", f"Host: {self._netloc}"]
+        lines += ["Accept: application/json", "Connection: close"]
+        lines += [f"Authorization: Bearer {self._key}"] if self._key else []
+        lines += (
+            [f"Content-Type: application/json\r\nContent-Length: {len(content)}"] if content else []
+        )
+        reader, writer = await asyncio.open_connection(
+            self._host, self._port, ssl=self._secure or None
+        )
+        try:
+            writer.write("\r\n".join([*lines, "", ""]).encode("ascii") + content)
+            await writer.drain()
+            answer = bytearray()
+            while len(answer) < MOST_BYTES and (piece := await reader.read(65536)):
+                answer += piece
+            return bytes(answer)
+        finally:
+            writer.close()
+
+
+async def _is_private(address: SplitResult) -> bool:
+    """Whether a name or address leads nowhere but to this machine or network."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(SECONDS):
+            found = await loop.getaddrinfo(address.hostname, address.port or 80)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return bool(found) and all(_lies_within(str(each[4][0]), PRIVATE) for each in found)
+
+
+def _lies_within(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return any(address in network for network in networks)
+
+
+def _named(document: Any, model: str) -> Mapping[str, Any]:
+    """What a list of models says of this one, or of the only one; Ollama adds a tag to names."""
+    listed = _at(document, "data") or _at(document, "models")
+    entries = (
+        [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    )
+    names = {model, f"{model}:latest"}
+    for entry in entries:
+        if names & {str(entry.get(key)) for key in ("id", "name", "model")}:
+            return entry
+    return entries[0] if len(entries) == 1 else {}
+
+
+def _num_ctx(shown: Any) -> int | None:
+    parameters = _at(shown, "parameters")
+    found = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+    return _size(found[1]) if found else None
+
+
+def _lengths(shown: Any) -> list[Any]:
+    """What Ollama knows of the model itself, under a name that begins with its kind."""
+    info = _at(shown, "model_info")
+    known = info if isinstance(info, dict) else {}
+    return [value for key, value in known.items() if str(key).endswith(".context_length")]
+
+
+def _at(document: Any, *names: str) -> Any:
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
+
+
+def _size(value: Any) -> int | None:
+    """A number of tokens, as far as it can be one."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:12])
+    return value if type(value) is int and FEWEST <= value <= MOST else None
