@@ -37,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker_of(config) is None and "TMPDIR" not in os.environ and has_room(MEMORY):  # noqa: TID251
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # noqa: TID251  for workers and programs
     config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
+    config.addinivalue_line(
+        "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
+    )
     config.addinivalue_line("markers", "alone: measures, so nothing else may run beside it")
     worker = worker_of(config)
     made = Path(worker["shared"] if worker else tempfile.mkdtemp(prefix="wintermute-tests-"))
