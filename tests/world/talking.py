@@ -66,8 +66,8 @@ class Heard:
     answers: list[str]
     calls: list[Asked]
     requests: list[Passed]
-    reason: str
-    """Why the newest cast ended."""
+    ended: str
+    """How the newest cast ended: `terminated`, or `truncated` before its end."""
 
     @property
     def done(self) -> set[str]:
@@ -118,12 +118,12 @@ class Talk:
         await self.house.incoming(text, room=room)
         await self._settled(room, len(before))
         rows = await self.house.rows(CALLS, newest)
-        casts = await self.house.rows("SELECT reason FROM casts ORDER BY seq DESC LIMIT 1")
+        casts = await self.house.rows("SELECT state FROM casts ORDER BY seq DESC LIMIT 1")
         return Heard(
             (await self.house.spoken(room))[len(before) :],
             [Asked(row["gate"], _arguments(row["args"]), bool(row["is_error"])) for row in rows],
             self.relay.passed[passed:],
-            str(casts[0]["reason"]) if casts else "",
+            str(casts[0]["state"]) if casts else "",
         )
 
     async def _newest_turn(self) -> int:
