@@ -24,9 +24,10 @@ test-slow:  ## the slow tier: each kill point, long random lives, every combinat
 test-all:  ## both
 	$(BIN)/python -m pytest --slow
 
-torture:  ## kill a real daemon at random points, KILLS times; let rooms live at random, LIVES times
+torture:  ## kill a real daemon at random points, KILLS times; let rooms and talks live at random, LIVES times
 	$(BIN)/python -m tests.torture --kills $(KILLS)
 	$(BIN)/python -m tests.lives --lives $(LIVES)
+	$(BIN)/python -m tests.growth --lives $(LIVES)
 
 bench:  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m tests.bench

@@ -83,6 +83,11 @@ class Kept:
     cause: str | None
     first: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it could have kept all of the one before it."""
+        return self.cause != "fold" and not self.first
+
 
 @dataclass(slots=True)
 class _Leaf:
@@ -212,8 +217,8 @@ class Prefixes:
             self.breaks.append((None, told))
 
     def share(self) -> float:
-        """How much was kept of all that could be, between the breaks."""
-        counted = [step for step in self.steps if step.cause is None and not step.first]
+        """How much was kept of all that could be, between the folds."""
+        counted = [step for step in self.steps if step.is_counted]
         whole = sum(step.whole for step in counted)
         return sum(step.kept for step in counted) / whole if whole else 1.0
 
