@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.world.clock import HeldClock
 from tests.world.house import PROMPTS, House, open_house
@@ -19,8 +20,8 @@ from tests.world.promised import promise
 from wintermute.config.schema import Context
 from wintermute.tasks.schedules import PlanRequest
 
-WINDOW = {"context_tokens": 14_000, "max_output_tokens": 1_000}
-CONTEXT = Context(keep_recent=6)
+WINDOW: dict[str, Any] = {"context_tokens": 14_000, "max_output_tokens": 1_000}
+CONTEXT = Context(keep_recent=6, trigger_after_turns=30)
 STEPS = {
     "say": 30,
     "minutes": 8,
