@@ -2,8 +2,12 @@
 BIN ?= .venv/bin
 KILLS ?= 300
 LIVES ?= 20
+# MODEL: a folder with model.gguf and venv; SERVER: the program that serves it (docs/benchmarks.md).
+MODEL ?= model
+SERVER ?= $(MODEL)/serve.py
+WINTERMUTE_MODEL_SERVER ?= $(MODEL)/venv/bin/python $(SERVER) $(MODEL)/model.gguf {port} {context} 2
 
-.PHONY: check test test-slow test-all torture bench
+.PHONY: check test test-slow test-all torture bench real-model bench-model
 
 check:  ## format, lint, imports, types
 	$(BIN)/ruff format --check .
@@ -20,9 +24,16 @@ test-slow:  ## the slow tier: each kill point, long random lives, every combinat
 test-all:  ## both
 	$(BIN)/python -m pytest --slow
 
-torture:  ## kill a real daemon at random points, KILLS times; let rooms live at random, LIVES times
+torture:  ## kill a real daemon at random points, KILLS times; let rooms and talks live at random, LIVES times
 	$(BIN)/python -m tests.torture --kills $(KILLS)
 	$(BIN)/python -m tests.lives --lives $(LIVES)
+	$(BIN)/python -m tests.growth --lives $(LIVES)
 
 bench:  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m tests.bench
+
+real-model:  ## a day with a real model: MODEL=FOLDER SERVER=PROGRAM, or WINTERMUTE_MODEL_URL
+	WINTERMUTE_MODEL_SERVER="$(WINTERMUTE_MODEL_SERVER)" $(BIN)/python -m pytest -m real_model -n 0 -s tests/test_real_model.py
+
+bench-model:  ## the figures with a real model; BENCH="--only tokens --size small" for parts of them
+	WINTERMUTE_MODEL_SERVER="$(WINTERMUTE_MODEL_SERVER)" $(BIN)/python -m tests.bench_model $(BENCH)

@@ -118,10 +118,13 @@ def room(scene: Scene) -> NewRoom:
 
 
 @pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    """A scripted model server of this test's own."""
+async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ModelServer]:
+    """A scripted model server of this test's own; `@pytest.mark.breaks("fold")` is `model.allow("fold")`."""
     async with ModelServer() as server:
+        for mark in request.node.iter_markers("breaks"):
+            server.allow(*mark.args, **mark.kwargs)
         yield server
+        server.prefixes.count(tmp_path)
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """How the suite runs: the quick tier and the slow one, workers, and tests that want to be alone.
 
 A pytest plugin. `pytest` runs the quick tier on all cores; `--slow` adds what is marked `slow`,
-`-m slow` runs nothing else, and a test named by its node id runs either way.
+`-m slow` runs nothing else, and a test named by its node id runs either way. What is marked
+`real_model` takes hours and a model: only `-m real_model` runs it.
 What is marked `alone` measures time or memory: no other test runs beside it.
 """
 
@@ -24,6 +25,7 @@ MEMORY = Path("/dev/shm")
 of the others too. Tests kill processes; none cuts the power.
 """
 ROOM = 2**31
+REAL = "real_model"
 SHARED = pytest.StashKey[Path]()
 LEFT_OUT = pytest.StashKey[int]()
 T = TypeVar("T")
@@ -37,6 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker_of(config) is None and "TMPDIR" not in os.environ and has_room(MEMORY):  # noqa: TID251
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # noqa: TID251  for workers and programs
     config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
+    config.addinivalue_line(
+        "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
+    )
+    config.addinivalue_line("markers", "real_model: talks with a real model; `make real-model`")
     config.addinivalue_line("markers", "alone: measures, so nothing else may run beside it")
     worker = worker_of(config)
     made = Path(worker["shared"] if worker else tempfile.mkdtemp(prefix="wintermute-tests-"))
@@ -84,11 +90,18 @@ def shared(request: pytest.FixtureRequest) -> Path:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put those that are to be alone at the end; leave the slow out, unless they are asked for."""
     items.sort(key=is_alone)  # each one before that would empty the other workers
+    if REAL not in config.getoption("markexpr"):
+        leave_out(config, items, [item for item in items if item.get_closest_marker(REAL)])
     if config.getoption("slow") or "slow" in config.getoption("markexpr") or failed_last(config):
         return
     named = named_tests(config)
     left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
     config.stash[LEFT_OUT] = len(left)
+    leave_out(config, items, left)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
+    """Take these out of what is run."""
     if left:
         config.hook.pytest_deselected(items=left)
         out = set(left)

@@ -5,7 +5,8 @@
         ...
 
 Each chat request takes one step: that of `keyed` if it gives one, else the next of the script, else
-the default, which echoes the last user message. Leaving the block fails if any request broke a rule.
+the default, which echoes the last user message. Leaving the block fails if any request broke a rule,
+or said something differently than the one before it in its branch (`tests/world/prefixes.py`).
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from typing import Literal, Self, assert_never
 
 from aiohttp import web
 
+from tests.world.prefixes import Cause, Prefixes
 from tests.world.request_rules import broken_rules as broken_rules
 from tests.world.request_rules import canary as canary
 from tests.world.request_rules import is_for_summary as is_for_summary
@@ -255,6 +257,7 @@ class ModelServer:
         """Without those that only ask whether anybody answers."""
         self.probes = 0
         self.violations: list[str] = []
+        self.prefixes = Prefixes()
         self.port = port
         self._default = default
         self._rules = rules
@@ -278,6 +281,10 @@ class ModelServer:
     def keyed(self, choose: Callable[[Seen], Step | None]) -> None:
         """Answer by content; where `choose` gives None, the script and the default go on."""
         self._keyed = choose
+
+    def allow(self, *causes: Cause, perhaps: bool = False) -> None:
+        """Name why requests of this test may begin anew; `perhaps`: it does not always happen."""
+        self.prefixes.allow(*causes, perhaps=perhaps)
 
     async def request_arrived(self, n: int) -> Seen:
         """Wait for the n-th chat request, counted from 1."""
@@ -305,10 +312,11 @@ class ModelServer:
     ) -> None:
         self._closing.set()
         await self._runner.cleanup()
+        violations = [*self.violations, *self.prefixes.problems()]
         if error is None:
-            assert not self.violations, self.violations
+            assert not violations, violations
         else:
-            for violation in self.violations:
+            for violation in violations:
                 error.add_note(violation)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -330,6 +338,9 @@ class ModelServer:
         async with self._arrived:
             self.requests.append(seen)
             self._arrived.notify_all()
+        self.prefixes.saw(seen.body)
+        if told := _told(step, len(self.requests)):
+            self.prefixes.answered(told)
         return await self._take(step, _Exchange(request, seen, len(self.requests), self._closing))
 
     def _to_probe(self, seen: Seen) -> Step:
@@ -515,6 +526,20 @@ def _content(step: Text | Calls | Empty, n: int) -> tuple[str, list[Json]]:
             {"id": use.id or f"call_{n}_{position}", "type": "function", "function": function}
         )
     return step.text, calls
+
+
+def _told(step: Step, n: int) -> Json | None:
+    """A whole answer as the message that later requests show it as."""
+    match step:
+        case Drip(text):
+            return {"role": "assistant", "content": text}
+        case Text() | Calls():
+            text, calls = _content(step, n)
+            return {"role": "assistant", "content": text, "tool_calls": calls}
+        case Slow(_, then) | Plain(then):
+            return _told(then, n)
+        case _:
+            return None
 
 
 def _usage(usage: Usage) -> Json:

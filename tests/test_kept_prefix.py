@@ -1,0 +1,28 @@
+"""Random lives of a conversation: what a server has read it need not read again, until a fold.
+
+A longer run, with seeds of its own, is a part of `make torture`.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.world.growing import Growth
+from tests.world.model import ModelServer
+from tests.world.prefixes import ASSERTED
+
+STEPS = 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ASSERTED, reason="the context does not only grow at its end yet")
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_only_a_fold_begins_anew(seed: int, tmp_path: Path, model: ModelServer) -> None:
+    """Issue 17: 95 % of the words between folds are kept, through calls, edits, nights and restarts."""
+    life = Growth(seed, tmp_path, model)
+    await life.run(STEPS)
+    problems = life.problems()
+    assert not problems, "\n".join(problems)
+    assert life.folds >= 1, life.summary()
+    assert life.words() > 50_000, life.summary()
+    print(life.summary())  # noqa: T201
