@@ -97,14 +97,15 @@ def answering(
     gather = Gather(stores, texts.instructions, clock)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
     asking = Asking(models, folding, hidden)
-    loop = Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
+    loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
 
     workers = WorkerTexts(gather, texts.instructions, texts.worker)
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     own = tools_of(config, stores) if tools is None else tools
-    toolbox = Toolbox([*own, *delegating(delegation, limits, config.timezone)])
-    of_run = RunSettings.of(limits, max_tokens, own_models=own_models)
+    handing = delegating(delegation, limits, config.timezone) if config.levels else ()
+    toolbox = Toolbox([*own, *handing])
+    of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, *kinds])
     promises = Promises(stores, Firing(stores, speaker, clock), runs.bell, speaker, clock)
@@ -113,7 +114,7 @@ def answering(
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
     settings = CastSettings(
-        toolbox, prompt or gather, depth=limits.max_depth, wards=Wards.of(config.loop)
+        toolbox, prompt or gather, depth=config.levels, wards=Wards.of(config.loop)
     )
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     commands = ChatCommands(stores, branching, folding, clock, config.llm.budget, verifier)

@@ -24,7 +24,7 @@ from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
-from wintermute.prompt.gather import FALLBACK, Instructions
+from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions
 from wintermute.templates import read_template, shipped_prompts
 
 
@@ -116,11 +116,15 @@ def templates(folder: Path, language: str) -> Finding:
     try:
         for name in (*needed, FALLBACK, *seeds):
             read_template(folder, name)
-        unknown = unknown_tools(Instructions(folder).sections())
+        unknown = [
+            (name, *each)
+            for name in (FILE, FILE_SMALL)
+            for each in unknown_tools(Instructions(folder, name=name).sections())
+        ]
     except ConfigurationError as error:
         return Finding(part, "fail", str(error))
     if unknown:
-        lines = "; ".join(f"BASE_PROMPT.txt:{line}: unknown tool {tool}" for line, tool in unknown)
+        lines = "; ".join(f"{name}:{line}: unknown tool {tool}" for name, line, tool in unknown)
         return Finding(part, "warn", f"{lines} -> correct the name; the section is left out")
     if not (folder / f"SEED_{language}.txt").is_file():
         text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"

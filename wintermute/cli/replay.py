@@ -280,7 +280,7 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
 
 
 def _definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
-    handing = sorted(DELEGATING) if config.sub_sessions.max_depth else ()
+    handing = sorted(DELEGATING) if config.levels else ()
     others = [Described(name, *definition(name)) for name in handing]
     return Toolbox([*tools_of(config, stores), *others]).definitions()
 

@@ -386,7 +386,7 @@ class Asking:
 
     def _request(self, running: CastState, view: tuple[Json, ...]) -> Request:
         must_call = bool(running.cast.wards["require_done"])
-        return Request(view, running.settings.toolbox.definitions(), must_call)
+        return Request(view, running.settings.toolbox.definitions(done=must_call), must_call)
 
     def _tokens(self, running: CastState, view: tuple[Json, ...]) -> int:
         settings = running.settings

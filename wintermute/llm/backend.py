@@ -87,6 +87,7 @@ class Endpoint:
         self._reports_usage = True
         self._limit = "max_tokens"
         self._can_be_forced = True
+        self._calls_in_turn = settings.size == "small"
         self._thinks_aloud = False
 
     async def ask(
@@ -151,6 +152,8 @@ class Endpoint:
         }
         if request.tools:
             body["tools"] = request.tools
+            if self._calls_in_turn:
+                body["parallel_tool_calls"] = False
         if request.must_call and self._can_be_forced:
             body["tool_choice"] = "required"
         if self._reports_usage:
@@ -164,6 +167,9 @@ class Endpoint:
             return True
         if "max_completion_tokens" in complaint and "max_tokens" in body:
             self._limit = "max_completion_tokens"
+            return True
+        if "parallel_tool_calls" in complaint and "parallel_tool_calls" in body:
+            self._calls_in_turn = False
             return True
         if "tool_choice" in body and TOOL_CHOICE.search(complaint):
             self._can_be_forced = False

@@ -35,6 +35,7 @@ from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
 from wintermute.text import untagged
 
 FILE = "BASE_PROMPT.txt"
+FILE_SMALL = "BASE_PROMPT.small.txt"
 
 
 class Instructions:
@@ -43,10 +44,13 @@ class Instructions:
     Raises: ConfigurationError when it cannot be used at the start.
     """
 
-    def __init__(self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT) -> None:
-        self._file = Template(folder, FILE, kept)
+    def __init__(
+        self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT, name: str = FILE
+    ) -> None:
+        self._name = name
+        self._file = Template(folder, name, kept)
         self._seen = self._file.text()
-        self._sections = parse(self._seen, FILE)
+        self._sections = parse(self._seen, name)
 
     def sections(self) -> tuple[Section, ...]:
         """The sections as edited last (P-005). A broken edit is logged once, and ignored (P-030)."""
@@ -54,7 +58,7 @@ class Instructions:
         if text != self._seen:
             self._seen = text
             try:
-                self._sections = parse(text, FILE)
+                self._sections = parse(text, self._name)
             except ConfigurationError as error:
                 log.error("edited prompt refused, last one stays in use reason=%s", error)  # noqa: TRY400
         return self._sections
@@ -284,12 +288,14 @@ class Oversize:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """One of each; no seed where none is wanted."""
+    """One of each; no seed where none is wanted. `small`: what small models read instead."""
 
     instructions: Instructions
+    small: Instructions
     seed: Template | None
     compaction: Template
     worker: Template
+    small_worker: Template
     task_run: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
@@ -304,8 +310,13 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         if not name.startswith("SEED_"):
             Template(folder, name, kept)
     language = seed_template(folder, seed.language, kept)
-    compaction = Template(folder, "COMPACTION_PROMPT.txt", kept)
-    worker = Template(folder, "WORKER_MINIMAL.txt", kept)
-    task_run = Template(folder, "TASK_RUN.txt", kept)
-    opening = language if seed.enabled else None
-    return Texts(Instructions(folder, kept), opening, compaction, worker, task_run, kept)
+    return Texts(
+        instructions=Instructions(folder, kept),
+        small=Instructions(folder, kept, FILE_SMALL),
+        seed=language if seed.enabled else None,
+        compaction=Template(folder, "COMPACTION_PROMPT.txt", kept),
+        worker=Template(folder, "WORKER_MINIMAL.txt", kept),
+        small_worker=Template(folder, "WORKER_MINIMAL.small.txt", kept),
+        task_run=Template(folder, "TASK_RUN.txt", kept),
+        kept=kept,
+    )

@@ -14,7 +14,7 @@ from wintermute.loom.sub_sessions import Order, SubSession
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
 from wintermute.text import one_line
-from wintermute.tools.definition import definition
+from wintermute.tools.definition import brief, definition
 from wintermute.work.delegation import Delegation, failure
 
 
@@ -22,6 +22,8 @@ class SpawnSubSession:
     """`spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
 
     name = "spawn_sub_session"
+
+    brief = None
 
     def __init__(self, delegation: Delegation, timezone: str) -> None:
         self.description, self.parameters = definition(self.name)
@@ -64,8 +66,9 @@ class CallAgent:
     name = "call_agent"
     durable = True
 
-    def __init__(self, delegation: Delegation) -> None:
+    def __init__(self, delegation: Delegation, *, for_small: bool) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name) if for_small else None
         self._delegation = delegation
 
     async def run(self, caller: Caller, args: Json) -> object:
@@ -81,6 +84,7 @@ class CallAgentBatch:
 
     name = "call_agent_batch"
     durable = True
+    brief = None
 
     def __init__(self, delegation: Delegation, max_parallel: int, max_batch: int) -> None:
         self.description, self.parameters = definition(self.name)
@@ -112,12 +116,11 @@ class CallAgentBatch:
 def delegating(
     delegation: Delegation, limits: SubSessionSettings, timezone: str
 ) -> Sequence[AnyTool]:
-    """All of them; none where nothing may be handed out."""
-    if limits.max_depth == 0:
-        return ()
+    """All of them. A small model is offered one, where the configuration asks for delegation."""
+    asked_for = limits.max_depth is not None
     return (
         SpawnSubSession(delegation, timezone),
-        CallAgent(delegation),
+        CallAgent(delegation, for_small=asked_for),
         CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
     )
 
