@@ -170,7 +170,7 @@ class Toolbox:
             problem = "done requires a non-empty answer" if is_blank else None
         else:
             args = _without_blanks(tool.parameters, args)
-            problem = _breach(tool.parameters, args)
+            problem = breach(tool.parameters, args)
         return Rejected(problem, args) if problem else Accepted(tool, args)
 
 
@@ -217,12 +217,13 @@ def _too_deep(args: Json) -> bool:
     return bool(level)
 
 
-def _breach(schema: Json, args: Json) -> str | None:
+def breach(schema: Json, args: Json, part: str = "arguments") -> str | None:
+    """What arguments have that their schema refuses; `part`: what they are called."""
     errors = sorted(Draft202012Validator(schema).iter_errors(args), key=lambda e: list(e.path))
     if not errors:
         return None
     named = [
-        f"{'.'.join(str(step) for step in error.absolute_path) or 'arguments'}: {error.message[:300]}"
+        f"{'.'.join(str(step) for step in error.absolute_path) or part}: {error.message[:300]}"
         for error in errors[:5]
     ]
     return "bad arguments: " + "; ".join(named)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from wintermute.config.schema import SubSessionSettings
-from wintermute.conversation.toolbox import AnyTool, Caller
+from wintermute.conversation.toolbox import AnyTool, Caller, breach
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.loom.sub_sessions import Order, SubSession
@@ -88,12 +88,14 @@ class CallAgentBatch:
 
     def __init__(self, delegation: Delegation, max_parallel: int, max_batch: int) -> None:
         self.description, self.parameters = definition(self.name)
+        _, self._of_one = definition(CallAgent.name)
         self._delegation = delegation
         self._max_parallel = max_parallel
         self._max_batch = max_batch
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The answer or the failure of each; nothing starts unless all may."""
+        self._check(args["calls"])
         orders = [_order(call, call["intent"]) for call in args["calls"]]
         if len(orders) > self._max_batch:
             raise ToolFailed(
@@ -111,6 +113,15 @@ class CallAgentBatch:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(*each)) for each in enumerate(orders)]
         return [_outcome(task.result()) for task in tasks]
+
+    def _check(self, calls: Sequence[Json]) -> None:
+        """The definition does not say again what a call may have: that is told at `call_agent`.
+
+        Raises: ToolFailed.
+        """
+        for n, call in enumerate(calls):
+            if problem := breach(self._of_one, call, f"calls.{n}"):
+                raise ToolFailed(f"calls.{n}: {problem}; nothing was started")
 
 
 def delegating(
