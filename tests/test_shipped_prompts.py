@@ -235,3 +235,47 @@ def test_every_sentence_of_the_prompt_has_a_situation_that_it_decides() -> None:
         said for said in sentences() if not any(words in said or said in words for words in quoted)
     ]
     assert idle == []
+
+
+def test_the_small_set_has_the_sections_and_both_rules_of_the_large_one() -> None:
+    """P-023, P-024: for small models, in a third of the words."""
+    text = PROMPTS["BASE_PROMPT.small.txt"]
+    assert dict(MARKER.findall(text)) == SECTIONS
+    assert text.startswith("<!-- section: core ")
+    assert text.count("<!--") == text.count("-->") == len(SECTIONS)
+    assert "would still matter in a month with no active project around it" in text
+    assert "something is in progress now, or must happen at a time" in text
+    assert [
+        each for each in ("`<context>` block", "newest", "<event>", "password") if each not in text
+    ] == []
+    assert len(text) < len(PROMPTS["BASE_PROMPT.txt"]) / 2
+    assert not [line for line in text.splitlines() if line.startswith(("# ", "---"))]
+
+
+def test_a_small_worker_is_told_how_to_finish() -> None:
+    """P-041."""
+    lines = PROMPTS["WORKER_MINIMAL.small.txt"].splitlines()
+    assert len(lines) <= 7
+    assert sum("`done`" in line for line in lines) == 2
+
+
+def test_the_definitions_are_types_and_their_examples_no_content() -> None:
+    """The three that delegate cost together what one cost before: 485 tokens, some 1,900 characters."""
+    folder = resources.files("wintermute.tools") / "definitions"
+    words = {
+        f.name.removesuffix(".json"): json.loads(f.read_text("utf-8")) for f in folder.iterdir()
+    }
+    sent = {
+        name: len(json.dumps({"name": name, "d": each["description"], "p": each["parameters"]}))
+        for name, each in words.items()
+    }
+    delegating = ("spawn_sub_session", "call_agent", "call_agent_batch")
+    assert sum(sent[name] for name in delegating) <= 1_900
+    assert sum(sent.values()) <= 7_800
+    brief = {name: each["small"] for name, each in words.items() if "small" in each}
+    assert words.keys() - brief.keys() == {"spawn_sub_session", "call_agent_batch"}
+    assert sum(len(json.dumps(each)) for each in brief.values()) <= 3_600
+    for name, each in words.items():
+        for example in re.findall(r"\{\"[^{}]*\}", each["description"]):
+            shown = json.loads(example)
+            assert any("<" in str(value) for value in shown.values()), (name, example)
