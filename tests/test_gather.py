@@ -153,7 +153,9 @@ class Asked:
         self.queries.append(query)
         return "Be kind."
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         return None
 
 

@@ -10,7 +10,7 @@ from tests.world.model import VIOLATION, ModelServer, broken_rules
 from wintermute.errors import ModelUnavailable
 from wintermute.messages import Request
 
-SYSTEM = {"role": "system", "content": "s"}
+SYSTEM = {"role": "system", "content": "# Core Instructions\ns"}
 USER = {"role": "user", "content": "u"}
 SAID = {"role": "assistant", "content": "a"}
 

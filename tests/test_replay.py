@@ -101,7 +101,7 @@ async def replayed(
     **now: Any,
 ) -> Replayed:
     """The newest branch, run again."""
-    today = Today(house.runner.toolbox.definitions(), prompts, context, (), _window, redact)
+    today = Today(house.runner.toolbox.tools, prompts, context, (), _window, redact)
     replay = Replay(house.stores, replace(today, **now))
     rows = await house.rows("SELECT id FROM branches ORDER BY seq DESC")
     return await replay.branch(branch or rows[0]["id"], below=below)

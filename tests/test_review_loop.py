@@ -315,7 +315,9 @@ class Nothing:
     ) -> None:
         return None
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         return None
 
 

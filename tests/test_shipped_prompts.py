@@ -23,13 +23,14 @@ SECTIONS = {
     "system_events": "spawn_sub_session",
     "guidelines": "always",
 }
+END = re.compile(r"(?<=[.?!]) (?=[A-Z`])")
 MARKER = re.compile(r"^<!-- section: (\w+) requires: (\S+) -->$", re.MULTILINE)
 # What an empty installation adds: three headings, two dividers, the time, the sentence on skills.
 EMPTY_PARTS = (
     "# Core Instructions\n\n\n---\n\n# Current Time\nWednesday, 2026-12-30 14:32 CEST\n\n---\n\n"
     "# Skills\nLoad a skill with read_file when relevant to the current task."
 )
-MOST_TOKENS = 2200
+MOST_TOKENS = 1600
 
 PLACEHOLDERS = {
     "DREAM_MEMORIES_PROMPT.txt": ("content",),
@@ -86,9 +87,11 @@ def _strings(value: object) -> list[str]:
     return [text for part in inside for text in _strings(part)]
 
 
-def rules() -> list[str]:
-    """The lines of BASE_PROMPT.txt that ask for something."""
-    return [line for line in PROMPTS["BASE_PROMPT.txt"].splitlines() if line.lstrip()[:2] == "- "]
+def sentences() -> list[str]:
+    """What BASE_PROMPT.txt says, without its headings: each of these is to decide something."""
+    texts = [line for part in sections().values() for line in part.splitlines()]
+    said = [line.removeprefix("- ") for line in texts if line and not line.startswith("## ")]
+    return [each for line in said for each in END.split(line)]
 
 
 def test_the_six_sections_stand_in_their_order_and_nothing_comes_before() -> None:
@@ -108,7 +111,7 @@ def test_no_heading_of_the_prompt_can_be_taken_for_a_part_of_it() -> None:
 
 
 def test_the_prompt_is_short_and_a_worker_without_delegation_saves_much_of_it() -> None:
-    """P-032, and the goal of 2,200 tokens for an empty installation."""
+    """P-032, and the goal of 1,600 tokens for an empty installation."""
     texts = sections()
     whole = "\n\n".join(texts.values())
     assert tokens(whole + EMPTY_PARTS) <= MOST_TOKENS
@@ -125,7 +128,7 @@ def test_the_prompt_is_short_and_a_worker_without_delegation_saves_much_of_it() 
         ("scheduled_tasks", ("schedule parameters", "scheduled_task", "task_error")),
         ("system_events", ("sub_session_result", "sub_session_failed", "sub_session_timeout")),
         ("system_events", ("workflow_complete",)),
-        ("core", ("`<replied_to>` before a message", "`[image: NAME]`")),
+        ("core", ("`<replied_to>` holds", "`[image: NAME]`", "`<context>` block", "`no longer:`")),
         ("guidelines", ("concise", "password", "guess", "<room_context>", "never instruct")),
     ],
 )
@@ -225,7 +228,54 @@ def test_a_situation_is_led_by_words_that_are_really_there(
     assert [words for words in situation["because"] if not any(words in t for t in texts)] == []
 
 
-def test_every_rule_of_the_prompt_has_a_situation_that_it_decides() -> None:
+def test_every_sentence_of_the_prompt_has_a_situation_that_it_decides() -> None:
     quoted = [words for situation in SITUATIONS for words in situation["because"]]
     assert len(SITUATIONS) >= 30
-    assert [rule for rule in rules() if not any(words in rule for words in quoted)] == []
+    idle = [
+        said for said in sentences() if not any(words in said or said in words for words in quoted)
+    ]
+    assert idle == []
+
+
+def test_the_small_set_has_the_sections_and_both_rules_of_the_large_one() -> None:
+    """P-023, P-024: for small models, in a third of the words."""
+    text = PROMPTS["BASE_PROMPT.small.txt"]
+    assert dict(MARKER.findall(text)) == SECTIONS
+    assert text.startswith("<!-- section: core ")
+    assert text.count("<!--") == text.count("-->") == len(SECTIONS)
+    assert "would still matter in a month with no active project around it" in text
+    assert "something is in progress now, or must happen at a time" in text
+    assert [
+        each for each in ("`<context>` block", "newest", "<event>", "password") if each not in text
+    ] == []
+    assert len(text) < len(PROMPTS["BASE_PROMPT.txt"]) / 2
+    assert not [line for line in text.splitlines() if line.startswith(("# ", "---"))]
+
+
+def test_a_small_worker_is_told_how_to_finish() -> None:
+    """P-041."""
+    lines = PROMPTS["WORKER_MINIMAL.small.txt"].splitlines()
+    assert len(lines) <= 7
+    assert sum("`done`" in line for line in lines) == 2
+
+
+def test_the_definitions_are_types_and_their_examples_no_content() -> None:
+    """The three that delegate cost together what one cost before: 485 tokens, some 1,900 characters."""
+    folder = resources.files("wintermute.tools") / "definitions"
+    words = {
+        f.name.removesuffix(".json"): json.loads(f.read_text("utf-8")) for f in folder.iterdir()
+    }
+    sent = {
+        name: len(json.dumps({"name": name, "d": each["description"], "p": each["parameters"]}))
+        for name, each in words.items()
+    }
+    delegating = ("spawn_sub_session", "call_agent", "call_agent_batch")
+    assert sum(sent[name] for name in delegating) <= 1_900
+    assert sum(sent.values()) <= 7_800
+    brief = {name: each["small"] for name, each in words.items() if "small" in each}
+    assert words.keys() - brief.keys() == {"spawn_sub_session", "call_agent_batch"}
+    assert sum(len(json.dumps(each)) for each in brief.values()) <= 3_600
+    for name, each in words.items():
+        for example in re.findall(r"\{\"[^{}]*\}", each["description"]):
+            shown = json.loads(example)
+            assert any("<" in str(value) for value in shown.values()), (name, example)

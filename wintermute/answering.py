@@ -24,9 +24,9 @@ from wintermute.llm.fixed import known
 from wintermute.llm.models import Models
 from wintermute.llm.windows import Judgement, compared, judged, server_window
 from wintermute.loom.records import Wards
-from wintermute.messages import Request
-from wintermute.prompt.assemble import INSTRUCTIONS, chosen, core_text, joined
-from wintermute.prompt.gather import Gather, Oversize, Texts
+from wintermute.messages import Request, Size
+from wintermute.prompt.assemble import CORE, INSTRUCTIONS, chosen, core_text, joined
+from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import Promises
@@ -104,17 +104,19 @@ def answering(
     """Build it on what is open, with more `kinds` of work. `tools` instead of all, and a `prompt` for rooms, are for tests."""
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
-    gather = Gather(stores, texts.instructions, clock, config.context.layout)
+    layout, small = config.context.layout, texts.small
+    gather = Gather(stores, texts.instructions, clock, layout, small=small)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
     asking = Asking(models, folding, Telling(stores), hidden)
-    loop = Loop(stores, asking, Gates(stores, redact.tree), folding, clock)
+    loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
 
-    workers = WorkerTexts(gather, texts.instructions, texts.worker)
+    workers = WorkerTexts(gather, texts.worker, texts.small_worker)
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     own = tools_of(config, stores) if tools is None else tools
-    toolbox = Toolbox([*own, *delegating(delegation, limits, config.timezone)])
-    of_run = RunSettings.of(limits, max_tokens, own_models=own_models)
+    handing = delegating(delegation, limits, config.timezone) if config.levels else ()
+    toolbox = Toolbox([*own, *handing])
+    of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, *kinds])
     promises = Promises(stores, Firing(stores, speaker, clock), runs.bell, speaker, clock)
@@ -123,7 +125,7 @@ def answering(
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
     settings = CastSettings(
-        toolbox, prompt or gather, depth=limits.max_depth, wards=Wards.of(config.loop)
+        toolbox, prompt or gather, depth=config.levels, wards=Wards.of(config.loop)
     )
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     commands = ChatCommands(stores, branching, folding, clock, config.llm.budget, verifier)
@@ -175,11 +177,15 @@ def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
     return tuple(f"{name}: {one.text}" for name, one in found if one.state != "ok")
 
 
-async def fixed_part(stores: Stores, texts: Texts, toolbox: Toolbox) -> Request:
+async def fixed_part(config: Config, stores: Stores, texts: Texts, toolbox: Toolbox) -> Request:
     """What every question in the owner's chats has, and next to nothing else."""
-    parts = [
-        (INSTRUCTIONS, chosen(texts.instructions.sections(), toolbox.names)),
-        ("Core Memory", core_text(await stores.core.text(stores.owner.scope))),
-    ]
-    system = {"role": "system", "content": joined(parts)}
-    return Request((system, {"role": "user", "content": "Reply with: ok"}), toolbox.definitions())
+    core = core_text(await stores.core.text(stores.owner.scope))
+    done = config.loop.require_done_tool
+
+    def asked(instructions: Instructions, size: Size, small: Request | None = None) -> Request:
+        told = chosen(instructions.sections(), toolbox.offered(size))
+        system = {"role": "system", "content": joined([(INSTRUCTIONS, told), (CORE, core)])}
+        said = {"role": "user", "content": "Reply with: ok"}
+        return Request((system, said), toolbox.definitions(size, done=done), done, small)
+
+    return asked(texts.instructions, "full", asked(texts.small, "small"))

@@ -133,7 +133,7 @@ async def run_daemon(config: Config, reread: Callable[[], Config], externals: Ex
 
 def _usable(config: Config) -> None:
     with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
-        read_texts(config.data_dir / "prompts", config.seed)
+        read_texts(config.data_dir / "prompts", config.opening)
 
 
 async def _writable(config: Config, orders: Orders, externals: Externals) -> None:
@@ -244,7 +244,7 @@ async def open_wintermute(
         speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
         verifications = Verifications(client, stores, policy, clock)
         answers = answering(config, stores, models, texts, speaker, clock, redact, verifications)
-        windows = Windows(config, stores, await fixed_part(stores, texts, answers.toolbox))
+        windows = Windows(config, stores, await fixed_part(config, stores, texts, answers.toolbox))
         await windows.prove()
         door = open_door(
             matrix,
@@ -285,7 +285,9 @@ async def open_chat(
             models = Models(config.llm, database, clock, new_id, zone, redact)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
-            windows = Windows(config, stores, await fixed_part(stores, texts, answers.toolbox))
+            windows = Windows(
+                config, stores, await fixed_part(config, stores, texts, answers.toolbox)
+            )
             tight = await windows.prove()
             if attended and tight:
                 screen.write("".join(f"{line}\n" for line in tight))
@@ -302,7 +304,7 @@ async def open_chat(
 async def _texts(config: Config, database: Database) -> Texts:
     """The prompts, or what they last held where one is no text now (F-031)."""
     kept = await EditedFiles(database).texts(FOLDER)
-    return read_texts(config.data_dir / "prompts", config.seed, kept)
+    return read_texts(config.data_dir / "prompts", config.opening, kept)
 
 
 def _policy(config: Config) -> Policy:

@@ -12,6 +12,8 @@ from wintermute.files import content_of, decoded
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 1_000_000
+SMALL = ".small.txt"
+"""How the texts for small models are called. Folders from before they were shipped have none."""
 NOTHING_KEPT: Mapping[str, str] = {}
 
 
@@ -30,6 +32,8 @@ def shipped_prompts() -> dict[str, str]:
 def read_template(folder: Path, name: str) -> str:
     """The text of a prompt file as it is now, so that an edit counts at once.
 
+    A text for small models that is missing is the shipped one.
+
     Raises: ConfigurationError when it is missing or empty; PromptUnreadable when it is not text.
     """
     path = folder / name
@@ -38,6 +42,8 @@ def read_template(folder: Path, name: str) -> str:
         text = "" if content is None else decoded(content)
     except FileUnusable as problem:
         raise PromptUnreadable(f"prompt file {path} {problem}") from problem
+    if content is None and name.endswith(SMALL):
+        return shipped_prompts()[name]
     if content is None:
         raise ConfigurationError(
             f"prompt file {path} is missing: `wintermute init` restores the shipped one"

@@ -277,7 +277,9 @@ class Fixed:
             return text
         return f"{text}\n\n---\n\n# Conversation Summary\n{summary}"
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         return None
 
 

@@ -12,6 +12,10 @@ CANARY = re.compile(r"canary[0-9a-f]{12}")
 BARE = ("# Task Context\n", "# Objective\n", "# Conversation Summary\n")
 
 
+OURS = ("# Core Instructions\n", "You are a worker of Wintermute")
+"""A house with other instructions may have no tool but `done`, and that is not always offered."""
+
+
 def is_for_summary(body: Json) -> bool:
     """Whether a request asks for a summary of a conversation."""
     messages = body.get("messages") or []
@@ -38,7 +42,8 @@ def broken_rules(body: Json) -> list[str]:
     others = [role for role in roles if role != "system"]
     if others[:1] != ["user"]:
         broken.append(f"the first message after the system prompt is not the user's: {others[:3]}")
-    if not body.get("tools"):
+    ours = str(messages[0].get("content") if messages else "").startswith(OURS)
+    if ours and not body.get("tools"):
         broken.append("no tools")
     scopes = sorted(set(CANARY.findall(json.dumps(body))))
     if len(scopes) > 1:

@@ -34,7 +34,7 @@ from wintermute.memory.core import Places
 from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
-from wintermute.prompt.gather import FALLBACK, Instructions, read_texts
+from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, read_texts
 from wintermute.stores import Stores
 from wintermute.templates import read_template, shipped_prompts
 from wintermute.terminal.screen import Output, TerminalSpeaker
@@ -137,11 +137,15 @@ def templates(folder: Path, language: str) -> Finding:
     try:
         for name in (*needed, FALLBACK, *seeds):
             read_template(folder, name)
-        unknown = unknown_tools(Instructions(folder).sections())
+        unknown = [
+            (name, *each)
+            for name in (FILE, FILE_SMALL)
+            for each in unknown_tools(Instructions(folder, name=name).sections())
+        ]
     except ConfigurationError as error:
         return Finding(part, "fail", str(error))
     if unknown:
-        lines = "; ".join(f"BASE_PROMPT.txt:{line}: unknown tool {tool}" for line, tool in unknown)
+        lines = "; ".join(f"{name}:{line}: unknown tool {tool}" for name, line, tool in unknown)
         return Finding(part, "warn", f"{lines} -> correct the name; the section is left out")
     if not (folder / f"SEED_{language}.txt").is_file():
         text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"
@@ -199,7 +203,7 @@ async def _fixed(config: Config) -> Request | None:
     """
     clock, zone, redact = SystemClock(), config.timezone, Redaction(secret_values(config))
     try:
-        texts = read_texts(config.data_dir / "prompts", config.seed)
+        texts = read_texts(config.data_dir / "prompts", config.opening)
         with TemporaryDirectory(prefix="wintermute-") as folder:
             async with open_database(Path(folder, "wintermute.db")) as opened:
                 stores = Stores.of(
@@ -208,7 +212,7 @@ async def _fixed(config: Config) -> Request | None:
                 speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
                 async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:
                     answers = answering(config, stores, models, texts, speaker, checked, redact)
-                    fixed = await fixed_part(stores, texts, answers.toolbox)
+                    fixed = await fixed_part(config, stores, texts, answers.toolbox)
     except (WintermuteError, OSError):
         return None
     return dataclasses.replace(fixed, messages=tuple(redact.tree(fixed.messages, FRAME)))

@@ -8,16 +8,17 @@ import click
 
 from wintermute.cli.opening import tell, with_stores
 from wintermute.cli.options import reporting
-from wintermute.cli.replay import definitions
+from wintermute.cli.replay import described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
+from wintermute.conversation.toolbox import Toolbox
 from wintermute.conversation.view import Looks, blocks, messages
 from wintermute.ids import new_id
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
 from wintermute.loom.reading import LoomReader
 from wintermute.loom.records import BranchView
-from wintermute.messages import Size
+from wintermute.messages import Json, Size
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
 from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
@@ -83,22 +84,17 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
     size = models.sizes("base")[0]
     layout = config.context.layout
-    texts = read_texts(stores.prompts, config.seed)
-    gather = Gather(stores, texts.instructions, SystemClock(), layout)
-    tools = definitions(config, stores)
-    names = [tool["function"]["name"] for tool in tools]
+    texts = read_texts(stores.prompts, config.opening)
+    gather = Gather(stores, texts.instructions, SystemClock(), layout, small=texts.small)
+    toolbox = Toolbox(described(config, stores))
+    tools = toolbox.definitions(size, done=config.loop.require_done_tool)
     summary = past.fold.summary if past.fold else ""
-    system = await gather.system(scope, names, None, summary, size)
+    system = await gather.system(scope, toolbox.offered(size), None, summary, size)
     before = [*blocks(past)]
-    changing = await gather.changing(scope, None, anew=not any(before))
+    changing = await gather.changing(scope, None, size, anew=not any(before))
     parts = [
         *_parts("system", pieces(system)),
-        *(
-            PromptPart(
-                "tools", name, estimate(tool), json.dumps(tool["function"], ensure_ascii=False)
-            )
-            for name, tool in zip(names, tools, strict=True)
-        ),
+        *_tools(tools),
         *_said(past, layout),
         *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
         *_parts("next message", parts_of(block(changing, told(before))) if changing else ()),
@@ -115,6 +111,12 @@ async def _branch(reader: LoomReader, config: Config, room: str | None) -> tuple
     newest = (each for each in await reader.branches(NEWEST) if each["scope"] == mine)
     branch = next((each["id"] for each in newest if not each["parent_cast"]), None)
     return branch, mine
+
+
+def _tools(tools: tuple[Json, ...]) -> Iterator[PromptPart]:
+    for tool in tools:
+        text = json.dumps(tool["function"], ensure_ascii=False)
+        yield PromptPart("tools", tool["function"]["name"], estimate(tool), text)
 
 
 def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPart]:

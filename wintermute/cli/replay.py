@@ -5,7 +5,7 @@ The models and the gates are the record; nothing else is asked, and no gate runs
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from wintermute.conversation.cast import Loop
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.state import CastSettings, CastState, Stop, Unwatched
 from wintermute.conversation.telling import Telling
-from wintermute.conversation.toolbox import Caller, Toolbox
+from wintermute.conversation.toolbox import AnyTool, BriefTool, Caller, Toolbox
 from wintermute.db import Database, open_database
 from wintermute.errors import WintermuteError
 from wintermute.ids import new_id
@@ -46,12 +46,12 @@ from wintermute.messages import Json, Size
 from wintermute.owner import Owner
 from wintermute.prompt.assemble import SUMMARY, TIME, again, chosen, pieces
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Instructions
+from wintermute.prompt.gather import FILE_SMALL, Instructions
 from wintermute.prompt.modes import DELEGATING
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import counted, harmless
-from wintermute.tools.definition import definition
+from wintermute.tools.definition import brief, definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,16 @@ class Today:
     """What requests are made of now.
 
     `tools` are the definitions of all there are, `ephemeral` the names of those whose results are
-    not shown.
+    not shown, `small` the backends whose models are small.
     """
 
-    tools: tuple[Json, ...]
+    tools: tuple[AnyTool, ...]
     prompts: Path
     context: Context
     ephemeral: Collection[str]
     window: Window
     redact: Redaction
+    small: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,12 @@ class Replay:
         """Raises: ConfigurationError when a prompt file cannot be used."""
         self._stores = stores
         self._today = today
-        self._instructions = Instructions(today.prompts)
+        self._instructions: Mapping[Size, Instructions] = {
+            "full": Instructions(today.prompts),
+            "small": Instructions(today.prompts, name=FILE_SMALL),
+        }
         self._minimal = Template(today.prompts, "WORKER_MINIMAL.txt")
+        self._small_minimal = Template(today.prompts, "WORKER_MINIMAL.small.txt")
         self._compaction = Template(today.prompts, "COMPACTION_PROMPT.txt")
 
     async def branch(self, branch_id: str, *, below: bool) -> Replayed:
@@ -130,7 +135,7 @@ class Replay:
         recorded = steps(cast, events)
         if recorded is None:
             return None
-        return Script(cast, recorded, self._today.window, self._today.redact)
+        return Script(cast, recorded, self._today.window, self._today.redact, self._today.small)
 
     async def _run(self, cast: Cast, script: Script, below: bool) -> Divergence | None:
         with TemporaryDirectory(prefix="wintermute-replay-") as folder:
@@ -167,19 +172,22 @@ class Replay:
 
     def _toolbox(self, script: Script, below: bool) -> Toolbox:
         """The tools as they are now; of a sub-session those it was given then."""
-        tools = [tool["function"] for tool in self._today.tools]
+        tools: Iterable[AnyTool] = self._today.tools
         question = script.upcoming.question
         if below and question is not None:
             given = {tool["function"]["name"] for tool in question.request.tools}
-            tools = [tool for tool in tools if tool["name"] in given]
-        return Toolbox(_Again(script, **tool) for tool in tools)
+            tools = [tool for tool in tools if tool.name in given]
+        return Toolbox(_Again(script, tool) for tool in tools)
 
-    def prompt(self, then: str, tools: Collection[str], summary: str, *, below: bool) -> str:
+    def prompt(
+        self, then: str, tools: Collection[str], summary: str, size: Size, *, below: bool
+    ) -> str:
         """A system prompt as it would be now."""
+        minimal = self._small_minimal if size == "small" else self._minimal
         return again(
             then,
-            instructions=chosen(self._instructions.sections(), tools),
-            minimal=self._minimal.text() if below else None,
+            instructions=chosen(self._instructions[size].sections(), tools),
+            minimal=minimal.text() if below else None,
             summary=summary,
         )
 
@@ -201,7 +209,9 @@ class _Then:
         in_system = first["role"] == "system" and not names.isdisjoint((TIME, SUMMARY))
         return "system" if in_system else "append"
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         """What was told is on record."""
         return None
 
@@ -214,7 +224,7 @@ class _Then:
         first = question.request.messages[0]
         if first["role"] != "system":
             return None
-        return self.replay.prompt(first["content"], tools, summary, below=self.below)
+        return self.replay.prompt(first["content"], tools, summary, size, below=self.below)
 
 
 class _Retelling(Telling):
@@ -234,10 +244,26 @@ class _Again:
     """A gate that gives what it gave then."""
 
     script: Script
-    name: str
-    description: str
-    parameters: Json
+    tool: AnyTool
     durable: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.tool.name
+
+    @property
+    def description(self) -> str:
+        return self.tool.description
+
+    @property
+    def parameters(self) -> Json:
+        return self.tool.parameters
+
+    @property
+    def brief(self) -> tuple[str, Json] | None:
+        if isinstance(self.tool, BriefTool):
+            return self.tool.brief
+        return self.description, self.parameters
 
     async def run(self, caller: Caller, args: Json) -> object:
         if caller.place is None:
@@ -297,21 +323,24 @@ def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     # Asked for windows only: as long as no question is put to it, it opens no connection.
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
     today = Today(
-        definitions(config, stores),
+        described(config, stores),
         config.data_dir / "prompts",
         config.context,
         config.tools.ephemeral,
         models.window,
         redact,
+        config.llm.small,
     )
     return Replay(stores, today)
 
 
-def definitions(config: Config, stores: Stores) -> tuple[Json, ...]:
+def described(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
     """All tools that a model is told of."""
-    handing = sorted(DELEGATING) if config.sub_sessions.max_depth else ()
-    others = [Described(name, *definition(name)) for name in handing]
-    return Toolbox([*tools_of(config, stores), *others]).definitions()
+    handing = sorted(DELEGATING) if config.levels else ()
+    asked_for = config.sub_sessions.max_depth is not None
+    few = {each: brief(each) for each in ("call_agent",) if asked_for}
+    others = [Described(name, *definition(name), few.get(name)) for name in handing]
+    return (*tools_of(config, stores), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +350,7 @@ class Described:
     name: str
     description: str
     parameters: Json
+    brief: tuple[str, Json] | None = None
     durable: bool = False
 
     async def run(self, caller: Caller, args: Json) -> object:

@@ -9,7 +9,7 @@ cast was stopped, or is still at work) `RecordEnds`. What was too large then is 
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -109,8 +109,15 @@ class Script:
     """Stands in for the models of one cast, and for what its gates gave."""
 
     def __init__(
-        self, cast: Cast, recorded: Sequence[ScriptStep], window: Window, redact: Redaction
+        self,
+        cast: Cast,
+        recorded: Sequence[ScriptStep],
+        window: Window,
+        redact: Redaction,
+        small: Collection[str] = (),
     ) -> None:
+        """`small`: the backends whose models are small."""
+        self._small = small
         self._cast = cast
         self._steps = recorded
         self._window = window
@@ -187,12 +194,13 @@ class Script:
         return 0 if self._fits(request) else self._window(role, backend) + 1
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
-        """The prompt of then is asked for, whatever size it was for."""
-        return ("full",)
+        """That of the model which answered then."""
+        question = self.upcoming.question
+        return ("full" if question is None else self.size_of(question.answer.backend),)
 
     def size_of(self, backend: str) -> Size:
-        """As `sizes`."""
-        return "full"
+        """As configured now."""
+        return "small" if backend in self._small else "full"
 
     def _fits(self, request: Request) -> bool:
         step = self.upcoming

@@ -208,6 +208,11 @@ class Llm:
     budget: BudgetSettings = key("Ceilings for one day, from midnight to midnight.", BudgetSettings)
     record: bool = key("Keep every request and answer for replay.", False)
 
+    @property
+    def small(self) -> frozenset[str]:
+        """The backends whose models are small."""
+        return frozenset(name for name, each in self.backends.items() if each.size == "small")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
@@ -277,7 +282,10 @@ class LoopSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
-    enabled: bool = key("Open each new conversation with a greeting.", True)
+    enabled: bool | None = key(
+        "Open each new conversation with a greeting; empty: yes, unless the first model is small.",
+        None,
+    )
     language: str = key(
         "Its language: that of a file prompts/SEED_LANGUAGE.txt.",
         "en",
@@ -305,9 +313,17 @@ class MemoryHarvest:
     inactivity_minutes: int = key("Or so much silence.", 15, least=1)
 
 
+LEVELS = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSessionSettings:
-    max_depth: int = key("Levels of sub-sessions below a chat; 0: none.", 2, least=0)
+    max_depth: int | None = key(
+        "Levels of sub-sessions below a chat; 0: none; empty: 2, or none where the first model is"
+        " small.",
+        None,
+        least=0,
+    )
     max_turns: int = key("Model answers for one sub-session.", 50, least=1)
     timeout_s: float = key("Longest time for one sub-session, in seconds.", 300.0, least=1)
     max_parallel: int = key("How many work at once.", 8, least=1)
@@ -394,6 +410,24 @@ class Config:
     def owner(self) -> Owner:
         """Whose assistant this is."""
         return Owner(self.matrix.owner)
+
+    @property
+    def levels(self) -> int:
+        """How many levels of sub-sessions may be below a chat."""
+        written = self.sub_sessions.max_depth
+        return written if written is not None else 0 if self._is_small else LEVELS
+
+    @property
+    def opening(self) -> Seed:
+        """The greeting, and whether there is to be one."""
+        written = self.seed.enabled
+        enabled = written if written is not None else not self._is_small
+        return dataclasses.replace(self.seed, enabled=enabled)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the model that is asked first needs short texts."""
+        return not self.llm.small.isdisjoint(self.llm.roles.base[:1])
 
 
 HEAD = """\

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Literal, Protocol
 
@@ -343,9 +344,13 @@ class Teller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """What a request shows. `small`: the system message for small models, where both may be asked."""
+    """What a request shows to models of a size.
+
+    `small`: the system message for small ones, where both may be asked.
+    """
 
     messages: tuple[Json, ...]
+    size: Size
     small: str | None = None
 
     @property
@@ -415,6 +420,7 @@ class Asking:
     async def _view(self, running: CastState, *, anew: bool = False) -> RequestView:
         """What is in view now, with what is to be told. `anew`: of that nothing was told before."""
         systems = await self._systems(running)
+        running.size = next(iter(systems))
         if news := await self._telling.news(running, anew=anew):
             running.told(news)
             shown = self._shown(running, systems)
@@ -427,7 +433,7 @@ class Asking:
         return {
             size: await settings.prompt.system(
                 running.caller.scope,
-                settings.toolbox.names,
+                settings.toolbox.offered(size),
                 query(running.cast, past.casts[:-1]),
                 marked(past.fold),
                 size,
@@ -438,8 +444,9 @@ class Asking:
     def _shown(self, running: CastState, systems: Mapping[Size, str | None]) -> RequestView:
         small = systems.get("small")
         looks = Looks(running.settings.prompt.layout, self._hidden)
-        shown = messages(systems.get("full", small), running.past, looks)
-        return RequestView(shown, small if "full" in systems else None)
+        if "full" not in systems:
+            return RequestView(messages(small, running.past, looks), "small")
+        return RequestView(messages(systems["full"], running.past, looks), "full", small)
 
     def _lightened(self, running: CastState, view: RequestView) -> RequestView:
         """The view with fewer memories, while these are what makes it too large (F-023)."""
@@ -487,12 +494,12 @@ class Asking:
 
     def _request(self, running: CastState, view: RequestView) -> Request:
         must_call = bool(running.cast.wards["require_done"])
-        tools = running.settings.toolbox
-        request = Request(view.messages, tools.definitions(), must_call)
+        tools = partial(running.settings.toolbox.definitions, done=must_call)
+        request = Request(view.messages, tools(view.size), must_call)
         if view.small is None:
             return request
         first, *others = view.messages
-        small = Request(({**first, "content": view.small}, *others), request.tools, must_call)
+        small = Request(({**first, "content": view.small}, *others), tools("small"), must_call)
         return replace(request, small=small)
 
     def _tokens(self, running: CastState, view: RequestView) -> int:

@@ -1,24 +1,34 @@
 """Gates: each call of a turn is stored as started, run, and stored with what it gave."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from wintermute.conversation.toolbox import Accepted, Caller, Rejected, StoreTool, Toolbox
 from wintermute.conversation.view import INTERRUPTED
 from wintermute.errors import ToolFailed
 from wintermute.loom.records import Observation, Turn
+from wintermute.messages import Call
 from wintermute.stores import Stores
 
 TWICE = "this call id was used before in the same answer; not run"
+REPEATED = "the same call stands above in this answer; not run again"
 
 
 class Gates:
-    """Runs calls. `clean` takes the secrets out of what a gate gave (L-089)."""
+    """Runs calls. `clean` takes the secrets out of what a gate gave (L-089).
 
-    def __init__(self, stores: Stores, clean: Callable[[Any], Any]) -> None:
+    The models of the backends in `small` say one thing several times, and may only add where
+    nobody sees what they do.
+    """
+
+    def __init__(
+        self, stores: Stores, clean: Callable[[Any], Any], small: Collection[str] = ()
+    ) -> None:
         self._database = stores.database
         self._casts = stores.casts
         self._clean = clean
+        self._small = small
 
     async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:
         """What the n-th call of a turn led to; from the record if it has an end there (L-051)."""
@@ -26,9 +36,13 @@ class Gates:
         before = turn.observations[n] if n < len(turn.observations) else None
         if before is not None and before.completed:
             return before
-        verdict = toolbox.accept(call)
-        if any(call.id == other.id for other in turn.calls[:n]):  # L-016
+        verdict, earlier = toolbox.accept(call), turn.calls[:n]
+        is_small = turn.backend in self._small
+        if any(call.id == other.id for other in earlier):  # L-016
             verdict = Rejected(TWICE, verdict.args)
+        elif is_small and any(_same(call, other) for other in earlier):
+            verdict = Rejected(REPEATED, verdict.args)
+        caller = replace(caller, only_adds=is_small and caller.origin in ("timer", "system"))
         if before is None:
             async with self._database.transaction() as tx:
                 await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)
@@ -59,6 +73,10 @@ class Gates:
         async with self._database.transaction() as tx:
             await self._casts.complete_observation(tx, turn_id, n, result, is_error)
         return result, is_error
+
+
+def _same(call: Call, other: Call) -> bool:
+    return (call.name, call.arguments) == (other.name, other.arguments)
 
 
 def _repeatable(accepted: Accepted) -> bool:

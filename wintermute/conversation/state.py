@@ -92,10 +92,12 @@ class Prompt(Protocol):
         """
         ...
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         """What changes, for a block; None: nothing of that is to be told.
 
-        `anew`: nothing was told in what is in view.
+        `size`: that of the model that is asked first. `anew`: nothing was told in what is in view.
         """
         ...
 
@@ -159,6 +161,8 @@ class CastState:
         self.watch = watch
         self.prompt: str | None = None
         """The system prompt of the newest request."""
+        self.size: Size = "full"
+        """That of the model that is asked first."""
         self.known: Changing | None = None
         """What changes, as it was when this last looked; None: it has not looked yet."""
         self.acts = False

@@ -69,4 +69,5 @@ class Telling:
         past = running.past
         first = anew or not any(blocks(past))
         asked = query(running.cast, past.casts[:-1])
-        return await running.settings.prompt.changing(running.caller.scope, asked, anew=first)
+        prompt, scope = running.settings.prompt, running.caller.scope
+        return await prompt.changing(scope, asked, running.size, anew=first)

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from wintermute.db import Transaction
 from wintermute.loom.records import Wards
-from wintermute.messages import Call, Json, Origin
+from wintermute.messages import Call, Json, Origin, Size
 
 DONE = "done"
 DEEPEST = 64  # levels of arguments; beyond what Python can walk, any look at them would fail
@@ -35,6 +35,8 @@ class Caller:
     """Which call this is; None until one is made."""
     written: datetime | None = None
     """When the message was written from which relative times count; None: from now (F-029)."""
+    only_adds: bool = False
+    """Nothing may be replaced or taken away: a small model calls, and nobody is there to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,16 @@ class StoreTool(DescribedTool, Protocol):
         ...
 
 
+@runtime_checkable
+class BriefTool(Protocol):
+    """A gate with other words for small models."""
+
+    @property
+    def brief(self) -> tuple[str, Json] | None:
+        """Its description and arguments; None: they are not offered it."""
+        ...
+
+
 AnyTool = Tool | StoreTool
 
 
@@ -118,33 +130,43 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
 
     @property
+    def tools(self) -> tuple[AnyTool, ...]:
+        """All of them."""
+        return tuple(self._tools.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names that exist here."""
         return tuple(self._tools)
+
+    def offered(self, size: Size) -> tuple[str, ...]:
+        """The names that models of a size are told of."""
+        return tuple(name for name, tool in self._tools.items() if _described(tool, size))
 
     def only(self, names: Iterable[str]) -> "Toolbox":
         """A toolbox with some of these tools; it can never hold one that this one lacks."""
         wanted = set(names)
         return Toolbox(tool for name, tool in self._tools.items() if name in wanted)
 
-    def definitions(self) -> tuple[Json, ...]:
-        """The tools as a chat-completions request names them."""
+    def definitions(self, size: Size = "full", *, done: bool = True) -> tuple[Json, ...]:
+        """The tools as a chat-completions request names them.
+
+        `size`: for which models. `done`: whether it is offered; it can be called anyway (L-011).
+        """
+        offered = (tool for name, tool in self._tools.items() if done or name != DONE)
+        named = ((tool.name, _described(tool, size)) for tool in offered)
         return tuple(
             {
                 "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.parameters,
-                },
+                "function": {"name": name, "description": words[0], "parameters": words[1]},
             }
-            for tool in self._tools.values()
+            for name, words in named
+            if words is not None
         )
 
     def accept(self, call: Call) -> Accepted | Rejected:
         """Whether a call may run: known name, JSON arguments, schema obeyed (L-029, L-030)."""
-        args = _arguments(call)
-        tool = self._tools.get(call.name)
+        args, tool = _arguments(call), self._tools.get(call.name)
         if tool is None:
             available = ", ".join(self._tools) or "none"
             told = f"unknown tool: {call.name}. Available: {available}"
@@ -156,8 +178,31 @@ class Toolbox:
             is_blank = answer is None or (isinstance(answer, str) and not answer.strip())
             problem = "done requires a non-empty answer" if is_blank else None
         else:
-            problem = _breach(tool.parameters, args)
+            args = _without_blanks(tool.parameters, args)
+            problem = breach(tool.parameters, args)
         return Rejected(problem, args) if problem else Accepted(tool, args)
+
+
+def _described(tool: AnyTool, size: Size) -> tuple[str, Json] | None:
+    if size == "small" and isinstance(tool, BriefTool):
+        return tool.brief
+    return tool.description, tool.parameters
+
+
+def _without_blanks(schema: Json, args: Json) -> Json:
+    """The arguments without those that say nothing: small models fill in all there are.
+
+    A blank that its schema allows is left to the tool: there it may mean something.
+    """
+    known, required = schema.get("properties", {}), schema.get("required", ())
+    return {
+        name: value
+        for name, value in args.items()
+        if name in required
+        or name not in known
+        or value not in (None, "", [])
+        or Draft202012Validator(known[name]).is_valid(value)
+    }
 
 
 def _arguments(call: Call) -> Json | str:
@@ -181,12 +226,13 @@ def _too_deep(args: Json) -> bool:
     return bool(level)
 
 
-def _breach(schema: Json, args: Json) -> str | None:
+def breach(schema: Json, args: Json, part: str = "arguments") -> str | None:
+    """What arguments have that their schema refuses; `part`: what they are called."""
     errors = sorted(Draft202012Validator(schema).iter_errors(args), key=lambda e: list(e.path))
     if not errors:
         return None
     named = [
-        f"{'.'.join(str(step) for step in error.absolute_path) or 'arguments'}: {error.message[:300]}"
+        f"{'.'.join(str(step) for step in error.absolute_path) or part}: {error.message[:300]}"
         for error in errors[:5]
     ]
     return "bad arguments: " + "; ".join(named)

@@ -115,7 +115,9 @@ class Endpoint:
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
-        self._dialect = Dialect(tells_progress=is_private(settings.base_url))
+        self._dialect = Dialect(
+            tells_progress=is_private(settings.base_url), calls_in_turn=settings.size == "small"
+        )
         self._thinks_aloud = False
 
     async def ask(

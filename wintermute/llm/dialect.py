@@ -28,12 +28,16 @@ class Dialect:
     takes_turns_only: bool = False
     """Its template wants a person and the model to speak in turn."""
     has_system: bool = True
+    calls_in_turn: bool = False
+    """It is to make one call at a time."""
     tells_progress: bool = False
     """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
 
     def body(self, request: Request, settings: Backend, most_tokens: int) -> Json:
         """The question in its words. `extra` of the configuration says what we do not."""
+        alone = {"parallel_tool_calls": False} if request.tools and self.calls_in_turn else {}
         body: Json = {
+            **alone,
             **settings.extra,
             "model": settings.model,
             "messages": self._messages(request.messages),
@@ -56,6 +60,8 @@ class Dialect:
             return replace(self, reports_usage=False)
         if "max_completion_tokens" in complaint and "max_tokens" in body:
             return replace(self, limit="max_completion_tokens")
+        if "parallel_tool_calls" in complaint and "parallel_tool_calls" in body:
+            return replace(self, calls_in_turn=False)
         if "return_progress" in complaint and "return_progress" in body:
             return replace(self, tells_progress=False)
         if "tool_choice" in body and TOOL_CHOICE.search(complaint):

@@ -182,6 +182,7 @@ class Casts:
             ms=reply.ms,
             waited_ms=reply.waited_ms,
             error=error,
+            backend=reply.backend,
         )
         calls = [
             {"id": c.id, "name": c.name, "arguments": c.arguments}
@@ -193,7 +194,6 @@ class Casts:
             "cast_id": cast.id,
             "entity_id": cast.entity_id,
             "calls": calls,
-            "backend": reply.backend,
             "model": reply.model,
             "created_at": self._clock.now(),
             "prompt_hash": prompt_hash,

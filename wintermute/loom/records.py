@@ -41,6 +41,8 @@ class Turn:
     """How much of `ms` nothing had come yet of what was asked (F-017)."""
     error: str | None = None
     observations: tuple[Observation, ...] = ()
+    backend: str = ""
+    """Whose model said it; "": nobody answered."""
     seq: int = 0
     """Its place among all turns."""
     block: str = ""

@@ -18,6 +18,7 @@ from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.messages import Size
 from wintermute.prompt.assemble import (
+    LOAD,
     Parts,
     Section,
     assemble,
@@ -37,6 +38,7 @@ from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
 from wintermute.text import untagged
 
 FILE = "BASE_PROMPT.txt"
+FILE_SMALL = "BASE_PROMPT.small.txt"
 
 
 class Instructions:
@@ -45,10 +47,13 @@ class Instructions:
     Raises: ConfigurationError when it cannot be used at the start.
     """
 
-    def __init__(self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT) -> None:
-        self._file = Template(folder, FILE, kept)
+    def __init__(
+        self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT, name: str = FILE
+    ) -> None:
+        self._name = name
+        self._file = Template(folder, name, kept)
         self._seen = self._file.text()
-        self._sections = parse(self._seen, FILE)
+        self._sections = parse(self._seen, name)
 
     def sections(self) -> tuple[Section, ...]:
         """The sections as edited last (P-005). A broken edit is logged once, and ignored (P-030)."""
@@ -56,7 +61,7 @@ class Instructions:
         if text != self._seen:
             self._seen = text
             try:
-                self._sections = parse(text, FILE)
+                self._sections = parse(text, self._name)
             except ConfigurationError as error:
                 log.error("edited prompt refused, last one stays in use reason=%s", error)  # noqa: TRY400
         return self._sections
@@ -160,8 +165,11 @@ class Gather:
         clock: Clock,
         layout: Layout = "append",
         ranking: Ranking | None = None,
+        small: Instructions | None = None,
     ) -> None:
+        """`small`: the instructions for small models, if they have their own."""
         self.layout: Layout = layout
+        self._small = small or instructions
         self._stores = stores
         self._instructions = instructions
         self._clock = clock
@@ -176,22 +184,31 @@ class Gather:
         size: Size = "full",
     ) -> str:
         """The system prompt for one scope and one set of tools."""
-        parts = await self.shown(scope, tools, query)
+        parts = await self.shown(scope, tools, query, size)
         return assemble(
             parts if self.layout == "append" else replace(parts, summary=inert(summary))
         )
 
-    async def shown(self, scope: str, tools: Collection[str], query: str | None = None) -> Parts:
+    async def shown(
+        self, scope: str, tools: Collection[str], query: str | None = None, size: Size = "full"
+    ) -> Parts:
         """The parts of the system message."""
         if self.layout == "append":
-            return await self._lasting(scope, tools)
-        return await self.gather(scope, tools, query)
+            return await self._lasting(scope, tools, size)
+        return await self.gather(scope, tools, query, size)
 
-    async def gather(self, scope: str, tools: Collection[str], query: str | None = None) -> Parts:
+    def instructions(self, tools: Collection[str], size: Size) -> str:
+        """Those for whoever has these tools."""
+        of_size = self._small if size == "small" else self._instructions
+        return chosen(of_size.sections(), tools)
+
+    async def gather(
+        self, scope: str, tools: Collection[str], query: str | None = None, size: Size = "full"
+    ) -> Parts:
         """All parts, none of another scope."""
-        lasting, changing = await self._lasting(scope, tools), await self._changing(scope, query)
+        changing = await self._changing(scope, query)
         return replace(
-            lasting,
+            await self._lasting(scope, tools, size),
             now=changing.now,
             memories=changing.memories or "",
             ranked=changing.ranked,
@@ -199,16 +216,20 @@ class Gather:
             skills=changing.skills,
         )
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         """What goes into a block; nothing where all is in the system message."""
         if self.layout == "system":
             return None
+        parts = await self._changing(scope, query)
         if self._ranking is not None and query is None and not anew:  # P-013
-            return replace(await self._changing(scope, query), memories=None)
-        return await self._changing(scope, query)
+            parts = replace(parts, memories=None)
+        # Small models take the sentence for a request to load something.
+        return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
-    async def _lasting(self, scope: str, tools: Collection[str]) -> Parts:
-        instructions = chosen(self._instructions.sections(), tools)
+    async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
+        instructions = self.instructions(tools, size)
         if not instructions:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
@@ -320,12 +341,14 @@ class Oversize:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """One of each; no seed where none is wanted."""
+    """One of each; no seed where none is wanted. `small`: what small models read instead."""
 
     instructions: Instructions
+    small: Instructions
     seed: Template | None
     compaction: Template
     worker: Template
+    small_worker: Template
     task_run: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
@@ -340,8 +363,13 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         if not name.startswith("SEED_"):
             Template(folder, name, kept)
     language = seed_template(folder, seed.language, kept)
-    compaction = Template(folder, "COMPACTION_PROMPT.txt", kept)
-    worker = Template(folder, "WORKER_MINIMAL.txt", kept)
-    task_run = Template(folder, "TASK_RUN.txt", kept)
-    opening = language if seed.enabled else None
-    return Texts(Instructions(folder, kept), opening, compaction, worker, task_run, kept)
+    return Texts(
+        instructions=Instructions(folder, kept),
+        small=Instructions(folder, kept, FILE_SMALL),
+        seed=language if seed.enabled else None,
+        compaction=Template(folder, "COMPACTION_PROMPT.txt", kept),
+        worker=Template(folder, "WORKER_MINIMAL.txt", kept),
+        small_worker=Template(folder, "WORKER_MINIMAL.small.txt", kept),
+        task_run=Template(folder, "TASK_RUN.txt", kept),
+        kept=kept,
+    )

@@ -11,6 +11,12 @@ from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Json
 
+ASK_FIRST = (
+    "here you may only add, for nobody is there to say yes: nothing was done. Say in your answer what"
+    " should be changed; the person can ask for it"
+)
+"""What a small model is told that nobody watches (`Caller.only_adds`)."""
+
 
 def reason(caller: Caller) -> Reason:
     """The reason that stands in the change set: the cast, and the message that it answers."""
@@ -20,9 +26,20 @@ def reason(caller: Caller) -> Reason:
 
 def definition(name: str) -> tuple[str, Json]:
     """The description of a tool and the JSON schema of its arguments."""
-    file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"
-    words = json.loads(file.read_text("utf-8"))
+    words = _words(name)
     return words["description"], words["parameters"]
+
+
+def brief(name: str) -> tuple[str, Json]:
+    """The same in few words and with few arguments, for small models; it takes all of them."""
+    words = _words(name)["small"]
+    return words["description"], words["parameters"]
+
+
+def _words(name: str) -> Json:
+    file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"
+    found: Json = json.loads(file.read_text("utf-8"))
+    return found
 
 
 class Done:
@@ -33,6 +50,7 @@ class Done:
 
     def __init__(self) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name)
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The answer as it was given."""

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from wintermute.config.schema import SubSessionSettings
-from wintermute.conversation.toolbox import AnyTool, Caller
+from wintermute.conversation.toolbox import AnyTool, Caller, breach
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.loom.sub_sessions import Order, SubSession
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
 from wintermute.text import one_line
-from wintermute.tools.definition import definition
+from wintermute.tools.definition import brief, definition
 from wintermute.work.delegation import Delegation, failure
 
 
@@ -22,6 +22,8 @@ class SpawnSubSession:
     """`spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
 
     name = "spawn_sub_session"
+
+    brief = None
 
     def __init__(self, delegation: Delegation, timezone: str) -> None:
         self.description, self.parameters = definition(self.name)
@@ -64,8 +66,9 @@ class CallAgent:
     name = "call_agent"
     durable = True
 
-    def __init__(self, delegation: Delegation) -> None:
+    def __init__(self, delegation: Delegation, *, for_small: bool) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name) if for_small else None
         self._delegation = delegation
 
     async def run(self, caller: Caller, args: Json) -> object:
@@ -81,15 +84,18 @@ class CallAgentBatch:
 
     name = "call_agent_batch"
     durable = True
+    brief = None
 
     def __init__(self, delegation: Delegation, max_parallel: int, max_batch: int) -> None:
         self.description, self.parameters = definition(self.name)
+        _, self._of_one = definition(CallAgent.name)
         self._delegation = delegation
         self._max_parallel = max_parallel
         self._max_batch = max_batch
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The answer or the failure of each; nothing starts unless all may."""
+        self._check(args["calls"])
         orders = [_order(call, call["intent"]) for call in args["calls"]]
         if len(orders) > self._max_batch:
             raise ToolFailed(
@@ -108,16 +114,24 @@ class CallAgentBatch:
             tasks = [group.create_task(one(*each)) for each in enumerate(orders)]
         return [_outcome(task.result()) for task in tasks]
 
+    def _check(self, calls: Sequence[Json]) -> None:
+        """The definition does not say again what a call may have: that is told at `call_agent`.
+
+        Raises: ToolFailed.
+        """
+        for n, call in enumerate(calls):
+            if problem := breach(self._of_one, call, f"calls.{n}"):
+                raise ToolFailed(f"calls.{n}: {problem}; nothing was started")
+
 
 def delegating(
     delegation: Delegation, limits: SubSessionSettings, timezone: str
 ) -> Sequence[AnyTool]:
-    """All of them; none where nothing may be handed out."""
-    if limits.max_depth == 0:
-        return ()
+    """All of them. A small model is offered one, where the configuration asks for delegation."""
+    asked_for = limits.max_depth is not None
     return (
         SpawnSubSession(delegation, timezone),
-        CallAgent(delegation),
+        CallAgent(delegation, for_small=asked_for),
         CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
     )
 

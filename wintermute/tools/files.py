@@ -23,7 +23,7 @@ from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
-from wintermute.tools.definition import definition, reason
+from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
@@ -197,6 +197,7 @@ class ReadFile:
 
     def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
 
@@ -230,6 +231,7 @@ class WriteFile:
 
     def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
 
@@ -241,6 +243,8 @@ class WriteFile:
         path, content = args["path"], args["content"]
         shown = _shown(self._memories, caller)
         if self._memories and shown and _is(shown, path):
+            if caller.only_adds:
+                raise ToolFailed(ASK_FIRST)
             _encoded(shown, content)
             with _usable():
                 return await self._memories.replace(
@@ -255,7 +259,7 @@ class WriteFile:
             _told(place, self._roots.allowed(caller, writing=True, also=also)),
             self._roots.opened(place, make=True) as folder,
         ):
-            created = _replace(place, folder, content_bytes)
+            created = _replace(place, folder, content_bytes, only_new=caller.only_adds)
         return {"path": place.shown, "bytes": len(content_bytes), "created": created}
 
 
@@ -325,13 +329,15 @@ def _encoded(shown: str, content: str) -> bytes:
     return content_bytes
 
 
-def _replace(place: AllowedFile, folder: int, content: bytes) -> bool:
+def _replace(place: AllowedFile, folder: int, content: bytes, *, only_new: bool) -> bool:
     """Old or new text, whole, whenever the power fails; True for a file that was not there."""
     before: os.stat_result | None = None
     with suppress(FileNotFoundError):
         before = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
     if before:
         _expect_plain(place, before)
+        if only_new:
+            raise ToolFailed(ASK_FIRST)
     part = f".{new_id('part')}"
     descriptor = os.open(part, CREATE, 0o666, dir_fd=folder)
     try:

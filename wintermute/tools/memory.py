@@ -13,7 +13,7 @@ from wintermute.memory.flat_file import FlatFile
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, shown
-from wintermute.tools.definition import definition, reason
+from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
 
 class AppendMemory:
@@ -23,6 +23,7 @@ class AppendMemory:
 
     def __init__(self, facts: Facts) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name)
         self._facts = facts
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
@@ -71,6 +72,7 @@ class AddSkill:
 
     def __init__(self, skills: Skills, owner: Owner) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name)
         self._skills = skills
         self._owner = owner
 
@@ -79,6 +81,8 @@ class AddSkill:
         if not self._owner.may(caller.origin, caller.scope):
             raise ToolFailed("only the owner may have skills written: every room would see them")
         name = args["skill_name"]
+        if caller.only_adds and any(skill.name == name for skill in await self._skills.listed()):
+            raise ToolFailed(ASK_FIRST)
         created = await self._skills.write(
             reason(caller), name, args["summary"], args["documentation"]
         )

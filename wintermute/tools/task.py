@@ -11,7 +11,7 @@ from wintermute.messages import Json
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
-from wintermute.tools.definition import definition, reason
+from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
 TIMES = {field.name for field in fields(PlanRequest)}
 TAKES = {
@@ -24,8 +24,16 @@ TAKES = {
     "delete": {"id"},
 }
 """The arguments of each action. A reason is listened to everywhere, and kept by `complete`."""
-DUE_TIMES = 3
 REMINDER = "reminder"
+IDLE = {
+    "priority": (5,),
+    "schedule_type": ("none",),
+    "execution_mode": (REMINDER,),
+    "status": ("active",),
+    "scope": ("here", EVERYWHERE),
+}
+"""What says nothing where an action does not take it: its default, or all there is."""
+DUE_TIMES = 3
 NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
 HELD_BACK = "while it is paused it is not due: resume it"
 OVER = "the whole series is over; if it was done just this once, resume it"
@@ -46,6 +54,7 @@ class TaskTool:
 
     def __init__(self, tasks: Tasks) -> None:
         self.description, self.parameters = definition(self.name)
+        self.brief = brief(self.name)
         self._tasks = tasks
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
@@ -53,10 +62,15 @@ class TaskTool:
         action = args.get("action")
         if action not in TAKES:
             raise ToolFailed(f"unknown action: {action}. The actions are {', '.join(TAKES)}")
+        args = {
+            name: value for name, value in args.items() if not _says_nothing(action, name, value)
+        }
         strange = sorted(args.keys() - TAKES[action] - {"action", "reason"})
         if strange:
             takes = ", ".join(sorted(TAKES[action]))
             raise ToolFailed(f"{action} takes {takes}, not {', '.join(strange)}; nothing was done")
+        if caller.only_adds and action not in ("add", "list"):
+            raise ToolFailed(ASK_FIRST)
         if action == "list":
             found = await self._tasks.listed(caller.scope, args.get("status", "active"))
             return [self._row(task) for task in found]
@@ -155,3 +169,10 @@ class TaskTool:
         if task.status == "completed":
             return OVER if schedule.recurs else ""
         return schedule.remark(task.next_due, self._tasks.zone) if task.next_due else NO_MORE
+
+
+def _says_nothing(action: str, name: str, value: object) -> bool:
+    if name in TAKES[action] or name == "action":
+        return False
+    is_blank = value is None or (isinstance(value, str) and not value.strip())
+    return is_blank or value in IDLE.get(name, ())

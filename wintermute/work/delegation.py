@@ -38,9 +38,8 @@ from wintermute.loom.sub_sessions import (
 )
 from wintermute.mailbox.inbox import RESULT, Inbox
 from wintermute.messages import Origin, Size
-from wintermute.prompt.assemble import chosen
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import EventKind, Gather, Instructions, event
+from wintermute.prompt.gather import EventKind, Gather, event
 from wintermute.prompt.modes import first_user, tools_for, worker_prompt
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -266,8 +265,9 @@ class WorkerTexts:
     """Where the instructions of sub-sessions come from. `minimal` is WORKER_MINIMAL.txt."""
 
     gather: Gather
-    instructions: Instructions
     minimal: Template
+    small: Template
+    """The light instructions for small models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,19 +291,21 @@ class WorkerInstructions:
         full = self.mode == "full"
         return worker_prompt(
             self.mode,
-            minimal=self.texts.minimal.text(),
-            instructions=chosen(self.texts.instructions.sections(), tools),
-            parts=await self.texts.gather.shown(scope, tools) if full else None,
+            minimal=(self.texts.small if size == "small" else self.texts.minimal).text(),
+            instructions=self.texts.gather.instructions(tools, size),
+            parts=await self.texts.gather.shown(scope, tools, None, size) if full else None,
             objective=self.objective,
             context=self.context,
             summary=summary if self.layout == "system" else "",
         ).system
 
-    async def changing(self, scope: str, query: str | None, *, anew: bool) -> Changing | None:
+    async def changing(
+        self, scope: str, query: str | None, size: Size, *, anew: bool
+    ) -> Changing | None:
         """As `conversation.state.Prompt`; light instructions bring nothing that changes (P-041)."""
         if self.mode != "full":
             return None
-        return await self.texts.gather.changing(scope, None, anew=anew)
+        return await self.texts.gather.changing(scope, None, size, anew=anew)
 
 
 log = logging.getLogger(__name__)

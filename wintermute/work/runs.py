@@ -65,11 +65,13 @@ class RunSettings:
     at_once: int
 
     @classmethod
-    def of(cls, limits: SubSessionSettings, max_tokens: int, *, own_models: bool) -> "RunSettings":
+    def of(
+        cls, limits: SubSessionSettings, levels: int, max_tokens: int, *, own_models: bool
+    ) -> "RunSettings":
         """As of a sub-session of a room (T-047)."""
         wards = Wards(limits.max_turns, limits.timeout_s, max_tokens, require_done=True)
         role = ROLE if own_models else "base"
-        return cls(wards, role, limits.max_depth - 1, limits.max_parallel)
+        return cls(wards, role, levels - 1, limits.max_parallel)
 
 
 class Run(NamedTuple):
