@@ -1,7 +1,6 @@
 """Recorded casts run again: the same requests come out, or the first one that is not the same."""
 
 import asyncio
-import json
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ import pytest
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ContextTooLarge, Fail, Hang, ModelServer, Step, Text, Use
-from wintermute.cli.replay import Replay, Replayed, Today
+from wintermute.cli.replay import Described, Replay, Replayed, Today
 from wintermute.cli.script import Diverged, RecordEnds, Script, steps
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
@@ -182,9 +181,9 @@ async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, promp
     """L-088: in its description, or by not being there."""
     async with recording(tmp_path, model, prompts) as house:
         await tell(house, ["a"])
-        tools = house.runner.toolbox.definitions()
-        other = json.loads(json.dumps(tools).replace("Says it again.", "Says it once more."))
-        for now in (tuple(other), tools[1:]):
+        first, *others = house.runner.toolbox.tools
+        changed = Described(first.name, f"{first.description} And more.", first.parameters)
+        for now in ((changed, *others), tuple(others)):
             found = (await replayed(house, prompts, tools=now)).divergence
             assert found is not None
             assert found.lines[0].startswith("tool ")

@@ -143,7 +143,7 @@ async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_ti
     """By the last reported usage where it is less than our estimate; `status` names it as well."""
     ann = await person("ann")
     known = {"base_url": model.url, "model": "qwen"}
-    tight: Json = {"backends": {"scripted": {**known, "context_tokens": 10_240}}}
+    tight: Json = {"backends": {"scripted": {**known, "context_tokens": 6_144}}}
     daemon = await bot(ann, llm=tight)
     chat = await room(ann, daemon)
     await ann.send(chat, "hello")
