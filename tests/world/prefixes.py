@@ -28,7 +28,7 @@ from wintermute.db import driver
 from wintermute.llm.models import QUESTION
 from wintermute.messages import Json
 
-ASSERTED = False
+ASSERTED = True
 """Whether every test asserts it. Off until the context only grows at its end."""
 Cause = Literal[
     "fold",
