@@ -19,7 +19,7 @@ VERBS = {
     "memory": "What is remembered: show, change, forget.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
-    "prompt": "What the model would read now, part by part.",
+    "prompt": "Show the whole prompt as it would go out now, part by part.",
     "loom": "What was said and done: read, fork, replay.",
     "matrix": "Whom to trust, how others can trust the bot, its login and its keys.",
 }

@@ -349,15 +349,27 @@ def _opened(content: str) -> tuple[str, int, str, str]:
 
 
 def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None:
-    lengths = [
-        len(message["content"] or "") if message["role"] in roles else 0 for message in messages
+    contents = [str(message["content"] or "") for message in messages]
+    places = [
+        _words(content) if message["role"] in roles else (0, 0)
+        for message, content in zip(messages, contents, strict=True)
     ]
-    longest = max(range(len(messages)), key=lengths.__getitem__)
-    if lengths[longest] <= KEPT_CHARACTERS:
+    longest = max(range(len(messages)), key=lambda n: places[n][1] - places[n][0])
+    begin, end = places[longest]
+    if end - begin <= KEPT_CHARACTERS:
         return None
-    halved = _ends(str(messages[longest]["content"]), lengths[longest] // 4)
-    message = {**messages[longest], "content": halved}
+    content = contents[longest]
+    halved = _ends(content[begin:end], (end - begin) // 4)
+    message = {**messages[longest], "content": content[:begin] + halved + content[end:]}
     return (*messages[:longest], message, *messages[longest + 1 :])
+
+
+def _words(content: str) -> tuple[int, int]:
+    """From where to where a message is what was said, without what the prompt added."""
+    opened = OPENING.match(content)
+    begin = opened.end() if opened else 0
+    block = content.find(f"\n\n{OPENED}", begin)
+    return begin, block if block >= 0 else len(content)
 
 
 def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
