@@ -230,6 +230,7 @@ def test_a_secret_is_not_printed_but_exported_as_it_is(terminal: Terminal) -> No
     assert PASSWORD in terminal.says("memory", "export")
 
 
+@pytest.mark.breaks("forgetting")
 async def test_a_running_daemon_notices_what_is_done_beside_it(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -316,6 +316,7 @@ async def settled(person: Person, room: str, word: str) -> str:
     ],
     indirect=["anybody"],
 )
+@pytest.mark.breaks("edit")
 async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
     encrypted: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
@@ -418,6 +419,7 @@ async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
     assert [answer[:2] for answer in answers] == ["ec", "ec", "I ", "ec"]
 
 
+@pytest.mark.breaks("edit")
 async def test_an_edited_question_is_answered_once_more_with_its_new_text(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -96,7 +96,7 @@ def words(seen: Seen) -> list[str]:
 
 
 def tokens(seen: Seen) -> float:
-    return len(json.dumps([seen.messages, seen.body["tools"]], ensure_ascii=False).encode()) / 3
+    return len(json.dumps([seen.messages, seen.body.get("tools")], ensure_ascii=False).encode()) / 3
 
 
 async def tell(house: House, *texts: str) -> None:
@@ -109,6 +109,7 @@ async def folds(house: House) -> list[Json]:
     return await house.rows("SELECT * FROM folds ORDER BY seq")
 
 
+@pytest.mark.breaks("fold")
 async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -128,12 +129,12 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
         assert words(seen) == expected
         assert len(seen.messages) - 1 >= min(10, 2 * n + 1)
         assert seen.messages[0]["content"].startswith(SYSTEM)
-        assert seen.body["tools"]
     ranges = [marker[0] for marker in talk.marked if marker]
     assert ranges == sorted(ranges)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["as configured", "smaller"])
+@pytest.mark.breaks("fold", perhaps=True)
 async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
     tmp_path: Path, model: ModelServer, told: bool
 ) -> None:
@@ -152,6 +153,7 @@ async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
     assert len(answered) == 8
 
 
+@pytest.mark.breaks("fold")
 async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -169,6 +171,7 @@ async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
     assert words(talk.chats[-1]) == ["e", "e", "f"]
 
 
+@pytest.mark.breaks("fold")
 async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -227,6 +230,7 @@ async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
         assert await folds(house)
 
 
+@pytest.mark.breaks("fold")
 async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -> None:
     """L-074: nor does the next fold begin with it."""
     talk = Talk(model)
@@ -243,6 +247,7 @@ async def forget(house: House, events: Sequence[str] = (), texts: Sequence[str] 
         await house.casts.forget(tx, events, texts)
 
 
+@pytest.mark.breaks("fold")
 async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -263,6 +268,8 @@ async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
 
 
 @pytest.mark.parametrize("layout", ["append", "system"])
+@pytest.mark.breaks("fold")
+@pytest.mark.breaks("redaction", perhaps=True)
 async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
     tmp_path: Path, model: ModelServer, layout: Layout
 ) -> None:
@@ -284,6 +291,8 @@ async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
     assert any("summary 1" in row["text"] for row in texts) == (layout == "system")
 
 
+@pytest.mark.breaks("fold", "edit")
+@pytest.mark.breaks("fork", perhaps=True)
 async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(
     tmp_path: Path, model: ModelServer
 ) -> None:

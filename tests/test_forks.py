@@ -67,6 +67,7 @@ async def branches(house: House) -> list[Json]:
     return await house.rows("SELECT id, reason, forked_from FROM branches ORDER BY seq")
 
 
+@pytest.mark.breaks("edit")
 async def test_an_edit_is_answered_in_a_branch_of_its_own(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -237,6 +238,7 @@ async def test_a_reminder_after_the_message_is_left_behind_with_it(
     assert len(note.taken) == 1
 
 
+@pytest.mark.breaks("edit")
 async def test_stop_ends_an_edit_as_any_message(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-054: the branch stays, and the next message goes on in it."""
     model.keyed(lambda seen: Hang() if seen.last_user == "new" else None)
@@ -257,6 +259,8 @@ async def test_stop_ends_an_edit_as_any_message(tmp_path: Path, model: ModelServ
     ]
 
 
+@pytest.mark.breaks("fold")
+@pytest.mark.breaks("edit", perhaps=True)
 async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -287,6 +291,7 @@ async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
 
 
 @pytest.mark.parametrize("done", [False, True])
+@pytest.mark.breaks("fork", perhaps=True)
 async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(
     tmp_path: Path, model: ModelServer, done: bool
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.person import Person
@@ -416,6 +418,7 @@ async def test_a_send_that_names_no_event_is_sent_again(
         assert useless_one == good_one
 
 
+@pytest.mark.breaks("cutting")
 async def test_every_kind_of_text_gets_through(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

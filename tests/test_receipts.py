@@ -56,7 +56,10 @@ TASK = {"id": "task_ab", "status": "active", "content": "Call Bob", "next_due": 
         ([turn(seen("read_file", "text"))], ""),
         ([turn(seen("task", "no such task", is_error=True))], ""),
         ([turn(seen("task", None, completed=False))], ""),
-        ([turn(seen("task", TASK)), turn(seen("read_file", "text"))], ""),
+        (
+            [turn(seen("task", TASK)), turn(seen("read_file", "text"))],
+            "Done: task #task_ab: Call Bob, next on Friday, 9:00",
+        ),
         (
             [turn(seen("write_file", {"path": "a"})), turn(error="x"), turn(seen("task", TASK))],
             "Done:\n\n- written: `a`\n- task #task_ab: Call Bob, next on Friday, 9:00",

@@ -118,6 +118,7 @@ def hand_out(seen: Seen) -> Step | None:
         pytest.param("11", True, id="11-encrypted", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.breaks("redaction", perhaps=True)
 async def test_a_message_can_be_taken_back_at_any_time(
     version: str, encrypted: bool, person: NewPerson, bot: NewBot, model: ModelServer
 ) -> None:

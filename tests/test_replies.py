@@ -190,6 +190,7 @@ async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(
     assert model.requests[-1].last_user == f"{shown(f'{who}: what does that one cost?')}well?"
 
 
+@pytest.mark.breaks("edit")
 async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -249,6 +250,7 @@ async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(
 
 
 @pytest.mark.parametrize("way", tiered({"plain": "", "nio": NIO, "js": JS}, ["nio"]))
+@pytest.mark.breaks("redaction")
 async def test_what_we_no_longer_have_is_fetched_and_decrypted(
     scene: Scene, model: ModelServer, way: str
 ) -> None:

@@ -28,6 +28,7 @@ FAILURES: dict[str, world.Step] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['id']} {case['rule']}"[:90])
+@pytest.mark.breaks("fold", "decay", "cutting", perhaps=True)
 async def test_a_rule_of_the_loop(case: Json, tmp_path: Path, model: ModelServer) -> None:
     """The ids stand in the cases."""
     ran: list[Json] = []

@@ -31,10 +31,15 @@ def names(definitions: Sequence[Json]) -> list[str]:
     return [each["function"]["name"] for each in definitions]
 
 
-def test_a_size_that_is_none_is_told_the_two(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "near"), [("tiny", "small"), ("smal", "small"), ("fill", "full")]
+)
+def test_a_size_that_is_none_is_told_the_two_and_the_nearest(
+    tmp_path: Path, written: str, near: str
+) -> None:
     """L-082."""
-    said = problem(tmp_path, GOOD.replace("model:", "size: tiny, model:"))
-    assert said.endswith("llm.backends.local.size: must be one of full, small")
+    said = problem(tmp_path, GOOD.replace("model:", f"size: {written}, model:"))
+    assert said.endswith(f"llm.backends.local.size: must be one of full, small; nearest: {near}")
 
 
 @pytest.mark.parametrize(

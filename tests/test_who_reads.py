@@ -92,6 +92,7 @@ async def test_who_joins_while_the_model_answers_reads_none_of_it(
     assert "what do I earn" not in asked(model)
 
 
+@pytest.mark.breaks("edit", perhaps=True)
 async def test_a_result_is_kept_for_whom_it_was_made(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

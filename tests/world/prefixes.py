@@ -25,7 +25,7 @@ from typing import Literal, get_args
 from tests.world.request_rules import is_for_summary
 from wintermute.conversation.toolbox import DONE
 from wintermute.db import driver
-from wintermute.llm.models import QUESTION
+from wintermute.llm.models import PROBE, QUESTION
 from wintermute.messages import Json
 
 ASSERTED = True
@@ -70,6 +70,11 @@ class Rendered:
         """Without anything between the messages: what is added to the last one continues it."""
         return self.tools + "".join(self.messages)
 
+    @property
+    def before(self) -> str:
+        """The same without its newest message."""
+        return self.tools + "".join(self.messages[:-1])
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -95,7 +100,11 @@ class _Leaf:
 
     text: str
     tools: str
+    before: str
+    """All but the newest message."""
     answered: bool = False
+    begins: bool = False
+    """It continues nothing, and shows nothing that was said before."""
 
 
 def rendered(body: Json) -> Rendered:
@@ -183,17 +192,18 @@ class Prefixes:
         before = self._followed(now, text)
         if before is None and self._said & now.said:
             before = self._broke(now, text)
-        elif before is None and not now.said:
-            self.began += 1
+        begins = before is None and not now.said and FOLDED not in text
         if self.counting:
             self.steps.append(self._kept(text, before))
-        self._leaves.append(_Leaf(text, now.tools))
+        self._leaves.append(_Leaf(text, now.tools, now.before, begins=begins))
 
     def answered(self, message: Json) -> None:
         """What the newest request was answered with."""
         self._said |= _said(message)
         if self._leaves:
-            self._leaves[-1].answered = True
+            leaf = self._leaves[-1]
+            self.began += leaf.begins and not leaf.answered
+            leaf.answered = True
 
     def problems(self) -> list[str]:
         """The breaks that no named cause explains, and the causes that did not occur."""
@@ -241,6 +251,11 @@ class Prefixes:
         nearest = max(self._leaves, key=lambda leaf: common(leaf.text, text), default=None)
         if nearest is None:
             return None
+        if not nearest.answered and text.startswith(nearest.before):
+            # Nobody answered it: the message that it ended with may be asked in other words, as in
+            # how long ago it was written (F-029).
+            self._leaves.remove(nearest)
+            return nearest
         at = common(nearest.text, text)
         cause = _cause(now, nearest, at)
         was, now_is = (_cut(whole, at) for whole in (nearest.text, text))
@@ -257,8 +272,9 @@ class Prefixes:
 
 
 def _is_apart(body: Json) -> bool:
-    """What no cast asks: a summary, the question of `check`."""
-    return is_for_summary(body) or body.get("messages") == list(QUESTION.messages)
+    """What no cast asks: a summary, the questions of `check`."""
+    last = (body.get("messages") or [{}])[-1]
+    return is_for_summary(body) or last in (*QUESTION.messages, *PROBE.messages)
 
 
 def _cause(now: Rendered, before: _Leaf, at: int) -> str | None:

@@ -187,7 +187,8 @@ def read_scalar(node: Scalar, kind: Any, rules: KeyRules) -> object:
         found = node.text if node.text in get_args(kind) else None
     else:
         return _text(node, kind, rules)
-    return Wrong(f"must be {expected(kind, rules)}") if found is None else found
+    near = f"; nearest: {nearest(node.text, get_args(kind))}" if rules.get("suggests") else ""
+    return Wrong(f"must be {expected(kind, rules)}{near}") if found is None else found
 
 
 def plain_value(node: Scalar) -> object:

@@ -20,7 +20,7 @@ def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A field of the configuration.
 
     `rules`: `least` and `most` for numbers; `pattern` for text, with an `example` that matches
-    it; `zone=True` for a time zone; `backend=True` for the name of one of `llm.backends`;
+    it; `suggests=True` for a choice whose nearest is named; `zone=True` for a time zone; `backend=True` for the name of one of `llm.backends`;
     `reserved` for the names that a free section may not hold, with the key to write instead;
     `later=True` while the feature behind the key does not exist yet (accepted and checked, not
     written by `init`). A Path is relative to the folder of the file.
@@ -148,7 +148,9 @@ class Backend:
     )
     timeout_s: float = key("Longest silence within an answer, in seconds.", 300.0, least=0.1)
     size: Size = key(
-        "small: short texts and few tools, for models that cannot keep many rules in mind.", "full"
+        "small: short texts and few tools, for models that cannot keep many rules in mind.",
+        "full",
+        suggests=True,
     )
     calls_as_text: bool | None = key(
         "Read an answer that is nothing but the JSON of a call as that call; empty: if `check` found"

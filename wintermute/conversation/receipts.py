@@ -16,16 +16,15 @@ MOST = 300
 
 
 def done_so_far(turns: Sequence[Turn]) -> str:
-    """What the calls of a cast have done, a line each; "" unless its newest turn did something.
+    """What the calls of a cast have done, a line each; "" unless one did something.
 
     What failed is named too: nobody may think that it was done.
     """
-    said = [turn for turn in turns if turn.error is None]
-    if not said or not any(_has_effect(seen) for seen in said[-1].observations):
-        return ""
-    seen = [each for turn in said for each in turn.observations]
+    seen = [each for turn in turns for each in turn.observations]
     done = dict.fromkeys(_receipt(each) for each in seen if _has_effect(each))
     failed = dict.fromkeys(_failure(each) for each in seen if each.completed and each.is_error)
+    if not done:
+        return ""
     return "\n\n".join(chain(_listed("Done", [*done]), _listed("Not done", [*failed])))
 
 
