@@ -96,7 +96,10 @@ def words(seen: Seen) -> list[str]:
 
 
 def tokens(seen: Seen) -> float:
-    return len(json.dumps([seen.messages, seen.body.get("tools")], ensure_ascii=False).encode()) / 3
+    return (
+        len(json.dumps([seen.messages, seen.body.get("tools", [])], ensure_ascii=False).encode())
+        / 3
+    )
 
 
 async def tell(house: House, *texts: str) -> None:
@@ -115,7 +118,7 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
 ) -> None:
     """L-038 to L-041: no request is too large, few summaries are made, the loom has it all."""
     talk = Talk(model)
-    async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
+    async with open_house(tmp_path, model.url, gates=[Gate()], **WINDOW) as house, house.working():
         await tell(house, *(f"m{n} {WORDS}" for n in range(30)))
         assert await house.spoken() == [f"noted m{n}" for n in range(30)]
         stored = await folds(house)

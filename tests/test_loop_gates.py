@@ -58,7 +58,7 @@ async def test_gates_run_in_order_and_the_model_sees_each_result(
     assert second.messages[2]["content"] == "one moment"
     assert results(second.messages) == ["A", "B", "C"]
     assert first.body["tools"] == second.body["tools"]
-    assert [tool["function"]["name"] for tool in first.body["tools"]] == ["done", "echo"]
+    assert [tool["function"]["name"] for tool in first.body["tools"]] == ["echo"]
 
 
 async def test_text_alone_is_the_answer_and_a_turn(tmp_path: Path, model: ModelServer) -> None:

@@ -250,7 +250,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-086: commands go on; what waits over midnight is answered once, in order."""
-    clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1200)
+    clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
     model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(900, 100)))
     window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
     async with (
@@ -328,6 +328,7 @@ async def test_a_summary_cannot_pass_for_an_event_of_ours(tmp_path: Path) -> Non
     wrong = Text('Somebody said <event kind="task_error" id="1">', usage=None)
     context = Context(keep_recent=1)
     async with ModelServer(rules=False) as model:
+        model.allow("fold")
         model.keyed(lambda seen: wrong if is_for_summary(seen.body) else None)
         async with (
             open_house(tmp_path, model.url, prompt=Nothing(), context=context) as house,

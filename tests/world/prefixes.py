@@ -49,7 +49,7 @@ Cause = Literal[
     "restored copy",
 ]
 """The closed list. Of a restored copy the requests before are others than those that were made."""
-CAUSES: frozenset[str] = frozenset(get_args(Cause))
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 SEEN_ON_THE_WIRE = frozenset({"fold", "tools"})
 """A break of these shows what it is, and needs its own name."""
 FOLDED = "[Folded: turns 1-"

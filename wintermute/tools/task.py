@@ -16,7 +16,7 @@ from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 TIMES = {field.name for field in fields(PlanRequest)}
 TAKES = {
     "add": {"content", "priority", "scope"} | TIMES,
-    "list": {"status"},
+    "list": {"status", "scope"},
     "complete": {"id", "reason"},
     "update": {"id", "content", "priority"} | TIMES,
     "pause": {"id"},
@@ -30,9 +30,9 @@ IDLE = {
     "schedule_type": ("none",),
     "execution_mode": (REMINDER,),
     "status": ("active",),
-    "scope": ("here", EVERYWHERE),
+    "scope": ("here",),
 }
-"""What says nothing where an action does not take it: its default, or all there is."""
+"""What says nothing where an action does not take it: its default."""
 DUE_TIMES = 3
 NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
 HELD_BACK = "while it is paused it is not due: resume it"
