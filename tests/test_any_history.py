@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.test_forks import edit
 from tests.world.house import SYSTEM, Gate, House, open_house
 from tests.world.model import (
-from tests.world.prefixes import CAUSES
     Calls,
     ContextTooLarge,
     Empty,
@@ -25,6 +24,7 @@ from tests.world.prefixes import CAUSES
     Use,
     is_for_summary,
 )
+from tests.world.prefixes import CAUSES
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Json

@@ -339,7 +339,7 @@ def test_a_script_says_when_more_or_less_is_asked_than_then() -> None:
     assert steps(cast, []) is None
 
 
-@pytest.mark.breaks("fork")
+@pytest.mark.breaks("fork", perhaps=True)
 async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(
     tmp_path: Path, model: ModelServer, prompts: Path
 ) -> None:

@@ -179,7 +179,7 @@ class Prefixes:
 
     def allow(self, *causes: Cause, perhaps: bool = False) -> None:
         """Name why this test may break off. One that then does not occur is a mistake, unless `perhaps`."""
-        unknown = set(causes) - CAUSES
+        unknown = set(causes) - set(CAUSES)
         assert not unknown, f"not on the list of tests/world/prefixes.py: {sorted(unknown)}"
         (self._perhaps if perhaps else self._allowed).update(causes)
 
