@@ -408,3 +408,18 @@ async def test_a_model_that_steps_in_for_another_size_reads_the_texts_of_its_own
     assert len(str(two.body["tools"])) < len(str(one.body["tools"])) / 1.5
     assert hashes[0] == hashes[2] != hashes[1]
     assert texts(three)[: len(texts(one))] == texts(one)
+
+
+async def test_a_cast_that_is_ended_while_it_is_told_something_is_left_as_it_was(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-048: whoever stops it may come between."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await tell(house, "one")
+        cast = await house.one("SELECT id, block FROM casts")
+        turn = await house.one("SELECT id FROM turns")
+        for turn_id in (None, turn["id"]):
+            async with house.database.transaction() as tx:
+                await house.casts.tell(tx, cast["id"], turn_id, "something else")
+        assert (await house.one("SELECT id, block FROM casts")) == cast
+        assert (await house.one("SELECT block FROM turns"))["block"] == ""

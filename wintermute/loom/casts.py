@@ -134,14 +134,18 @@ class Casts:
     async def tell(self, tx: Transaction, cast_id: str, turn_id: str | None, block: str) -> str:
         """Keep what is told behind the intent of a running cast, or behind a turn of it.
 
-        Returns it as it was kept.
+        Returns it as it was kept. Of a cast that was ended meanwhile nothing is.
         """
         kept = self._redact(block)
+        given = {"block": kept, "cast": cast_id, "turn": turn_id}
         if turn_id is None:
-            await tx.execute("UPDATE casts SET block = ? WHERE id = ?", (kept, cast_id))
+            change = "UPDATE casts SET block = :block WHERE id = :cast AND state = 'running'"
         else:
-            change = "UPDATE turns SET block = :block WHERE id = :id AND block <> :block"
-            await tx.execute(change, {"block": kept, "id": turn_id})
+            change = (
+                "UPDATE turns SET block = :block WHERE id = :turn AND block <> :block"
+                " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
+            )
+        await tx.execute(change, given)
         return kept
 
     async def prompt(self, digest: str) -> tuple[tuple[str, str], ...]:
