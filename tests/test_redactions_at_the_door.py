@@ -194,6 +194,7 @@ async def test_what_waits_for_a_model_that_is_away_is_taken_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.breaks("redaction")
 async def test_lines_of_a_group_and_edits_are_taken_back(
     encrypted: bool, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -224,6 +225,7 @@ async def test_lines_of_a_group_and_edits_are_taken_back(
 
 
 @pytest.mark.slow
+@pytest.mark.breaks("redaction")
 async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -23,6 +23,7 @@ from tests.world.user import Message
 
 
 @pytest.mark.slow
+@pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
@@ -62,6 +63,7 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
 
 
 @pytest.mark.slow
+@pytest.mark.breaks("restored copy", perhaps=True)
 async def test_everybody_can_read_the_bot_as_before_and_current_clients_can_be_read(
     person: NewPerson, current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -115,6 +117,7 @@ def device_of(daemon: Bot) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(
     person: NewPerson, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

@@ -37,6 +37,7 @@ class Roof:
 
 
 @pytest.mark.slow
+@pytest.mark.breaks("restored copy", perhaps=True)
 async def test_results_of_sub_sessions_and_runs_are_told_once(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -141,6 +142,7 @@ async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_room_that_moved_is_told_once_of_the_lost_time(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -201,6 +203,7 @@ STRIKES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
+@pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
     strike: Strike, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
