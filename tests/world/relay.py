@@ -138,7 +138,9 @@ class _Heard:
         if not line.startswith(b"data: {"):
             return
         event = json.loads(line[6:])
-        if event.get("choices") and not self.first:
+        deltas = [choice.get("delta") or {} for choice in event.get("choices") or ()]
+        begun = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+        if begun and not self.first:  # a role, or how much was read, is no token yet
             self.first = time.monotonic() - self._began
         self.usage = event.get("usage") or self.usage
         self.timings = event.get("timings") or self.timings
