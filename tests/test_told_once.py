@@ -423,3 +423,82 @@ async def test_a_cast_that_is_ended_while_it_is_told_something_is_left_as_it_was
                 await house.casts.tell(tx, cast["id"], turn_id, "something else")
         assert (await house.one("SELECT id, block FROM casts")) == cast
         assert (await house.one("SELECT block FROM turns"))["block"] == ""
+
+
+async def test_after_a_fold_what_kept_messages_still_show_is_taken_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-041: they stay as they were, and what is no longer so is said so."""
+    model.allow("fold")
+    memories = tmp_path / "MEMORIES.txt"
+    story = "a long story about the sea and its ships, " * 20
+    model.script(Text(story), Text(story), Text(story), Text("They spoke of the sea."))
+    few = Context(keep_recent=2)
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, context=few, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        await tell(house, "one", "two")
+        memories.write_text("The meeting is on Friday.\nAnn likes tea.\n")
+        await tell(house, "three")
+        memories.write_text("Ann likes tea.\n")
+        await tell(house, "/compact", "four")
+        memories.write_text("")
+        await tell(house, "/compact", "five")
+    four, five = (
+        next(s for s in model.requests if s.last_user == text) for text in ("four", "five")
+    )
+    assert "The meeting is on Friday." in texts(four)[1]
+    assert (
+        "# User Memories\nAnn likes tea.\nno longer: The meeting is on Friday.\n" in texts(four)[-1]
+    )
+    assert "# User Memories\nnothing any more\n" in texts(five)[-1]
+
+
+async def test_what_was_told_behind_a_forgotten_turn_is_told_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-048: nobody sees it there any more."""
+    model.allow("forgetting", perhaps=True)
+    memories = tmp_path / "MEMORIES.txt"
+
+    def edits(seen: Seen) -> Calls | Text:
+        if seen.last_user == "go" and seen.messages[-1]["role"] == "user":
+            memories.write_text("Ann is 40.\n")
+            return Calls((Use("echo", {"say": "x"}),))
+        return Text("fine")
+
+    model.keyed(edits)
+    async with (
+        open_house(
+            tmp_path, model.url, prompts=PROMPTS, gates=[Gate()], clock=FakeClock()
+        ) as house,
+        house.working(),
+    ):
+        event = await house.incoming("go")
+        await house.settled()
+        assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
+        async with house.database.transaction() as tx:
+            await house.casts.forget(tx, [event], [])
+        await tell(house, "on")
+    assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
+
+
+async def test_what_others_change_while_a_call_runs_is_told_behind_its_result(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-005: a call that takes minutes changes nothing by itself."""
+    memories = tmp_path / "MEMORIES.txt"
+
+    async def act(_caller: Caller, args: Json) -> object:
+        memories.write_text("Ann is 40.\n")
+        return args["say"]
+
+    model.script(Calls((Use("echo", {"say": "x"}),)), Text("fine"))
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, gates=[Gate(act=act)]) as house,
+        house.working(),
+    ):
+        await tell(house, "go")
+    assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
+    grows(model)

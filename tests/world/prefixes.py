@@ -29,7 +29,7 @@ from wintermute.llm.models import PROBE, QUESTION
 from wintermute.messages import Json
 
 ASSERTED = True
-"""Whether every test asserts it. Off until the context only grows at its end."""
+"""Whether every test asserts it."""
 Cause = Literal[
     "fold",
     "edit",

@@ -259,12 +259,13 @@ async def _spells(path: Path, backend: Backend, seen: bool | None) -> bool:
     if seen is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return bool(seen)
     try:
+        async with open_database(path, read_only=True) as database:
+            if await Spellings(database, SystemClock()).known(*asked) == seen:
+                return seen
         async with open_database(path) as database:
-            spellings = Spellings(database, SystemClock())
-            if await spellings.known(*asked) != seen:
-                await spellings.found(*asked, spells=seen)
+            await Spellings(database, SystemClock()).found(*asked, spells=seen)
     except WintermuteError:
-        pass  # told as the state of the database
+        pass  # told as the state of the database; one of before is upgraded by who starts with it
     return seen
 
 

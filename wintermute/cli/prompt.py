@@ -12,7 +12,7 @@ from wintermute.cli.replay import described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.conversation.toolbox import Toolbox
-from wintermute.conversation.view import Looks, blocks, messages
+from wintermute.conversation.view import Looks, blocks, marked, messages
 from wintermute.ids import new_id
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
@@ -62,7 +62,8 @@ def command(ctx: click.Context, room: str | None, as_json: bool) -> None:
     """Show the whole prompt as it would go out now, part by part.
 
     First the system message and the tools, then what was said and told in the conversation, and
-    what the next message would bring. Tokens are estimates: a third of the bytes.
+    what the next message would bring. What people and the model said is counted only; `wintermute loom
+    show` has it. Tokens are estimates: a third of the bytes.
 
     Example: wintermute prompt --room '!abc:example.org'
     """
@@ -88,7 +89,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     gather = Gather(stores, texts.instructions, SystemClock(), layout, small=texts.small)
     toolbox = Toolbox(described(config, stores))
     tools = toolbox.definitions(size, done=config.loop.require_done_tool)
-    summary = past.fold.summary if past.fold else ""
+    summary = marked(past.fold)
     system = await gather.system(scope, toolbox.offered(size), None, summary, size)
     before = [*blocks(past)]
     changing = await gather.changing(scope, None, size, anew=not any(before))
@@ -129,7 +130,7 @@ def _said(past: BranchView, layout: Layout) -> Iterator[PromptPart]:
     """What was said, without its words: they are in `wintermute loom show`."""
     said = messages("" if layout == "system" else None, past, Looks(layout))
     if past.fold is not None and layout == "append":
-        text = f"# {SUMMARY}\n{past.fold.summary}"
+        text = f"# {SUMMARY}\n{marked(past.fold)}"
         yield PromptPart("conversation", SUMMARY, estimate(text), text)
     if past.casts:
         told = sum(estimate(text) for text in blocks(past)) if layout == "append" else 0

@@ -235,8 +235,8 @@ class _Retelling(Telling):
         self._script = script
 
     async def news(self, running: CastState, *, anew: bool) -> str:
-        turns = running.cast.turns
-        return self._script.told(turns[-1].id) if turns and not turns[-1].block else ""
+        newest = running.newest
+        return self._script.told(newest.id) if newest and not newest.block else ""
 
 
 @dataclass(frozen=True, slots=True)

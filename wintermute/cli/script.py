@@ -17,7 +17,14 @@ from typing import Any
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import ROLE as COMPACTION
 from wintermute.conversation.cast import REASONS
-from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, ModelUnavailable, ToolFailed
+from wintermute.errors import (
+    BudgetSpent,
+    ContextTooLarge,
+    EmptyReply,
+    ModelError,
+    ModelUnavailable,
+    ToolFailed,
+)
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import Recorded
@@ -91,7 +98,7 @@ def _places(cast: Cast, events: Sequence[Event]) -> dict[str, int] | None:
 
     An answer that a crash kept from becoming a turn was asked for again: the later one counts.
     """
-    turns = [turn for turn in cast.turns if turn.error is None]
+    turns = [turn for turn in cast.turns if turn.error is None and (turn.backend or turn.tokens)]
     found: dict[str, int] = {}
     for n, event in reversed(list(enumerate(events))):
         if turns and isinstance(event, Recorded) and _is_question(event):
@@ -257,6 +264,8 @@ def _characters(messages: Iterable[Json]) -> int:
 def _failure(turn: Turn, cast: Cast) -> ModelError:
     """The error that a turn is the record of."""
     kind = next((kind for kind, name in REASONS if name == turn.finish_reason), ModelUnavailable)
+    if turn.error is None:  # nothing was said, and the person was told what had been done
+        kind = EmptyReply
     if kind is BudgetSpent:
         return BudgetSpent(turn.error or "", cast.started_at)
     return kind(turn.error or "")

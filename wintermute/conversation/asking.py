@@ -337,8 +337,8 @@ class Teller(Protocol):
         """It is told now."""
         ...
 
-    async def look(self, running: CastState) -> None:
-        """Note what others have changed."""
+    async def look(self, running: CastState, turn: Turn) -> None:
+        """Note what others have changed, before the calls of a turn run."""
         ...
 
 
@@ -346,12 +346,13 @@ class Teller(Protocol):
 class RequestView:
     """What a request shows to models of a size.
 
-    `small`: the system message for small ones, where both may be asked.
+    `both`: small ones may be asked as well; `small` is the system message for them, if there is one.
     """
 
     messages: tuple[Json, ...]
     size: Size
     small: str | None = None
+    both: bool = False
 
     @property
     def last(self) -> str:
@@ -399,9 +400,9 @@ class Asking:
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less.messages))
                 view = less
 
-    async def look(self, running: CastState) -> None:
+    async def look(self, running: CastState, turn: Turn) -> None:
         """The model has answered: what others have changed meanwhile is told with the results."""
-        await self._telling.look(running)
+        await self._telling.look(running, turn)
 
     async def _asked(self, running: CastState, view: RequestView) -> Reply:
         settings = running.settings
@@ -446,7 +447,8 @@ class Asking:
         looks = Looks(running.settings.prompt.layout, self._hidden)
         if "full" not in systems:
             return RequestView(messages(small, running.past, looks), "small")
-        return RequestView(messages(systems["full"], running.past, looks), "full", small)
+        shown = messages(systems["full"], running.past, looks)
+        return RequestView(shown, "full", small, both="small" in systems)
 
     def _lightened(self, running: CastState, view: RequestView) -> RequestView:
         """The view with fewer memories, while these are what makes it too large (F-023)."""
@@ -496,11 +498,12 @@ class Asking:
         must_call = bool(running.cast.wards["require_done"])
         tools = partial(running.settings.toolbox.definitions, done=must_call)
         request = Request(view.messages, tools(view.size), must_call)
-        if view.small is None:
+        if view.size == "small" or not view.both:
             return request
-        first, *others = view.messages
-        small = Request(({**first, "content": view.small}, *others), tools("small"), must_call)
-        return replace(request, small=small)
+        said = view.messages
+        if view.small is not None:
+            said = ({**said[0], "content": view.small}, *said[1:])
+        return replace(request, small=Request(said, tools("small"), must_call))
 
     def _tokens(self, running: CastState, view: RequestView) -> int:
         settings = running.settings

@@ -169,7 +169,7 @@ class Loop:
         if not turn.calls:
             return _ended_by_text(running, turn)
         if not turn.observations and any(call.name != DONE for call in turn.calls):
-            await self._asking.look(running)
+            await self._asking.look(running, turn)
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
                 return ended

@@ -14,6 +14,7 @@ from typing import Protocol
 from wintermute.clock import Clock
 from wintermute.config.schema import LoopSettings
 from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
+from wintermute.conversation.view import is_shown
 from wintermute.llm.backend import Listener, Unheard, Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
@@ -165,8 +166,8 @@ class CastState:
         """That of the model that is asked first."""
         self.known: Changing | None = None
         """What changes, as it was when this last looked; None: it has not looked yet."""
-        self.acts = False
-        """Calls have run since then."""
+        self.own: frozenset[str] = frozenset()
+        """The parts that its own calls may have changed since then."""
         self.changed: frozenset[str] = frozenset()
         """The parts that others have changed since they were told."""
         self.folds_in_vain = False
@@ -242,12 +243,18 @@ class CastState:
         self.cast = replace(self.cast, intent=mine.intent, block=mine.block, turns=turns)
 
     def told(self, block: str) -> None:
-        """A block stands at the end now: behind the newest turn, or behind the intent."""
-        if self.cast.turns:
-            *before, turn = self.cast.turns
-            self.cast = replace(self.cast, turns=(*before, replace(turn, block=block)))
-        else:
+        """A block stands at the end now: behind the newest turn in view, or behind the intent."""
+        newest = self.newest
+        if newest is None:
             self.cast = replace(self.cast, block=block)
+            return
+        turns = (replace(t, block=block) if t.id == newest.id else t for t in self.cast.turns)
+        self.cast = replace(self.cast, turns=tuple(turns))
+
+    @property
+    def newest(self) -> Turn | None:
+        """The newest turn that is in view; None: there is none yet."""
+        return next(filter(is_shown, reversed(self.cast.turns)), None)
 
     def folded(self, past: BranchView | None) -> None:
         """Less is in view from now on; None: folding was tried and is of no use now."""

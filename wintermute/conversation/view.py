@@ -58,8 +58,12 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
     redaction emptied.
     """
     found: list[Json] = [] if system is None else [{"role": "system", "content": system}]
-    summary = "" if system is not None and looks.layout == "system" else opening(past.fold)
+    summary = opening(past.fold)
+    if looks.layout == "system" and summary:
+        told = f"# {SUMMARY}\n{untagged(marked(past.fold))}\n\n"
+        summary = told if system is None else ""
     casts = shown_casts(past.casts)
+    untold = _untold(casts)
     for n, cast in enumerate(casts):
         goes_on = n + 1 < len(casts) and _is_again(casts[n + 1], cast)
         if n and _is_again(cast, casts[n - 1]):
@@ -69,7 +73,7 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
                 found.append({"role": "assistant", "content": UNANSWERED})
             found.append({"role": "user", "content": summary + _intent(n, casts, looks)})
             summary = ""
-        found += _said(cast, past.fold, looks, goes_on=goes_on)
+        found += _said(cast, past.fold, looks, untold, goes_on=goes_on)
     return tuple(found)
 
 
@@ -92,13 +96,13 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
     )
 
 
-def blocks(past: BranchView) -> Iterator[str]:
-    """What was told since the newest fold was made, in order."""
-    made_at = past.fold.made_at if past.fold else 0
+def blocks(past: BranchView, *, anew: bool = True) -> Iterator[str]:
+    """What is told in view, in order; `anew`: only since the newest fold was made."""
+    made_at = past.fold.made_at if past.fold and anew else 0
     for cast in shown_casts(past.casts):
         if not cast.turns or cast.turns[0].seq > made_at:
             yield cast.block
-        yield from (turn.block for turn in cast.turns if turn.seq >= made_at)
+        yield from (turn.block for turn in filter(is_shown, cast.turns) if turn.seq >= made_at)
 
 
 def _is_again(cast: Cast, before: Cast) -> bool:
@@ -130,12 +134,23 @@ def _add(found: list[Json], text: str) -> None:
         found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n\n{text}"}
 
 
-def _said(cast: Cast, fold: Fold | None, looks: Looks, *, goes_on: bool) -> list[Json]:
-    """The turns of a cast; `goes_on`: in another one for the same event."""
+def _untold(casts: Sequence[Cast]) -> frozenset[str]:
+    """The casts before the first that was told something: from before there were blocks."""
+    first = next((n for n, cast in enumerate(casts) if cast.block), 0)
+    return frozenset(cast.id for cast in casts[:first])
+
+
+def _said(
+    cast: Cast, fold: Fold | None, looks: Looks, untold: Collection[str], *, goes_on: bool
+) -> list[Json]:
+    """The turns of a cast; `goes_on`: in another one for the same event.
+
+    Of `untold` casts what was looked up is shown no more.
+    """
     ended = cast.state != "running"
     folded_at = fold.made_at if fold else 0
     is_old = looks.layout == "system" or any(turn.seq <= folded_at for turn in cast.turns[-1:])
-    decays = ended and is_old  # L-056
+    decays = ended and (is_old or cast.id in untold)  # L-056
     hidden = {*looks.hidden, *(DECAYING if decays else ())}
     found: list[Json] = []
     for turn in filter(is_shown, cast.turns):
@@ -243,7 +258,7 @@ MARK = "\n[… {count} characters left out to fit the model's window …]\n"
 EARLIER = "[… {count} earlier messages left out to fit the model's window …]"
 TOO_LARGE = "Too large for the model's window: the {part} alone. {help}"
 OPENING = re.compile(
-    rf"(# {SUMMARY}\n.*?{DIVIDER})?"
+    rf"(# {SUMMARY}\n\[Folded: turns 1-.*?{DIVIDER})?"
     rf"(?:{re.escape(EARLIER).replace(re.escape('{count}'), '([0-9]{1,9})')}\n\n)?"
     rf"(?:({OPENED}.*?{CLOSED})\n\n)?",
     re.DOTALL,
@@ -330,29 +345,26 @@ def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] |
     many = max(FEWEST_CUT, (1 << (len(starts) // 8).bit_length()) // 2)
     first = ([*starts, current])[min(many, len(starts))]
     gone = messages[starts[0] : first]
-    head, count, carried, _ = _opened(str(gone[0]["content"]))
-    told = [str(message["content"] or "").rpartition(OPENED) for message in gone]
-    blocks = [carried, *(opened + text for _, opened, text in told if text.endswith(CLOSED))]
-    whole = retold(blocks)
+    head, count = _opened(str(gone[0]["content"]))
+    whole = retold(str(each["content"] or "") for each in gone if each["role"] != "assistant")
     mark = EARLIER.format(count=count + len(gone))
     left = messages[first]
     opened = "".join((head, mark, "\n\n", whole and f"{whole}\n\n", str(left["content"])))
     return (*messages[: starts[0]], {**left, "content": opened}, *messages[first + 1 :])
 
 
-def _opened(content: str) -> tuple[str, int, str, str]:
-    """What stands before a first message: summary, how many were left out, what they told; the rest."""
+def _opened(content: str) -> tuple[str, int]:
+    """The summary that stands before a first message, and how many were left out."""
     found = OPENING.match(content)
-    if found is None:
-        raise ValueError(content)
-    return found[1] or "", int(found[2] or 0), found[3] or "", content[found.end() :]
+    return (found[1] or "", int(found[2] or 0)) if found else ("", 0)
 
 
 def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None:
     contents = [str(message["content"] or "") for message in messages]
+    first = next((n for n, message in enumerate(messages) if message["role"] == "user"), -1)
     places = [
-        _words(content) if message["role"] in roles else (0, 0)
-        for message, content in zip(messages, contents, strict=True)
+        _words(contents[n], opens=n == first) if message["role"] in roles else (0, 0)
+        for n, message in enumerate(messages)
     ]
     longest = max(range(len(messages)), key=lambda n: places[n][1] - places[n][0])
     begin, end = places[longest]
@@ -364,9 +376,12 @@ def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None
     return (*messages[:longest], message, *messages[longest + 1 :])
 
 
-def _words(content: str) -> tuple[int, int]:
-    """From where to where a message is what was said, without what the prompt added."""
-    opened = OPENING.match(content)
+def _words(content: str, *, opens: bool) -> tuple[int, int]:
+    """From where to where a message is what was said, without what the prompt added.
+
+    `opens`: it is the first one in view.
+    """
+    opened = OPENING.match(content) if opens else None
     begin = opened.end() if opened else 0
     block = content.find(f"\n\n{OPENED}", begin)
     return begin, block if block >= 0 else len(content)

@@ -176,9 +176,9 @@ class Endpoint:
 
     def _learnt_from(self, complaint: str, body: Json) -> bool:
         """Whether the complaint is about something that we can do without from now on."""
-        dialect = self._dialect.without(complaint, body)
-        self._dialect = dialect or self._dialect
-        return dialect is not None
+        before, dialect = self._dialect, self._dialect.without(complaint, body)
+        self._dialect = dialect or before
+        return self._dialect != before  # else `extra` of the configuration wants it
 
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener

@@ -83,6 +83,10 @@ def _all_values(body: str) -> list[Any]:
     return found
 
 
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _call(value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and set(value) == {"tool_calls"}:
         value = value["tool_calls"]
@@ -94,6 +98,8 @@ def _call(value: Any) -> Iterator[tuple[str, str]]:
         raise ValueError
     function = value.get("function", value)
     function = function if isinstance(function, dict) else {**value, "name": function}
+    if not set(function) <= WORDS or "properties" in _mapping(function.get("parameters")):
+        raise ValueError  # the definition of a tool, which somebody wanted to see
     name = function.get("name")
     arguments = function.get("arguments", function.get("parameters"))
     if isinstance(arguments, dict):

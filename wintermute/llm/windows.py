@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from wintermute.config.schema import Backend
 
-SURE = 0.7
+SURE = 0.6
 """Even the shortest tokens of the models that were measured make this much of our estimates."""
 TIGHT = 0.25
 """Less of the room than this for a conversation is little."""

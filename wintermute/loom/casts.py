@@ -241,7 +241,8 @@ class Casts:
             asked,
         )
         turns = await tx.execute(
-            "UPDATE turns SET utterance = '', calls = '[]', error = iif(error IS NULL, NULL, '')"
+            "UPDATE turns SET utterance = '', calls = '[]', block = '',"
+            " error = iif(error IS NULL, NULL, '')"
             f" WHERE cast_id IN ({_ENDED}) AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
             f" AND (cast_id {_OF_EVENTS} OR {_TURN_HOLDS})",
             asked,

@@ -281,8 +281,8 @@ class Outbox:
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
         """What was to be said until there is an answer need not be said any more."""
         await tx.execute(
-            "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state = 'waiting'"
-            " AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
+            "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state IN"
+            " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
             (event_id,),
         )
 

@@ -99,6 +99,17 @@ def block(
     parts: Changing, so_far: Told, only: Collection[str] | None = None, *, timed: bool = True
 ) -> str:
     """The next block, "" if there is nothing to tell. `only`: these parts; None: all of them."""
+    return _block(parts, so_far, {}, only, timed=timed)
+
+
+def whole_block(parts: Changing, stale: Told) -> str:
+    """A block that tells all there is, and of what earlier ones still show what is no longer so."""
+    return _block(parts, {}, stale, None, timed=True)
+
+
+def _block(
+    parts: Changing, so_far: Told, stale: Told, only: Collection[str] | None, *, timed: bool
+) -> str:
     now = parts.lines
     contents = [(TIME, parts.now if timed else "")]
     for part, text in ((MEMORIES, parts.memories), (TASKS, parts.tasks), (SKILLS, parts.skills)):
@@ -109,7 +120,7 @@ def block(
             goes = not parts.ranked or part != MEMORIES
             contents.append((heading, _change(part, so_far[part], now[part], goes=goes)))
         else:
-            contents.append((heading, _inert(text)))
+            contents.append((heading, "\n".join([*_all(text), *_gone(part, stale, now[part])])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
 
@@ -166,6 +177,18 @@ def _content(piece: str) -> str:
     return piece.removeprefix(DIVIDER).partition("\n")[2]
 
 
+def _all(text: str) -> list[str]:
+    return [_inert(text)] if text else []
+
+
+def _gone(part: str, before: Told, now: tuple[str, ...]) -> list[str]:
+    lines = [line for line in before.get(part, ()) if not LEFT_OUT_BEFORE.fullmatch(line)]
+    if lines and not now:
+        return [NOTHING]
+    names = {_name(part, line) for line in now}
+    return [GONE + line for line in lines if _name(part, line) not in names]
+
+
 def _inert(text: str) -> str:
     """Data in which no line can pass for one that takes something back."""
     return OURS.sub(r"\\", text)
@@ -191,8 +214,9 @@ def _take(part: str, line: str, lines: dict[str, str]) -> None:
 
 def _change(part: str, before: tuple[str, ...], now: tuple[str, ...], *, goes: bool) -> str:
     """The lines that came, changed or went; `goes`: what is not here any more has gone."""
-    if before and LEFT_OUT_BEFORE.fullmatch(before[0]):  # what was left out stays so
-        before = before[1:]
+    known_before = tuple(line for line in before if not LEFT_OUT_BEFORE.fullmatch(line))
+    if known_before != before:  # what was left out stays so
+        before = known_before
         first = next((n for n, line in enumerate(now) if line in before), len(now))
         now = now[first:]
     if not now:
