@@ -1,6 +1,7 @@
 """A server is asked in the words that it knows: what its template refuses, it is told otherwise."""
 
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,20 @@ async def test_a_template_that_refuses_all_the_same_is_named_and_not_asked_for_e
         async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
             with pytest.raises(Refused, match=f"a refuses the order of messages .*{told}"):
                 await endpoint.ask(HELLO)
+        assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("field", ["parallel_tool_calls", "return_progress"])
+async def test_a_field_that_is_configured_and_refused_is_named_and_not_asked_for_ever(
+    field: str,
+) -> None:
+    """L-035: only the person can take it away."""
+    answer = Fail(400, {"error": {"message": f"unknown field {field}"}})
+    async with ModelServer(default=lambda _: answer) as model:
+        settings = backend(model.url, size="small", extra={field: False})
+        async with aclosing(Endpoint("a", settings, new_id)) as endpoint:
+            with pytest.raises(Refused, match=field):
+                await endpoint.ask(replace(HELLO, tools=(TOOL,)))
         assert len(model.requests) == 2
 
 

@@ -33,6 +33,7 @@ from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
 from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import unknown_tools
+from wintermute.prompt.block import OPENED
 from wintermute.prompt.edited import unusable_files
 from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, read_texts
 from wintermute.stores import Stores
@@ -147,6 +148,11 @@ def templates(folder: Path, language: str) -> Finding:
     if unknown:
         lines = "; ".join(f"{name}:{line}: unknown tool {tool}" for name, line, tool in unknown)
         return Finding(part, "warn", f"{lines} -> correct the name; the section is left out")
+    if OPENED.strip() not in read_template(folder, FILE):
+        text = f"{FILE} does not say what {OPENED.strip()} blocks are: it is from before them"
+        return Finding(
+            part, "warn", f"{text} -> compare it with the shipped one, or context.layout: system"
+        )
     if not (folder / f"SEED_{language}.txt").is_file():
         text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"
         return Finding(part, "warn", text)
