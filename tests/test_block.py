@@ -13,6 +13,7 @@ from wintermute.prompt.block import (
     parts_of,
     retold,
     told,
+    whole_block,
 )
 from wintermute.text import untagged
 
@@ -92,6 +93,9 @@ def test_what_was_found_for_a_query_is_told_once_and_never_taken_back() -> None:
     assert "# User Memories (relevance-ranked)\n- Ann likes tea\n- Ann is 40" in first
     second = block(now("- Ann is 40\n- Ann has a cat", ranked=True), told([first]))
     assert "# User Memories (relevance-ranked)\n- Ann has a cat\n</context>" in second
+    anew = whole_block(now("- Ann has a cat", ranked=True), told([first]))
+    assert "# User Memories (relevance-ranked)\n- Ann has a cat\n\n---" in anew
+    assert "no longer" not in anew
     for nothing in (now("", ranked=True), now(None)):
         assert "Memories" not in block(nothing, told([first, second]))
 

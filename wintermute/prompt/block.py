@@ -116,11 +116,16 @@ def _block(
         if text is None or (only is not None and part not in only):
             continue
         heading = RANKED if part == MEMORIES and parts.ranked else part
+        goes = not parts.ranked or part != MEMORIES  # what was not found is true all the same
         if so_far.get(part):
-            goes = not parts.ranked or part != MEMORIES
             contents.append((heading, _change(part, so_far[part], now[part], goes=goes)))
         else:
-            contents.append((heading, "\n".join([*_all(text), *_gone(part, stale, now[part])])))
+            contents.append(
+                (
+                    heading,
+                    "\n".join([*_all(text), *(_gone(part, stale, now[part]) if goes else ())]),
+                )
+            )
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
 
