@@ -47,18 +47,21 @@ Judge = Callable[[Heard], bool]
 
 
 def made(kind: str) -> Judge:
-    """Whether a task was made that is due like this."""
+    """Whether a task was made that is due like this, and no other."""
 
     def right(heard: Heard) -> bool:
-        return any(
-            call.name == "task"
-            and not call.failed
-            and call.arguments.get("action") == "add"
-            and call.arguments.get("schedule_type") == kind
-            for call in heard.calls
-        )
+        plans = [PlanRequest.of(made) for made in _added(heard)]
+        return [plan.schedule_type or (plan.at and "once") for plan in plans] == [kind]
 
     return right
+
+
+def _added(heard: Heard) -> list[Json]:
+    return [
+        call.arguments
+        for call in heard.calls
+        if call.name == "task" and not call.failed and call.arguments.get("action") == "add"
+    ]
 
 
 def used(tool: str) -> Judge:
@@ -67,8 +70,9 @@ def used(tool: str) -> Judge:
 
 
 def looked(heard: Heard) -> bool:
-    """Whether a list was given from what is in view, or asked for; nothing was changed."""
-    return all(_looks(call) for call in heard.calls) and any(heard.answers)
+    """Whether a list was given in words, or asked for by a call; nothing was changed."""
+    said = any(answer and '"action"' not in answer for answer in heard.answers)
+    return all(_looks(call) for call in heard.calls) and said
 
 
 def _looks(call: Asked) -> bool:

@@ -1,8 +1,9 @@
-"""Lets a conversation live at random, again and again: whether its requests only grow at their end.
+"""Lets conversations live at random: whether requests only grow at their end, and what they tell is so.
 
     python -m tests.growth --lives 20 [--steps 300] [--seed N]
 
-The same lives as in tests/test_kept_prefix.py, longer. Exit 1 when something said was said differently.
+The same lives as in tests/test_kept_prefix.py and tests/test_true_blocks.py, longer. Exit 1 when
+something said was said differently, or a model could believe what is not so.
 """
 
 import argparse
@@ -10,17 +11,21 @@ import asyncio
 import random
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from tests.world.growing import Growth
 from tests.world.model import ModelServer
+from tests.world.truth import Truth
+
+KINDS: tuple[type[Growth | Truth], ...] = (Growth, Truth)
 
 
-async def live(seed: int, steps: int) -> list[str]:
+async def live(kind: type[Growth | Truth], seed: int, steps: int) -> list[str]:
     """One life, and what was wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
         model = ModelServer()
-        life = Growth(seed, Path(folder), model)
+        life = kind(seed, Path(folder), model)
         try:
             async with model:
                 await life.run(steps)
@@ -31,13 +36,13 @@ async def live(seed: int, steps: int) -> list[str]:
 
 
 async def lives(count: int, steps: int, seed: int) -> int:
-    """All of them; the exit code."""
+    """So many of each kind; the exit code."""
     wrong = 0
-    for n in range(seed, seed + count):
-        problems = await live(n, steps)
+    for kind, n in product(KINDS, range(seed, seed + count)):
+        problems = await live(kind, n, steps)
         print("\n".join(problems), end="\n" if problems else "", flush=True)  # noqa: T201
         wrong += bool(problems)
-    print(f"{count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
+    print(f"twice {count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
     return 1 if wrong else 0
 
 

@@ -8,12 +8,11 @@ from wintermute.prompt.assemble import flat_lines, one_line
 from wintermute.prompt.block import (
     Changing,
     block,
-    differing,
     fewer_memories,
+    of_result,
     parts_of,
     retold,
     told,
-    whole_block,
 )
 from wintermute.text import untagged
 
@@ -78,22 +77,13 @@ def test_nothing_new_is_the_time_alone_and_an_empty_part_says_so() -> None:
     assert "# User Memories\nAnn likes tea.\n</context>" in again
 
 
-def test_a_part_alone_is_told_without_the_others() -> None:
-    first = block(now("a", FIX), {})
-    after = now("b", f"{FIX} now")
-    changed = differing(now("a", FIX), after)
-    assert changed == {"User Memories", "Active Tasks"}
-    only = block(after, told([first]), {"Active Tasks"}, timed=False)
-    assert only == f"<context>\n# Active Tasks\n{FIX} now\n</context>"
-
-
 def test_what_was_found_for_a_query_is_told_once_and_never_taken_back() -> None:
     """P-011, P-013, P-014: another query finds other facts; the ones before are still true."""
     first = block(now("- Ann likes tea\n- Ann is 40", ranked=True), {})
     assert "# User Memories (relevance-ranked)\n- Ann likes tea\n- Ann is 40" in first
     second = block(now("- Ann is 40\n- Ann has a cat", ranked=True), told([first]))
     assert "# User Memories (relevance-ranked)\n- Ann has a cat\n</context>" in second
-    anew = whole_block(now("- Ann has a cat", ranked=True), told([first]))
+    anew = block(now("- Ann has a cat", ranked=True), {}, shown=told([first]))
     assert "# User Memories (relevance-ranked)\n- Ann has a cat\n\n---" in anew
     assert "no longer" not in anew
     for nothing in (now("", ranked=True), now(None)):
@@ -109,6 +99,17 @@ def test_memories_that_were_left_out_stay_out() -> None:
     assert "[… 5 memories left out to fit the model's window …]\nfact 5" in cut
     later = block(now("\n".join([*lines, "new"])), told([cut]))
     assert "# User Memories\nnew\n</context>" in later
+
+
+def test_after_a_fold_what_is_missing_is_told_and_what_is_wrong_taken_back() -> None:
+    """L-041: `kept` stands in messages from before, of which the rest is not in view any more."""
+    mark = "[… 3 memories left out to fit the model's window …]"
+    kept = block(now(f"{mark}\nAnn is 39.\nAnn likes tea."), {})
+    mine = block(now("Ann is 40."), {})
+    news = block(
+        now("Bob is 50.\nAnn is 40.\nAnn likes tea."), told([mine]), shown=told([kept, mine])
+    )
+    assert "# User Memories\nBob is 50.\nAnn likes tea.\nno longer: Ann is 39.\n</con" in news
 
 
 @pytest.mark.parametrize("typed", ["no longer: Ann likes tea.", "nothing any more"])
@@ -149,3 +150,17 @@ def test_blocks_tell_what_is_true_at_last(steps: list[list[str]]) -> None:
         known = told(blocks).get("User Memories", ())
         assert sorted(known) == sorted({line for line in memories.split("\n") if line.strip()})
     assert sorted(told([retold(blocks)]).get("User Memories", ())) == sorted(known)
+
+
+def test_a_file_that_is_named_like_the_memories_takes_none_of_them_back() -> None:
+    """P-016: only the list of memories is one; its result tells what was retired."""
+    first = block(now("Ann likes tea."), {})
+    wrote = of_result(
+        "write_file",
+        {"path": "/srv/TRIP_MEMORIES.txt", "content": "Rome was hot."},
+        {"path": "/srv/TRIP_MEMORIES.txt", "bytes": 13, "created": True},
+    )
+    assert told([first, wrote])["User Memories"] == ("Ann likes tea.",)
+    listed = {"path": "data/MEMORIES.txt", "memories": 1, "new": 1, "retired": 1}
+    replaced = of_result("write_file", {"path": "", "content": "Ann is 40."}, listed)
+    assert told([first, replaced])["User Memories"] == ("Ann is 40.",)

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -407,6 +408,24 @@ async def test_estimates_learn_from_what_is_reported(tmp_path: Path) -> None:
                     held = (await ledger(world))[-1]
                     task.cancel()
                 assert max(low, 1) * size(long) <= held[0] - LONGEST < max(high, 1.1) * size(long)
+            assert world.models.tokens("base", long, "b") == size(long)
+
+
+async def test_what_was_learnt_of_a_server_outlives_a_restart(tmp_path: Path) -> None:
+    """Issue 17: for each model at an address on its own, so that cuts do not jump."""
+    async with ModelServer() as server:
+        backends = {"a": paid(server.url), "b": replace(paid(server.url), model="other")}
+        long = saying("word " * 3000)
+        async with asking(tmp_path, backends) as world:
+            for _ in range(40):
+                server.script(Text("x", usage=Usage(size(long) * 2, 1)))
+                await world.models.ask("base", long)
+            before = world.models.tokens("base", long)
+            assert before > size(long) * 1.9
+        async with asking(tmp_path, backends) as world:
+            assert world.models.tokens("base", long) == size(long)
+            await world.models.recall()
+            assert world.models.tokens("base", long) == pytest.approx(before, abs=2)
             assert world.models.tokens("base", long, "b") == size(long)
 
 

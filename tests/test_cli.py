@@ -156,6 +156,29 @@ def test_check_names_every_broken_part_and_changes_nothing(
     assert sorted(folder.rglob("*")) == before
 
 
+def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
+    folder: Path, wintermute: Wintermute
+) -> None:
+    """L-082: it is one failed line; what needs it is not tried."""
+    config = folder / "config.yaml"
+    before = config.read_text()
+    config.write_text(before.replace("api_key: null", "api_key: {file: nowhere}", 1))
+    done = wintermute("check", "--config", config, WINTERMUTE_PASSWORD="")
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = [line.split(": ", 1) for line in done.stdout.splitlines()]
+    assert [name for name, _ in lines] == [
+        *("fail  config", "fail  config"),
+        *("ok    data folder", "ok    disk", "ok    database", "ok    prompts", "ok    time zone"),
+        "fail  homeserver",
+    ]
+    assert "matrix.password: the environment variable WINTERMUTE_PASSWORD is empty" in done.stdout
+    assert "llm.backends.local.api_key: there is no file" in done.stdout
+    config.write_text(before + "matrixx: 1\n")
+    done = wintermute("check", "--config", config, WINTERMUTE_PASSWORD="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "WINTERMUTE_PASSWORD is empty" in done.stderr
+
+
 async def test_status_tells_of_the_daemon_and_what_is_stored(
     folder: Path, wintermute: Wintermute
 ) -> None:

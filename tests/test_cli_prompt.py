@@ -68,6 +68,30 @@ async def test_later_it_is_what_was_told_and_what_is_new(
     assert brought["User Memories"] == "# User Memories\nAnn is 40."
 
 
+async def test_what_would_be_cut_to_fit_the_window_is_said_part_by_part(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    """L-036, F-023: by the window of the first backend."""
+    prompts, config = terminal.data / "prompts", terminal.folder / "config.yaml"
+    assert terminal.json("prompt")["cut"] == []
+    async with (
+        open_house(terminal.data, model.url, prompts=prompts, owner=OWNER) as house,
+        house.working(),
+    ):
+        for n in range(4):
+            await tell(house, f"{n} " + "word " * 1200)
+        whole = config.read_text()
+        config.write_text(whole.replace("context_tokens: 32768", "context_tokens: 7000"))
+        (terminal.data / "MEMORIES.txt").write_text(
+            "".join(f"Ann likes tea number {n}.\n" for n in range(300))
+        )
+        cut = terminal.json("prompt", "--room", ROOM)["cut"]
+        told = terminal.says("prompt", "--room", ROOM)
+    assert any("earlier messages left out to fit" in line for line in cut), cut
+    assert any(line.startswith("User Memories: ") for line in cut), cut
+    assert told.endswith("".join(f"cut to fit: {line}\n" for line in cut))
+
+
 def test_in_the_other_layout_all_of_it_is_the_system_message(terminal: Terminal) -> None:
     """P-001, P-002."""
     (terminal.data / "MEMORIES.txt").write_text("Ann likes tea.\n")

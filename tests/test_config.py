@@ -371,6 +371,7 @@ def test_an_answer_may_not_fill_the_whole_window(tmp_path: Path) -> None:
     sizes = "model: small, context_tokens: 4096, max_output_tokens: 4096"
     said = problem(tmp_path, GOOD.replace("model: small", sizes))
     assert "llm.backends.local.max_output_tokens: leaves no room" in said
+    assert said.endswith("below 4096 (context_tokens), or empty: a quarter of the window then")
 
 
 def test_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,19 @@ async def test_a_child_that_fails_is_an_error_its_parent_can_act_on(
         (said,) = await house.said(1)
         assert said.startswith("error: sub-session sub_")
         assert 'failed (max_turns). Its last step: echo {"say": "hm"}' in said
+
+
+async def test_a_child_that_never_calls_done_is_heard(tmp_path: Path, model: ModelServer) -> None:
+    """L-012, L-057: what a small model says when it is asked for `done` is its answer."""
+    behave(model, [call("count")], lambda _, seen: Text(f"there are {len(seen.messages)}"))
+    limits = replace(LIMITS, max_depth=1)
+    async with (
+        open_house(tmp_path, model.url, sub_sessions=limits, size="small") as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert await house.said(1) == ["there are 4"]
+        assert await states(house) == {"count": "done"}
 
 
 async def test_a_child_that_takes_too_long_is_timed_out(tmp_path: Path, model: ModelServer) -> None:

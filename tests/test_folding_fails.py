@@ -86,6 +86,31 @@ async def test_a_failing_summary_is_asked_for_once_in_a_cast(
     assert len(asked) == 1
 
 
+@pytest.mark.breaks("cutting", perhaps=True)
+async def test_a_refused_summary_is_asked_for_again_once_as_much_is_new(
+    tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """L-038, L-042: not for the same messages at each one that comes, over restarts neither."""
+    context = Context(keep_recent=2, trigger_after_turns=4)
+    asked_at: list[int] = []
+    for day in range(4):
+        talk = Talk(model, lambda _: Text("-", usage=None))
+        async with open_house(tmp_path, model.url, context=context) as house, house.working():
+            for n in range(5):
+                before = len(talk.summaries)
+                await tell(house, f"m{day * 5 + n} {WORDS}")
+                asked_at += [day * 5 + n] * (len(talk.summaries) - before)
+            assert await folds(house) == []
+    assert asked_at == [4, 7, 13]
+    refused = [r for r in caplog.records if r.getMessage().startswith("fold refused")]
+    assert len(refused) == 3
+    talk = Talk(model)
+    model.allow("fold")
+    async with open_house(tmp_path, model.url, context=context) as house, house.working():
+        await tell(house, "/compact", "after it", *(f"n{n} {WORDS}" for n in range(4)))
+        assert len(await folds(house)) == 2
+
+
 def two_windows(url: str, small: Json, **more: object) -> Llm:
     """A large model to talk with and another one for summaries."""
     backends = {
@@ -348,3 +373,24 @@ async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: Model
     assert fold["turns"] == 1
     shown = [m["content"].splitlines()[-1] for m in model.requests[-1].messages[1:]]
     assert shown == ["b long story", "two", "c long story", "three", "d"]
+
+
+@pytest.mark.breaks("cutting", perhaps=True)
+async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-042: the request alone; the next one that does not fit asks for a summary again."""
+    model.allow("fold")
+    summaries = iter(["-"])
+    talk = Talk(model, lambda _: Text(next(summaries, "They spoke of the garden."), usage=None))
+    context = Context(keep_recent=4, fold_at=0.95)
+    async with (
+        open_house(
+            tmp_path, model.url, context=context, context_tokens=5000, max_output_tokens=500
+        ) as house,
+        house.working(),
+    ):
+        await tell(house, *(f"m{n} {WORDS * 3}" for n in range(10)))
+    cut = [seen for seen in talk.chats if "left out to fit" in str(seen.body["messages"])]
+    assert len(cut) <= 1
+    assert len(talk.summaries) >= 2

@@ -308,5 +308,5 @@ async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(
             )
         await tell(house, "and now?")
     results = ["", "a", "", "b"] if done else ["", "a"]
-    assert shown(model.requests[-1]) == ["go", *results, "and now?"]
+    assert shown(model.requests[-1]) == ["go", *results, "[no answer was given]", "and now?"]
     assert echo.taken == [{"say": "a"}, {"say": "b"}]

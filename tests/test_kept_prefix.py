@@ -9,13 +9,11 @@ import pytest
 
 from tests.world.growing import Growth
 from tests.world.model import ModelServer
-from tests.world.prefixes import ASSERTED
 
 STEPS = 60
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ASSERTED, reason="the context does not only grow at its end yet")
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_only_a_fold_begins_anew(seed: int, tmp_path: Path, model: ModelServer) -> None:
     """Issue 17: 95 % of the words between folds are kept, through calls, edits, nights and restarts."""

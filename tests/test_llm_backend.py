@@ -14,7 +14,7 @@ from tests.test_llm_models import DEAD, HELLO, KEY, backend
 from tests.world.listener import Listening
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Step, Text, Trickle
 from wintermute.ids import new_id
-from wintermute.llm.backend import Endpoint, Wait, is_private
+from wintermute.llm.backend import Endpoint, Wait
 from wintermute.llm.failures import Outage
 from wintermute.messages import Json
 
@@ -117,25 +117,6 @@ async def test_a_server_that_knows_no_progress_is_asked_for_none(
         assert (await endpoint.ask(HELLO)).text == "yes"
         assert (await endpoint.ask(HELLO)).text == "and again"
     assert ["return_progress" in seen.body for seen in model.requests] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("url", "private"),
-    [
-        ("http://127.0.0.1:8080/v1", True),
-        ("http://localhost:8080/v1", True),
-        ("http://192.168.1.5/v1", True),
-        ("http://[::1]:80/v1", True),
-        ("https://api.example.org/v1", False),
-        ("https://8.8.8.8/v1", False),
-        ("http://[nonsense/v1", False),
-    ],
-)
-def test_only_servers_of_this_house_are_asked_for_what_others_may_refuse(
-    url: str, private: bool
-) -> None:
-    """Issue 17."""
-    assert is_private(url) is private
 
 
 async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(

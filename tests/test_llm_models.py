@@ -142,33 +142,41 @@ PASSING: list[tuple[Step, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("request_", "line"),
+    ("request_", "wish"),
     [
-        (HELLO, "[Answer in words now.]"),
-        (replace(HELLO, tools=()), "[Answer now.]"),
-        (replace(HELLO, must_call=True), "[Answer with a call now.]"),
+        (HELLO, "Answer now, or call a tool if one is needed."),
+        (replace(HELLO, tools=()), "Answer now."),
+        (replace(HELLO, must_call=True), "Answer with a call now."),
     ],
 )
 async def test_after_an_empty_answer_a_line_asks_for_one(
-    tmp_path: Path, request_: Request, line: str
+    tmp_path: Path, request_: Request, wish: str
 ) -> None:
-    """L-015: for that attempt alone, and at its end, so that all before it is read from the cache."""
+    """L-015: for that attempt alone, and at its end, so that all before it is read from the cache.
+
+    It leaves open how to answer, and is another one each time.
+    """
     async with (
         ModelServer(rules=False) as server,
-        asking(tmp_path, {"local": backend(server.url)}) as world,
+        asking(tmp_path, {"local": backend(server.url)}, retries=4) as world,
     ):
-        server.script(Empty(), Fail(500), Text("at last"), Text("and on"))
+        server.script(Empty(), Empty(), Fail(500), Empty(), Text("at last"), Text("and on"))
         heard = Listening()
         await world.models.ask("base", request_, listener=heard)
         await world.models.ask("base", request_)
-        first, urged, again, later = (seen.messages for seen in server.requests)
+        first, second, third, again, fifth, later = (seen.messages for seen in server.requests)
         assert first == again == later == list(HELLO.messages)
-        assert urged[:-1] == first[:-1]
-        assert urged[-1]["content"] == f"{first[-1]['content']}\n\n{line}"
+        lines = ("Your answer was empty.", "Your last 2 answers were empty.", "Your last 3 answers")
+        for urged, line in zip((second, third, fifth), lines, strict=True):
+            assert urged[:-1] == first[:-1]
+            content = urged[-1]["content"]
+            assert content.startswith(f"{first[-1]['content']}\n\n[{line}")
+            assert content.endswith(f"empty. {wish}]")
         told = [(wait.attempt, wait.of, wait.problem[:38]) for wait in heard.waits]
-        assert told[0] == (1, 3, "")
+        assert told[0] == (1, 5, "")
         empty, failed = "local answered with neither text nor c", "local answered 500: scripted 500"
-        assert told[1:] == [(2, 3, empty)] * 2 + [(3, 3, failed)] * 2
+        assert told[1:5] == [(2, 5, empty)] * 2 + [(3, 5, empty)] * 2
+        assert told[5:] == [(4, 5, failed)] * 2 + [(5, 5, empty)] * 2
 
 
 @pytest.mark.parametrize(("step", "outcome"), PASSING)

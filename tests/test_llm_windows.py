@@ -13,10 +13,12 @@ from wintermute.config.schema import Secret
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import ModelUnavailable
 from wintermute.llm.fixed import counted, known
+from wintermute.llm.tokens import Counted
 from wintermute.llm.windows import (
     FixedPart,
     ServerWindow,
     compared,
+    is_private,
     judged,
     limit_in,
     server_window,
@@ -157,6 +159,27 @@ async def test_a_server_that_hangs_is_not_waited_for_and_one_that_is_away_is_not
 
 
 @pytest.mark.parametrize(
+    ("url", "private"),
+    [
+        ("http://127.0.0.1:8080/v1", True),
+        ("http://localhost:8080/v1", True),
+        ("http://192.168.1.5/v1", True),
+        ("http://[::1]:80/v1", True),
+        ("https://nobody.invalid/v1", False),
+        ("https://8.8.8.8/v1", False),
+        ("http://192.0.2.1/v1", False),
+        ("http://[::ffff:10.0.0.1]/v1", True),
+        ("http://[nonsense/v1", False),
+    ],
+)
+async def test_only_servers_of_this_house_are_asked_about_themselves_and_how_far_they_read(
+    url: str, private: bool
+) -> None:
+    """Issue 17."""
+    assert await is_private(url) is private
+
+
+@pytest.mark.parametrize(
     "url",
     [
         *("http://192.0.2.1:8080/v1", "http://[2001:db8::1]/v1", "https://nobody.invalid/v1"),
@@ -198,10 +221,15 @@ SMALL = backend(DEAD, context_tokens=8192)
 @pytest.mark.parametrize(
     ("fixed", "state", "told"),
     [
-        (FixedPart(3000, 3000), "ok", "take 3000 tokens of the 6144 that context_tokens:"),
+        (
+            FixedPart(3000, 3000),
+            "ok",
+            "take 3000 tokens (measured) of the 6144 that context_tokens:",
+        ),
         (FixedPart(5249, 5249), "warn", "so 895 remain for a conversation"),
-        (FixedPart(6145, 6145), "fail", "so no message fits"),
-        (FixedPart.estimated(6145), "warn", "about 6145 tokens of the 6144"),
+        (FixedPart(6144, 6144), "fail", "so no message fits"),
+        (FixedPart.estimated(6144), "warn", "about 6144 tokens (estimated) of the 6144"),
+        (FixedPart.estimated(6144), "warn", "so a message may not fit"),
         (FixedPart.estimated(11000), "fail", "so no message fits"),
     ],
 )
@@ -213,7 +241,6 @@ def test_what_every_request_has_is_compared_with_the_room_for_it(
     assert (found.state, told in found.text) == (state, True), found
     if state != "ok":
         assert "raise llm.backends.local.context_tokens" in found.text
-        assert "or set size: small" in found.text
 
 
 @pytest.mark.parametrize(
@@ -233,7 +260,8 @@ async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
 ) -> None:
     """One token may be too little for an answer; a server may count only what was new to it."""
     model.script(answer)
-    found = await counted("local", backend(model.url), saying("word " * 760), 60)
+    asked, local = saying("word " * 760), backend(model.url)
+    found = known(local, asked, await counted("local", local, asked, 60))
     assert found == (FixedPart(1500, 1500) if tokens == 1500 else FixedPart.estimated(tokens))
     assert [request.body["max_tokens"] for request in model.requests] == [1]
 
@@ -247,20 +275,48 @@ async def test_a_fixed_part_that_does_not_fit_says_so_and_silence_ends(model: Mo
 
 
 @pytest.mark.parametrize(
-    ("lately", "tokens"), [([], 1322), ([9000, 1200, 5], 1200), ([9000], 1322), ([5], 1322)]
+    ("counted", "lately", "found"),
+    [
+        ((0, 0), [], FixedPart.estimated(1322)),
+        ((0, 0), [9000, 1200, 5], FixedPart(1200, 793)),
+        ((0, 0), [9000], FixedPart.estimated(1322)),
+        ((4000, 3000), [], FixedPart(992, 992)),
+        ((4000, 8000), [2700], FixedPart(2644, 2644)),
+        ((4000, 8000), [2000], FixedPart(2000, 2000)),
+        ((4000, 40), [], FixedPart.estimated(1322)),
+        ((4000, 40_000), [], FixedPart.estimated(1322)),
+    ],
 )
-def test_the_last_questions_had_more_than_the_fixed_part(lately: list[int], tokens: int) -> None:
-    """One that had far less was of something else; none says how much it is for sure."""
-    assert known(SMALL, saying("word " * 760), lately) == FixedPart(tokens, int(1322 * 0.6))
+def test_without_asking_it_is_by_what_was_reported_of_other_requests(
+    counted: tuple[float, float], lately: list[int], found: FixedPart
+) -> None:
+    """None of the last questions had less; one that had far less was of something else."""
+    assert known(SMALL, saying("word " * 760), Counted(*counted), lately) == found
 
 
-def test_advice_names_only_what_can_be_changed() -> None:
+@pytest.mark.parametrize(
+    ("limits", "fixed", "named", "unnamed"),
+    [
+        ({"max_output_tokens": 500}, FixedPart(1700, 1700), "lower max_output_tokens", "empty"),
+        (
+            {"max_output_tokens": 1900},
+            FixedPart(1700, 1700),
+            "leave max_output_tokens empty",
+            "lower",
+        ),
+        ({}, FixedPart(9999, 9999), "raise llm", "max_output_tokens:"),
+        ({}, FixedPart(9999, 9999, 1000), "or set size: small", "lower"),
+        ({}, FixedPart(9999, 9999, 1536), "raise llm", "size: small"),
+        ({"size": "small"}, FixedPart(1700, 1700, 1000), "raise llm", "size: small"),
+    ],
+)
+def test_advice_names_only_what_helps(
+    limits: Json, fixed: FixedPart, named: str, unnamed: str
+) -> None:
     """A longest answer that nobody wrote goes down with the window, not by itself."""
-    written = backend(DEAD, context_tokens=2048, max_output_tokens=1000, size="small")
-    text = judged("local", written, FixedPart(1700, 1700)).text
-    assert "lower max_output_tokens" in text
-    assert "size: small" not in text
-    assert "lower max_output_tokens" not in judged("a", SMALL, FixedPart(9999, 9999)).text
+    text = judged("local", backend(DEAD, context_tokens=2048, **limits), fixed).text
+    advice = text.partition(" -> ")[2]
+    assert (named in advice, unnamed in advice) == (True, False), advice
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.house import ANN, ROOM, WARDS, Gate, HeldClock, House, open_house
-from tests.world.model import Calls, Fail, Hang, ModelServer, Slow, Text, Use
+from tests.world.model import Calls, Fail, Hang, ModelServer, Slow, Step, Text, Use
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Incoming, Json
 
@@ -252,3 +252,39 @@ async def test_an_answer_to_a_stopped_cast_says_nothing_twice(
         assert await house.spoken() == ["Stopped."]
         cast = await house.one("SELECT result FROM casts")
     assert cast["result"] == "so far"
+
+
+DONE = Calls((Use("done", {"answer": "by done"}),))
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "turns", "said", "end"),
+    [
+        ("small", [Text("one"), Text("two"), Text("three")], 30, "two", ("terminated", "text")),
+        ("small", [Text("one"), DONE], 30, "by done", ("terminated", "done")),
+        ("small", [Text("one"), AGAIN, Text("two"), DONE], 30, "by done", ("terminated", "done")),
+        ("small", [Text("one"), Text("two")], 2, "two", ("truncated", "max_turns")),
+        ("full", [Text("one"), Text("two"), DONE], 30, "by done", ("terminated", "done")),
+        ("full", [Text("one")], 1, "one", ("truncated", "max_turns")),
+    ],
+)
+async def test_a_small_model_that_is_asked_for_done_and_answers_in_words_again_has_answered(
+    tmp_path: Path,
+    model: ModelServer,
+    size: str,
+    steps: list[Step],
+    turns: int,
+    said: str,
+    end: tuple[str, str],
+) -> None:
+    """L-012: one text alone ends nothing but the last turn that is allowed."""
+    model.script(*steps)
+    wards = replace(WARDS, require_done=True, max_turns=turns)
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate()], wards=wards, size=size) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        assert (await house.said(1))[0].endswith(said)
+        assert await ending(house) == end
+        assert (await house.one("SELECT result FROM casts"))["result"] == said

@@ -128,6 +128,7 @@ USES: list[tuple[str, tuple[str, Json]]] = [
     ),
     ("how do I make tea?", ("read_file", {"path": "data/skills/make-tea.md"})),
     ("remind me in 20 minutes to call mum", remind("call mum", "in 20 minutes")),
+    ("remind me tomorrow at 9 to call mum", remind("call mum", "tomorrow at 9")),
     ("remind me to call mum tomorrow at 9:30", remind("call mum", "tomorrow 9:30")),
     ("remind me at 18:30 today of the soup", remind("the soup", "today 18:30")),
     ("please remind me to drink water at 18:30", remind("drink water", "18:30")),

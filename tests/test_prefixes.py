@@ -33,7 +33,7 @@ class Wire:
     """A server's side of a few requests, each with its answer."""
 
     def __init__(self, *causes: Cause, perhaps: bool = False) -> None:
-        self.seen = Prefixes(asserted=True, counting=True)
+        self.seen = Prefixes(counting=True)
         self.seen.allow(*causes, perhaps=perhaps)
 
     def ask(self, *messages: Json, answer: Json | None = None, **more: object) -> list[str]:
@@ -151,7 +151,7 @@ async def test_a_server_that_saw_a_break_fails_its_test() -> None:
     """Through the wire: the answers of the server are what tells its branches."""
     from_wire = [asked(user("hi")), asked(user("now"), model("hello"), user("more"))]
     server = ModelServer(default=lambda _: Text("hello"))
-    server.prefixes = Prefixes(asserted=True)
+    server.prefixes = Prefixes()
     with pytest.raises(AssertionError, match="became"):
         async with server:
             await post(server, from_wire)

@@ -33,13 +33,13 @@ LIMITS = {
     "small: delegation": Counted(19, 19),
     "small: system_events": Counted(17, 17),
     "small: scheduled_tasks": Counted(16, 16),
-    "small: knowledge_routing": Counted(198, 197),
+    "small: knowledge_routing": Counted(151, 150),
     "small: add_skill": Counted(131, 132),
     "small: append_memory": Counted(83, 84),
     "small: read_file": Counted(86, 87),
-    "small: task": Counted(243, 242),
+    "small: task": Counted(217, 217),
     "small: write_file": Counted(88, 89),
-    "small: the whole first request": Counted(1038, 1029),
+    "small: the whole first request": Counted(966, 958),
 }
 """The most each part may have: `python -m tests.bench_tokens --limits` prints it for today's texts."""
 

@@ -13,7 +13,9 @@ from tests.world.user import CLIENT
 from wintermute.mailbox.outbox import TERMINAL
 
 READ = ((2048, 5249), (4096, 5249), (5249, 5249))
-NOTICE = "I am still reading: scripted needs a while for long texts; {} of 5,249 tokens read."
+NOTICE = (
+    "I am still waiting for scripted, which needs a while for long texts; {} of 5,249 tokens read."
+)
 
 
 async def heard(house: House, read: int) -> None:

@@ -13,7 +13,17 @@ import pytest
 
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
-from tests.world.model import Calls, ContextTooLarge, Fail, Hang, ModelServer, Step, Text, Use
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Empty,
+    Fail,
+    Hang,
+    ModelServer,
+    Step,
+    Text,
+    Use,
+)
 from wintermute.cli.replay import Described, Replay, Replayed, Today
 from wintermute.cli.script import Diverged, RecordEnds, Script, steps
 from wintermute.config.schema import Context
@@ -53,8 +63,19 @@ SCENES: dict[str, tuple[list[Step], list[str]]] = {
     "a fold": ([Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d")], ["a", "b", "c", "d"]),
     "a fold that fails": ([Text(LONG), Text(LONG), Text("c"), Fail(400), Text("d")], [*"abcd"]),
     "a fold without use": ([Text(LONG), Text(LONG), Text("c"), Text("-"), Text("d")], [*"abcd"]),
+    "a fold without use, and on": (
+        [Text(LONG), Text(LONG), Text("c"), Text("-"), Text("d"), Text("e"), Text("f")],
+        [*"abcdef"],
+    ),
     "no answer": ([ECHO, Fail(400), Text("again")], ["a", "b"]),
     "too large": ([Text(LONG), Text("b"), ContextTooLarge(), Text("c")], [*"abc"]),
+    "an empty answer first": ([Empty(), ECHO, Empty(), Empty(), Text("hi")], ["a", "b"]),
+    "an empty answer and more": ([Empty(), Fail(500), Empty(), Text("hi")], ["a", "b"]),
+    "an empty summary first": (
+        [Text(LONG), Text(LONG), Text("c"), Empty(), Empty(), SUMMARY, Text("d")],
+        [*"abcd"],
+    ),
+    "only empty answers": ([ECHO, *[Empty()] * 4, Text("hi")], ["a", "b"]),
     "a new branch": ([Text("one"), Text("two")], ["a", "/new", "b"]),
 }
 
@@ -118,7 +139,8 @@ async def test_what_was_recorded_is_asked_again_in_the_same_words(
     """L-088: and neither a model nor a tool is asked."""
     steps, messages = SCENES[scene]
     model.script(*steps)
-    async with recording(tmp_path, model, prompts) as house:
+    retries = 3 if "empty" in scene else 0
+    async with recording(tmp_path, model, prompts, retries=retries, clock=FakeClock()) as house:
         await tell(house, messages)
         asked = len(model.requests)
         found = await replayed(house, prompts)
@@ -301,6 +323,24 @@ async def test_what_was_folded_for_its_size_is_folded_again(
         kept = await house.rows("SELECT id FROM folds")
     assert len(kept) == folds
     assert (found.casts, found.requests, found.divergence) == (3, requests, None)
+
+
+@pytest.mark.breaks("fold", "cutting", perhaps=True)
+async def test_folds_of_a_small_window_take_the_same_turns_again(
+    tmp_path: Path, model: ModelServer, prompts: Path
+) -> None:
+    """L-038, L-088: how much was too much decides how many of the newest messages stay."""
+    said = Text("noted", usage=None)
+    model.keyed(lambda seen: said if seen.body.get("tools") else SUMMARY)
+    context = Context()
+    small: dict[str, Any] = {"context_tokens": 4096, "max_output_tokens": 512, "size": "small"}
+    async with recording(tmp_path, model, prompts, context, (), **small) as house:
+        await tell(house, [f"message {n} " + "of the garden " * 24 for n in range(40)])
+        today: dict[str, Any] = {"window": lambda *_: 4096 - 512, "small": ["scripted"]}
+        found = await replayed(house, prompts, context=context, **today)
+        kept = await house.rows("SELECT id FROM folds")
+    assert len(kept) >= 2
+    assert (found.casts, found.divergence) == (40, None)
 
 
 async def test_a_sub_session_is_run_again(

@@ -76,6 +76,20 @@ async def test_a_run_posts_its_result_once(
     assert "# Active Tasks" in seen.messages[1]["content"]
 
 
+async def test_a_run_that_never_calls_done_posts_what_it_says(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """L-012, T-047: a small one, once it was asked for `done` and has answered in words again."""
+    model.script(Text("I look."), Text("249 euros"), Text("no more"))
+    async with opened(tmp_path, model, clock, size="small") as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        assert await house.said(1) == ["249 euros"]
+        assert [state for _, state, _ in await occurrences(house)] == ["done"]
+    assert len(model.requests) == 2
+
+
 async def test_the_objective_says_what_the_run_should_know(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:

@@ -252,6 +252,38 @@ async def test_a_rule_that_never_comes_true_is_refused(rule: str) -> None:
         await plan(schedule_type="rrule", at="09:00", rrule=rule)
 
 
+@pytest.mark.parametrize(
+    ("at", "kind", "first"),
+    [
+        ("09:00", "once", "Sat 2026-02-28 09:00:00"),
+        ("tomorrow 9", "once", "Sat 2026-02-28 09:00:00"),
+        ("tomorrow at 9:30", "once", "Sat 2026-02-28 09:30:00"),
+        ("2026-03-05T09:00", "once", "Thu 2026-03-05 09:00:00"),
+        ("daily 09:00", "daily", "Sat 2026-02-28 09:00:00"),
+        ("Every day at 9", "daily", "Sat 2026-02-28 09:00:00"),
+        ("mon,thu 09:00", "weekly", "Mon 2026-03-02 09:00:00"),
+        ("Tomorrow At 9", "once", "Sat 2026-02-28 09:00:00"),
+        ("weekly Monday 7:00", "weekly", "Mon 2026-03-02 07:00:00"),
+        ("every monday, thursday at 9", "weekly", "Mon 2026-03-02 09:00:00"),
+        ("monthly 15 09:00", "monthly", "Sun 2026-03-15 09:00:00"),
+        ("monthly on day 31 at 09:00", "monthly", "Sat 2026-02-28 09:00:00"),
+    ],
+)
+async def test_a_time_says_by_itself_how_it_comes_again(at: str, kind: str, first: str) -> None:
+    """T-017, T-020: a small model, and a person at the shell, name one thing instead of three."""
+    made = await schedule(at=at)
+    assert made.kind == kind
+    assert local(next_due(made, NOW, BERLIN)) == first
+
+
+async def test_a_new_time_of_day_leaves_a_series_a_series() -> None:
+    """T-004."""
+    daily = await plan(at="daily 09:00")
+    assert await plan(daily, at="10:00") == await plan(at="daily 10:00")
+    weekly = await schedule(at="weekly mon 10:00")
+    assert (await plan(daily, at="every monday 10:00")).schedule == weekly
+
+
 INTERVAL: dict[str, Any] = {"schedule_type": "interval", "interval_seconds": 3600}
 
 
@@ -274,10 +306,31 @@ INTERVAL: dict[str, Any] = {"schedule_type": "interval", "interval_seconds": 360
             {"schedule_type": "once", "at": "18:00", "rrule": "FREQ=DAILY", "day_of_week": "mon"},
             "once does not go with day_of_week and rrule",
         ),
-        ({"at": "09:00"}, "at needs a schedule_type: once for a single time, or daily"),
-        ({"day_of_week": "mon", "at": "09:00"}, "at and day_of_week needs a schedule_type"),
+        (
+            {"day_of_week": "mon", "at": "09:00"},
+            "at and day_of_week needs a schedule_type: once for",
+        ),
+        ({"at": "daily"}, "'daily' cannot be read"),
+        ({"at": "daily 25:00"}, "'25:00' is no time of day"),
+        ({"at": "funday 09:00"}, "cannot be read"),
+        ({"at": "friday 18:00"}, "may be one day or each week: write its date"),
+        ({"at": "friday 18:00", "schedule_type": "once"}, "cannot be read"),
+        ({"at": "monthly 15 9:00", "schedule_type": "once"}, "cannot be read"),
+        ({"at": "mon 9:00", "schedule_type": "daily"}, "is no time of day"),
+        ({"at": "fri 9:00", "schedule_type": "weekly", "day_of_week": "tue"}, "is no time of day"),
+        ({"at": "mon,tue 9:00", "day_of_week": "wed"}, "at and day_of_week needs a schedule_type"),
+        (
+            {"at": "monthly 15 9:00", "day_of_month": 20},
+            "at and day_of_month needs a schedule_type",
+        ),
+        ({"at": "mon 9:00", "schedule_type": "rrule", "rrule": "FREQ=DAILY"}, "cannot be read"),
+        ({"at": "monthly 32 09:00"}, "from 1 to 31"),
+        ({"at": "9"}, "'9' cannot be read"),
         ({"schedule_type": "daily", "at": "2026-03-01T09:00"}, "is no time of day; write for exa"),
-        ({"schedule_type": "daily", "at": "in 3 days"}, "is no time of day"),
+        (
+            {"schedule_type": "daily", "at": "in 3 days"},
+            "or 18:30; a date goes with schedule_type once",
+        ),
         ({"schedule_type": "daily", "at": "24:00"}, "is no time of day"),
         (
             {"schedule_type": "weekly", "at": "09:00", "day_of_week": "mon,funday"},

@@ -12,7 +12,7 @@ import pytest
 from tests.test_config import GOOD, problem, read
 from tests.test_runs import LIMITS, check, ended
 from tests.world.clock import FakeClock
-from tests.world.delegating import done
+from tests.world.delegating import behave, call, done
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from tests.world.promised import MORNING, after, promise
@@ -40,6 +40,11 @@ def test_a_size_that_is_none_is_told_the_two_and_the_nearest(
     """L-082."""
     said = problem(tmp_path, GOOD.replace("model:", f"size: {written}, model:"))
     assert said.endswith(f"llm.backends.local.size: must be one of full, small; nearest: {near}")
+
+
+def test_a_layout_that_is_none_is_told_the_two_and_the_nearest(tmp_path: Path) -> None:
+    said = problem(tmp_path, GOOD + "context: {layout: apend}\n")
+    assert said.endswith("context.layout: must be one of append, system; nearest: append")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +141,9 @@ class Notes:
         {"action": "list", "scope": "here"},
         {"action": "list", "scope": "global", "priority": 5, "content": "", "id": ""},
         {"action": "list", "content": "", "at": "", "schedule_type": "", "day_of_week": ""},
+        {"action": "list", "schedule_type": "daily", "at": "18:00"},
         {"action": "add", "content": "Buy milk", "status": "active", "id": None, "rrule": ""},
+        {"action": "add", "content": "Buy milk", "id": "reminder_1", "reason": "A reminder"},
     ],
 )
 async def test_task_tolerates_what_does_nothing(
@@ -218,3 +225,32 @@ async def test_a_run_of_a_small_model_only_adds(
     assert told == ([False, True, False, True, False, True, True] if refused else [False] * 7)
     assert (notes / "new.md").read_text() == "new"
     assert (notes / "old.md").read_text() == ("old" if refused else "gone")
+
+
+@pytest.mark.parametrize(("size", "kept"), [("small", "old"), ("full", "gone")])
+async def test_what_a_small_model_hands_out_only_adds_as_well(
+    tmp_path: Path, model: ModelServer, size: str, kept: str
+) -> None:
+    """L-061: nobody watches a sub-session, whoever has asked for it."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (tmp_path / "data").mkdir()
+    (notes / "old.md").write_text("old")
+    write = Calls((Use("write_file", {"path": "old.md", "content": "gone"}),))
+    behave(
+        model, [call("tidy up")], lambda _, seen: write if len(seen.messages) < 4 else done("ok")
+    )
+    async with (
+        open_house(
+            tmp_path / "data",
+            model.url,
+            prompts=PROMPTS,
+            sub_sessions=replace(LIMITS, max_depth=1),
+            roots=[notes],
+            size=size,
+        ) as house,
+        house.working(),
+    ):
+        await house.incoming("go")
+        await house.said(1)
+    assert (notes / "old.md").read_text() == kept

@@ -41,6 +41,10 @@ CALLS = [
     f"```xml\n<tool_call>\n{BARE}\n</tool_call>\n```",
     f"{{{BARE}}}",
     f"{{{BARE}",
+    """<tools>
+  <echo say="it's {here}" />
+</tools>""",
+    "<tools><function name='echo' arguments='{\"say\": \"it&#39;s {here}\"}'></function></tools>",
 ]
 
 
@@ -77,6 +81,11 @@ def test_doubled_braces_all_through_are_single_ones() -> None:
     [
         "",
         "Hello.",
+        "<tools><echo say='x'>and more</echo></tools>",
+        "<tools><p class='x'></p></tools>",
+        "<tools><echo say='x' say='y'/></tools>",
+        "<tools><echo say='x' /><![x[ ]]></tools>",
+        "<echo say='x' />",
         f"Here it is: {BARE}",
         f"{BARE} Shall I?",
         f"```json\n{BARE}\n```\nThat is the JSON of a task call.",

@@ -18,7 +18,19 @@ from tests.world.clock import WITHIN
 from tests.world.glass import PromptGlass
 from tests.world.homeserver import Login
 from tests.world.house import ANN, open_house
-from tests.world.model import Calls, Cut, Drip, Fail, Hang, ModelServer, Slow, Text, Use, own_words
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Cut,
+    Drip,
+    Fail,
+    Hang,
+    ModelServer,
+    Slow,
+    Text,
+    Use,
+    own_words,
+)
 from tests.world.warm import Interpreter
 from wintermute.config.lock import hold
 from wintermute.conversation import words
@@ -140,6 +152,35 @@ async def test_each_line_of_a_pipe_is_answered(
     assert asked == ["hi", "bye", "again"]
 
 
+async def test_a_chat_needs_no_password_of_matrix_but_the_keys_of_its_models(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """L-082, L-083."""
+    backend = {"base_url": model.url, "model": "scripted", "api_key": {"file": "key"}}
+    config = settings(tmp_path, model.url, llm={"backends": {"scripted": backend}})
+    (config.parent / "password").unlink()
+    (config.parent / "key").write_text("a key that is good")
+    assert await piped(config, b"hi\n") == (0, "echo: hi\n", "")
+    (config.parent / "key").unlink()
+    code, said, errors = await piped(config, b"hi\n")
+    assert (code, said, errors.count("\n")) == (2, "", 1)
+    assert "llm.backends.scripted.api_key: there is no file" in errors
+
+
+async def test_a_pipe_that_leaves_a_message_without_an_answer_ends_with_one(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """L-034, L-083: also where the reason was told, and whatever comes after it."""
+    config = settings(tmp_path, model.url, llm={"max_retries": 0})
+    model.script(Fail(401), Text("fine"))
+    code, said, _ = await piped(config, b"hi\nand now?\n")
+    assert (code, "refuses the key" in said, said.endswith("fine\n")) == (1, True, True), said
+    assert (await piped(config, b"well?\n"))[:2] == (0, "echo: well?\n")
+    model.script(ContextTooLarge(), ContextTooLarge(), ContextTooLarge())
+    code, said, _ = await piped(config, b"hi\n")
+    assert code == 1, said
+
+
 async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
@@ -200,6 +241,24 @@ async def test_the_data_folder_of_a_running_daemon_is_refused(
     assert code == 1
     assert f"process {os.getpid()}" in said
     assert said.count("\n") == 1
+
+
+async def test_an_answer_to_an_earlier_chat_says_what_it_answers(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """After a kill: in one dim line, before the answer; what was typed here needs none."""
+    config = settings(tmp_path, model.url)
+    model.script(Hang())
+    async with at_terminal(config) as terminal:
+        terminal.type("what is there to see in Rome, and where can one eat well near it?\r")
+        await model.request_arrived(1)
+    async with at_terminal(config) as terminal:
+        shown = await terminal.until("echo: what is there")
+        line = "\x1b[2m· answering: what is there to see in Rome, and where can one eat well ne…\x1b[0m"
+        assert shown.count("· answering") == 1
+        assert line in shown.partition("echo: ")[0]
+        terminal.type("and in Ulm?\r")
+        assert (await terminal.until("echo: and in Ulm?")).count("· answering") == 1
 
 
 async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: ModelServer) -> None:

@@ -502,3 +502,135 @@ async def test_what_others_change_while_a_call_runs_is_told_behind_its_result(
         await tell(house, "go")
     assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
     grows(model)
+
+
+LOOK = Calls((Use("echo", {"say": "a long story about the sea, " * 20}),))
+SUMMED = Text("They looked at the sea.")
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "told"),
+    [
+        ([], LOOK, []),  # all of it stands behind the message, which stays
+        ([], REMEMBER, ["# User Memories\nAnn likes tea."]),  # its result is folded away
+        (["one", "two"], LOOK, [f"# User Memories\nAnn is 40.\n\n---\n\n{LOAD}"]),
+    ],
+    ids=["nothing new", "a call of its own", "earlier messages"],
+)
+async def test_a_fold_within_a_cast_tells_only_what_is_not_in_view_any_more(
+    tmp_path: Path, model: ModelServer, before: list[str], first: Calls, told: list[str]
+) -> None:
+    """L-038, L-041: what the message of the cast was told stays with it, and is told once."""
+    model.allow("fold")
+    (tmp_path / "MEMORIES.txt").write_text("Ann is 40.\n")
+    few = Context(keep_recent=2, trigger_after_turns=4 + len(before))
+    model.script(*(Text("noted") for _ in before), first, LOOK, LOOK, LOOK, SUMMED)
+    model.script(LOOK, Text("fine"), Text("and on"))
+    async with (
+        open_house(
+            tmp_path, model.url, prompts=PROMPTS, gates=[Gate()], context=few, clock=FakeClock()
+        ) as house,
+        house.working(),
+    ):
+        await tell(house, *before, "go", "next")
+    *_, folded, later, following = model.requests
+    assert "[Folded: turns" in texts(folded)[1]
+    block = "".join(f"\n\n<context>\n{NOON}\n\n---\n\n{each}\n</context>" for each in told)
+    assert texts(folded)[-1] == LOOK.calls[0].arguments["say"] + block  # type: ignore[index]  # a map
+    shown = "".join(texts(folded)[1:])
+    assert shown.count("# Skills") == shown.count("Ann is 40.") == 1
+    assert texts(later)[: len(folded.messages)] == texts(folded)
+    assert "<context>" not in texts(later)[-1]
+    assert texts(following)[-1] == f"next\n\n<context>\n{NOON}\n</context>"
+
+
+async def test_what_a_result_said_is_taken_back_when_it_is_no_longer_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-004, P-037: a result is the newest word about it until somebody undoes what was done."""
+    add = Calls((Use("task", {"action": "add", "content": "Buy tea"}),))
+    model.script(REMEMBER, Text("noted"), add, Text("done"), Text("yes"))
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await tell(house, "remember", "/undo")
+        (tmp_path / "MEMORIES.txt").write_text("Ann is 40.\n")
+        await tell(house, "add", "/undo", "and?")
+    adding, asked = (
+        next(s for s in model.requests if s.last_user == text) for text in ("add", "and?")
+    )
+    assert texts(adding)[-1].endswith(
+        "# User Memories\nAnn is 40.\nno longer: Ann likes tea.\n</context>"
+    )
+    assert texts(asked)[-1].endswith("# Active Tasks\nnothing any more\n</context>")
+    grows(model)
+
+
+async def test_what_comes_back_after_a_result_took_it_away_is_told_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """T-005, T-007: as it was told before, but the result has been the newest word since."""
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        async with house.database.transaction() as tx:
+            why = Reason("command", SCOPE)
+            task = await house.stores.tasks.add(tx, why, "Call Bob", scope=SCOPE)
+        done = Use("task", {"action": "complete", "id": task.id, "reason": "called"})
+        model.script(Text("hi"), Calls((done,)), Text("done"), Text("yes"))
+        await tell(house, "one", "I called him", "/undo", "and?")
+    assert f"# Active Tasks\n[P5] #{task.id}: Call Bob\n" in texts(model.requests[-1])[-1]
+    grows(model)
+
+
+@pytest.mark.breaks("fold")
+async def test_what_went_just_before_a_fold_is_taken_back_after_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-041: the message was told it already; after the fold in its request it is told anew."""
+    memories = tmp_path / "MEMORIES.txt"
+    memories.write_text("Ann likes tea.\n")
+    few = Context(keep_recent=2, trigger_after_turns=3)
+    story = "a long story about the sea and its ships, " * 20
+    model.script(Text(story), Text(story), Text(story), Text("They spoke of the sea."))
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, context=few, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        await tell(house, "one", "two")
+        memories.write_text("Ann likes tea.\nThe meeting is on Friday.\n")
+        await tell(house, "three")
+        memories.write_text("Ann likes tea.\n")
+        await tell(house, "four")
+    last = texts(model.requests[-1])
+    assert "[Folded: turns 1-" in last[1]
+    assert "# User Memories\nThe meeting is on Friday.\n" in last[1]
+    assert "# User Memories\nAnn likes tea.\nno longer: The meeting is on Friday.\n" in last[-1]
+
+
+async def test_what_changed_while_it_was_down_is_told_behind_what_was_told_there_already(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-051, P-005: the newest result had a block when it was killed; the rest follows it."""
+    memories = tmp_path / "MEMORIES.txt"
+
+    def edits(seen: Seen) -> Calls | Hang:
+        if seen.messages[-1]["role"] == "tool":
+            return Hang()
+        memories.write_text("Ann is 40.\n")
+        return Calls((Use("echo", {"say": "x"}),))
+
+    model.keyed(edits)
+    clock = FakeClock()
+    house_of = {"prompts": PROMPTS, "clock": clock, "gates": [Gate()]}
+    async with open_house(tmp_path, model.url, **house_of) as house, house.working():  # type: ignore[arg-type]
+        await house.incoming("go")
+        await model.request_arrived(2)
+    memories.write_text("Ann is 41.\n")
+    model.keyed(lambda _: Text("fine"))
+    async with open_house(tmp_path, model.url, **house_of) as house, house.working():  # type: ignore[arg-type]
+        await house.settled()
+    assert texts(model.requests[-1])[-1] == (
+        f"x\n\n<context>\n{NOON}\n\n---\n\n# User Memories\nAnn is 40.\n</context>"
+        f"\n\n<context>\n{NOON}\n\n---\n\n"
+        "# User Memories\nAnn is 41.\nno longer: Ann is 40.\n</context>"
+    )

@@ -125,7 +125,7 @@ async def test_a_task_knows_where_it_was_asked_for(desk: Desk) -> None:
         ({}, "add, list, complete, update, pause, resume, delete"),
         ({"action": "add"}, "content must be a text"),
         ({"action": "add", "content": "x", "priority": 0}, "integer from 1"),
-        ({"action": "add", "content": "x", "id": "task_1"}, "add takes .*, not id"),
+        ({"action": "add", "content": "x", "id": "task_00000000"}, "add takes .*, not id"),
         ({"action": "complete", "reason": "done"}, "needs the id"),
         ({"action": "complete", "id": "{id}"}, "reason"),
         ({"action": "update", "id": "{id}"}, "new content, priority, schedule"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.warm import Interpreter
+from wintermute.db import driver
+from wintermute.db.database import shipped_migrations
+from wintermute.db.migrate import migrate
 from wintermute.messages import Json, Usage
 
 NOWHERE = "http://127.0.0.1:9"
@@ -54,10 +58,12 @@ def counting(tokens: int | None) -> Any:
 @pytest.mark.parametrize(
     ("tokens", "window", "state", "told"),
     [
-        (4000, {"context_tokens": 16_384}, "ok", "4000 tokens of the 12288 that context_tokens:"),
-        (5500, {"context_tokens": 8192}, "warn", "5500 tokens of the 6144"),
+        (4000, {"context_tokens": 16_384}, "ok", "4000 tokens (measured) of the 12288 that"),
+        (5500, {"context_tokens": 8192}, "warn", "5500 tokens (measured) of the 6144"),
         (5500, {"context_tokens": 4096}, "fail", "so no message fits -> raise llm.backends"),
         (None, {"context_tokens": 32_768}, "ok", "take about"),
+        (None, {"context_tokens": 4096}, "warn", "(estimated) of the 3072"),
+        (5500, {"context_tokens": 4096}, "fail", "5500 tokens (measured) of the 3072"),
     ],
 )
 async def test_check_asks_once_how_much_the_fixed_part_takes(
@@ -108,6 +114,21 @@ async def test_check_names_the_window_that_a_server_refuses_with(
     assert "set llm.backends.scripted.context_tokens to 2048" in found["fail"][0]
 
 
+async def test_check_leaves_a_database_of_an_earlier_version_to_who_starts_with_it(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """Right after an upgrade of the program: nothing is kept there, and no table is missed."""
+    model.keyed(counting(4000))
+    config = settings(tmp_path, model.url, context_tokens=16_384)
+    path = config.parent / "data/wintermute.db"
+    with closing(driver.connect(path, read_only=False)) as old:
+        migrate(old, path, [each for each in shipped_migrations() if each.number < 22])
+    _, found = await check(python, config)
+    assert "4000 tokens (measured)" in found["ok"][0]
+    with closing(driver.connect(path, read_only=True)) as old:
+        assert old.execute("PRAGMA user_version").fetchone()[0] < 22
+
+
 async def test_check_compares_what_the_server_says_of_its_window(
     tmp_path: Path, python: Interpreter
 ) -> None:
@@ -123,18 +144,117 @@ async def test_check_compares_what_the_server_says_of_its_window(
     assert wrong in found["fail"][0]
 
 
+async def chat(python: Interpreter, config: Path) -> tuple[int, str, str]:
+    words = "--config", str(config), "chat"
+    done = await python.command(*words, cwd=config.parent, env={"PATH": os.defpath}, given=b"hi\n")
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_words(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """A server that counts nothing: it may fit, so a chat begins, and says so on stderr."""
+    model.keyed(counting(None))
+    config = settings(tmp_path, model.url, context_tokens=4096)
+    _, found = await check(python, config)
+    code, said, told = await chat(python, config)
+    assert (code, said[:3]) == (0, "ok\n")
+    assert told == f"scripted: {found['warn'][0]}\n"
+    assert "(estimated) of the 3072" in told
+    assert "so a message may not fit -> " in told
+
+
+async def test_once_a_server_has_counted_check_and_chat_agree_that_nothing_fits(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """By what `check` found, and by what an answer told; both say the same number."""
+    model.keyed(counting(3500))
+    config = settings(tmp_path, model.url, context_tokens=4096)
+    assert (await chat(python, config))[0] == 0  # nothing is known but an estimate
+    model.keyed(counting(3333))
+    _, found = await check(python, config)
+    code, said, told = await chat(python, config)
+    assert (code, said) == (2, "")
+    assert told == f"wintermute: scripted: {found['fail'][0]}\n"
+    assert "take 3333 tokens (measured) of the 3072" in told
+    assert "so no message fits -> " in told
+
+
+async def test_what_answers_told_refuses_the_next_chat(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    model.keyed(counting(3600))
+    config = settings(tmp_path, model.url, context_tokens=4096)
+    code, _, told = await chat(python, config)
+    assert (code, "(estimated)" in told) == (0, True)
+    code, _, told = await chat(python, config)
+    assert (code, "(measured) of the 3072" in told) == (2, True), told
+    done = await python.command(
+        "status", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+    )
+    noted = told.removeprefix("wintermute: ").strip()
+    assert f"fail  windows: {noted}" in done.stdout.decode()
+
+
 async def test_no_chat_begins_where_no_message_can_fit(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
     """Exit code 2 and both numbers, before anything is asked."""
     config = settings(tmp_path, model.url, context_tokens=2048)
-    words = "--config", str(config), "chat"
-    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath}, given=b"hi\n")
-    said = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (2, b"")
+    code, out, said = await chat(python, config)
+    assert (code, out) == (2, "")
     assert said.startswith("wintermute: scripted: instructions and tools take about ")
     assert "of the 1536 that context_tokens: 2048 and max_output_tokens: 512 leave" in said
     assert model.requests == []
+
+
+OLD = "does not say what <context> blocks are: it is from before them -> move it away, then"
+
+
+@pytest.mark.breaks("edited prompt", "layout system")
+async def test_instructions_from_before_blocks_are_told_with_what_to_do(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """By `check` and on stderr by a chat, in the same words, and what they name helps."""
+    config = settings(tmp_path, model.url)
+    file = config.parent / "data/prompts/BASE_PROMPT.txt"
+    file.write_text(file.read_text().replace("<context>", "further"))
+    words = "check", "--config", str(config)
+    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath})
+    code, said, told = await chat(python, config)
+    assert (code, said, told.count("\n")) == (0, "echo: hi\n", 1)
+    assert f"warn  prompts: {told}" in done.stdout.decode()
+    assert told.startswith(f"BASE_PROMPT.txt {OLD} `wintermute init DIR` writes the new one")
+    file.rename(config.parent / "kept")
+    await python.command("init", str(config.parent), cwd=tmp_path, env={"PATH": os.defpath})
+    assert await chat(python, config) == (0, "echo: hi\n", "")
+    file.write_text((config.parent / "kept").read_text())
+    sections = json.loads(config.read_text())
+    config.write_text(json.dumps({**sections, "context": {"layout": "system"}}))
+    assert (await chat(python, config))[2] == ""
+
+
+async def test_only_instructions_that_a_model_reads_are_old(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    config = settings(tmp_path, model.url, size="small")
+    prompts = config.parent / "data/prompts"
+    (prompts / "BASE_PROMPT.txt").write_text("Be kind.")
+    assert await chat(python, config) == (0, "echo: hi\n", "")
+    (prompts / "BASE_PROMPT.small.txt").write_text("Be kind.")
+    words = "check", "--config", str(config)
+    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath})
+    assert f"warn  prompts: BASE_PROMPT.small.txt {OLD}" in done.stdout.decode()
+
+
+async def test_a_daemon_logs_once_that_its_instructions_are_old(
+    person: NewPerson, bot: NewBot
+) -> None:
+    daemon = await bot(await person("ann"), start=False)
+    file = daemon.data / "prompts/BASE_PROMPT.txt"
+    file.write_text(file.read_text().replace("<context>", "further"))
+    await daemon.start()
+    assert sum(OLD in line for line in daemon.log) == 1
 
 
 async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_tight(

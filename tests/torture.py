@@ -517,6 +517,7 @@ async def _prepared(
     ]
     allowed = frozenset(person.user_id for person in people[:2])
     model = await stack.enter_async_context(ModelServer())
+    model.allow("restored copy", perhaps=True)
     matrix = await stack.enter_async_context(Proxy(homeserver.url))
     llm = await stack.enter_async_context(Proxy(model.url.removesuffix("/v1")))
     login = homeserver.user("bot")

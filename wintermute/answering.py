@@ -107,7 +107,7 @@ def answering(
     layout, small = config.context.layout, texts.small
     gather = Gather(stores, texts.instructions, clock, layout, small=small)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
-    asking = Asking(models, folding, Telling(stores), hidden)
+    asking = Asking(models, folding, Telling(stores, hidden), hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
 
     workers = WorkerTexts(gather, texts.worker, texts.small_worker)
@@ -151,6 +151,7 @@ class Windows:
         found = [(name, await self._judged(name)) for name in self._backends]
         for name, first in found[:1]:
             if first.state == "fail":
+                await self._stores.health.note("windows", "fail", f"{name}: {first.text}")
                 raise ConfigurationError(f"{name}: {first.text}")
         return _told(found)
 
@@ -170,7 +171,9 @@ class Windows:
     async def _judged(self, name: str) -> Judgement:
         settings = self._backends[name]
         lately = await self._stores.model_calls.asked_lately("base", name)
-        return judged(name, settings, known(settings, self._fixed, lately))
+        counts = self._stores.token_counts
+        counted = await counts.known(settings.model, settings.base_url)
+        return judged(name, settings, known(settings, self._fixed, counted, lately))
 
 
 def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:

@@ -234,6 +234,7 @@ async def open_wintermute(
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
         aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
     ):
+        await models.recall()
         client.follow(await stores.known.moves())
         known = PeopleStore(database, clock)
         people.restore(await known.people(), await known.signed())
@@ -246,6 +247,8 @@ async def open_wintermute(
         answers = answering(config, stores, models, texts, speaker, clock, redact, verifications)
         windows = Windows(config, stores, await fixed_part(config, stores, texts, answers.toolbox))
         await windows.prove()
+        if outdated := texts.outdated(config.context.layout, config.llm.sizes):
+            log.warning("prompt outdated reason=%s", outdated)
         door = open_door(
             matrix,
             policy,
@@ -264,12 +267,17 @@ async def open_wintermute(
 
 @asynccontextmanager
 async def open_chat(
-    config: Config, screen: Screen, *, attended: bool, page: Page | None
+    config: Config,
+    screen: Screen,
+    warn: Callable[[str], None],
+    *,
+    attended: bool,
+    page: Page | None,
 ) -> AsyncIterator[Chat]:
     """The same in the terminal, at work until the block is left (L-083).
 
     `attended`: somebody sits there; else what is due waits, or it would be said to a pipe.
-    `page`: what draws answers there; else they are text.
+    `page`: what draws answers there; else they are text. `warn` is told what is wrong, by lines.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -283,14 +291,16 @@ async def open_chat(
                 database, config.data_dir, owner, clock, new_id, redact, timezone=zone
             )
             models = Models(config.llm, database, clock, new_id, zone, redact)
+            await models.recall()
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
             windows = Windows(
                 config, stores, await fixed_part(config, stores, texts, answers.toolbox)
             )
-            tight = await windows.prove()
-            if attended and tight:
-                screen.write("".join(f"{line}\n" for line in tight))
+            outdated = texts.outdated(config.context.layout, config.llm.sizes)
+            for line in (*await windows.prove(), outdated):
+                if line:
+                    warn(line)
             chat = Chat(stores, answers.rooms, speaker, clock, new_id)
             async with aclosing(models), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]

@@ -12,6 +12,7 @@ from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
 from wintermute.jobs import Jobs
 from wintermute.llm.calls import ModelCalls
+from wintermute.llm.tokens import TokenCounts
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Folds, Rewards
 from wintermute.loom.sub_sessions import SubSessions
@@ -41,6 +42,7 @@ class Stores:
     jobs: Jobs
     edited: EditedFiles
     model_calls: ModelCalls
+    token_counts: TokenCounts
     inbox: Inbox
     outbox: Outbox
     known: KnownRooms
@@ -91,6 +93,7 @@ class Stores:
             jobs=Jobs(clock, new_id),
             edited=edited,
             model_calls=ModelCalls(database, clock, new_id),
+            token_counts=TokenCounts(database, clock),
             inbox=Inbox(database, clock, redact),
             outbox=Outbox(database, clock, new_id, redact, occurrences.delivered),
             known=KnownRooms(database, clock),

@@ -49,7 +49,7 @@ class Growth:
         self._clock = HeldClock()
         self._stack = AsyncExitStack()
         self.steps: list[str] = [f"seed {seed}"]
-        self.seen = Prefixes(asserted=True, counting=True)
+        self.seen = Prefixes(counting=True)
         self.seen.allow("fold", perhaps=True)
         self.folds = 0
         """As the record has them."""

@@ -28,8 +28,6 @@ from wintermute.db import driver
 from wintermute.llm.models import PROBE, QUESTION
 from wintermute.messages import Json
 
-ASSERTED = True
-"""Whether every test asserts it."""
 Cause = Literal[
     "fold",
     "edit",
@@ -161,10 +159,7 @@ def words(text: str) -> int:
 class Prefixes:
     """The requests of one server. `counting`: `steps` tells of each what it kept."""
 
-    def __init__(
-        self, causes: Iterable[Cause] = (), *, asserted: bool = ASSERTED, counting: bool = False
-    ) -> None:
-        self.asserted = asserted
+    def __init__(self, causes: Iterable[Cause] = (), *, counting: bool = False) -> None:
         self.counting = counting
         self.steps: list[Kept] = []
         self.breaks: list[tuple[str | None, str]] = []
@@ -185,7 +180,7 @@ class Prefixes:
 
     def saw(self, body: Json) -> None:
         """A request arrived."""
-        if not (self.asserted or self.counting) or _is_apart(body):
+        if _is_apart(body):
             return
         now = rendered(body)
         text = now.text
@@ -215,12 +210,10 @@ class Prefixes:
             for cause in sorted(self._allowed)
             if (cause if cause in SEEN_ON_THE_WIRE else None) not in occurred
         ]
-        return found if self.asserted else []
+        return found
 
     def count(self, folder: Path) -> None:
         """Look whether more branches began than the databases of a folder have: one lost its past."""
-        if not self.asserted:
-            return
         held = [_branches(path) for path in folder.rglob("wintermute.db")]
         if held and self.began > sum(held):
             told = f"branches that began on the wire: {self.began}; in the database: {sum(held)}"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 from wintermute.llm.models import QUESTION
@@ -42,6 +43,8 @@ def broken_rules(body: Json) -> list[str]:
     others = [role for role in roles if role != "system"]
     if others[:1] != ["user"]:
         broken.append(f"the first message after the system prompt is not the user's: {others[:3]}")
+    if ("tool", "user") in pairwise(roles):
+        broken.append("a message follows a result, and nobody has said anything about that")
     ours = str(messages[0].get("content") if messages else "").startswith(OURS)
     if ours and not body.get("tools"):
         broken.append("no tools")

@@ -30,7 +30,7 @@ def command(ctx: click.Context) -> None:
 
     Example: wintermute chat --config ~/wintermute/config.yaml
     """
-    config = open_config(ctx, level="error")
+    config = open_config(ctx, level="error", spared="matrix")
     ctx.exit(0 if asyncio.run(_chat(config)) else 1)
 
 
@@ -41,7 +41,7 @@ async def _chat(config: Config) -> bool:
     with ungrouped(), unread():
         output = Output(lambda: sys.stdout)
         page = MarkdownPage(output, _is_ours) if output.live and can_draw() else None
-        async with open_chat(config, output, attended=keyboard, page=page) as chat:
+        async with open_chat(config, output, _warn, attended=keyboard, page=page) as chat:
             if keyboard:
                 click.echo(HINT)
                 keys = Keyboard(await chat.typed(), NAMES, lambda: chat.waiting)
@@ -51,6 +51,10 @@ async def _chat(config: Config) -> bool:
                 lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
                 answered = await talk(chat, Pipe(lines))
     return answered
+
+
+def _warn(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _is_ours() -> bool:

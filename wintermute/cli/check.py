@@ -5,8 +5,8 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import Collection, Iterable
+from contextlib import aclosing, suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,25 +15,27 @@ from zoneinfo import ZoneInfo
 import click
 
 from wintermute.answering import answering, fixed_part
-from wintermute.cli.opening import open_config
+from wintermute.cli.opening import open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
 from wintermute.clock import CheckedClock, SystemClock
+from wintermute.config.read import BACKENDS
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import open_database, prove_free
 from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
-from wintermute.llm.fixed import counted
+from wintermute.llm.fixed import counted, known
 from wintermute.llm.models import FRAME, Models
 from wintermute.llm.models import probe as ask_model
 from wintermute.llm.spelled import Spellings
+from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import compared, judged, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
-from wintermute.messages import Json, Request
+from wintermute.messages import Json, Request, Size
 from wintermute.prompt.assemble import unknown_tools
-from wintermute.prompt.block import OPENED
+from wintermute.prompt.block import Layout
 from wintermute.prompt.edited import unusable_files
 from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, read_texts
 from wintermute.stores import Stores
@@ -130,7 +132,7 @@ async def noticed(path: Path) -> list[Finding]:
     ]
 
 
-def templates(folder: Path, language: str) -> Finding:
+def templates(folder: Path, language: str, layout: Layout, sizes: Collection[Size]) -> Finding:
     """Every prompt file that is needed, with something in it that can be understood."""
     part = "prompts"
     needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
@@ -148,11 +150,10 @@ def templates(folder: Path, language: str) -> Finding:
     if unknown:
         lines = "; ".join(f"{name}:{line}: unknown tool {tool}" for name, line, tool in unknown)
         return Finding(part, "warn", f"{lines} -> correct the name; the section is left out")
-    if OPENED.strip() not in read_template(folder, FILE):
-        text = f"{FILE} does not say what {OPENED.strip()} blocks are: it is from before them"
-        return Finding(
-            part, "warn", f"{text} -> compare it with the shipped one, or context.layout: system"
-        )
+    for size, name in (("full", FILE), ("small", FILE_SMALL)):
+        outdated = Instructions(folder, name=name).outdated(layout) if size in sizes else None
+        if outdated:
+            return Finding(part, "warn", outdated)
     if not (folder / f"SEED_{language}.txt").is_file():
         text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"
         return Finding(part, "warn", text)
@@ -164,20 +165,24 @@ def templates(folder: Path, language: str) -> Finding:
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 
-    One tiny question goes to each model; no device is made, and nothing is written but that a
-    model writes its calls as text. Leaves with 1 when a part fails, with 2 when the configuration
-    cannot be read.
+    One tiny question goes to each model; no device is made, and nothing is written but how a model
+    writes its calls and counts tokens. Leaves with 1 when a part fails, with 2 when the
+    configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
-    config = open_config(ctx, level="error")
+    config, missing = open_with_gaps(ctx, level="error")
     path = str(ctx.meta[CONFIG])
-    untouched = Finding("config", "fail", f"{path}: {UNTOUCHED}")
-    facts = [untouched if is_untouched(config) else Finding("config", "ok", path)]
-    show(ctx, facts + asyncio.run(_probe(config)), as_json=as_json)
+    problems = [f"{path}:{problem}" for problem in missing]
+    problems += [f"{path}: {UNTOUCHED}"] if is_untouched(config) else []
+    facts = [Finding("config", "fail", problem) for problem in problems]
+    facts = facts or [Finding("config", "ok", path)]
+    lacking = {problem.key.removesuffix(".api_key") for problem in missing}
+    show(ctx, facts + asyncio.run(_probe(config, lacking)), as_json=as_json)
 
 
-async def _probe(config: Config) -> list[Finding]:
+async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
+    """Every part but the models that are `lacking` a secret, by their keys."""
     backends, seconds = config.llm.backends, config.loop.max_seconds
     # What the clock on the wall says, so that a wrong zone is noticed.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
@@ -187,13 +192,19 @@ async def _probe(config: Config) -> list[Finding]:
     models = [
         found
         for name in config.llm.roles.base
+        if f"{BACKENDS}.{name}" not in lacking
         for found in await _model(name, backends[name], fixed, seconds, path)
     ]
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
         await database(config.data_dir / "wintermute.db"),
-        templates(config.data_dir / "prompts", config.seed.language),
+        templates(
+            config.data_dir / "prompts",
+            config.seed.language,
+            config.context.layout,
+            config.llm.sizes,
+        ),
         *unusable_files(Places(config.data_dir, config.owner)),
         Finding("time zone", "ok", time),
         *models,
@@ -239,17 +250,18 @@ async def _model(
         return (Finding(part, "fail", f"{error} -> {advice}"),)
     except ModelError as error:
         return (Finding(part, "fail", str(error)),)
-    return (answered, *await _window(name, backend, fixed, seconds))
+    return (answered, *await _window(name, backend, fixed, seconds, path))
 
 
 async def _window(
-    name: str, backend: Backend, fixed: Request | None, seconds: float
+    name: str, backend: Backend, fixed: Request | None, seconds: float, path: Path
 ) -> tuple[Finding, ...]:
     """Whether the window is as large as we were told, and what it holds is as much as we need."""
     part, found = f"window of {name}", []
     if fixed is not None:
         try:
-            took = judged(name, backend, await counted(name, backend, fixed, seconds))
+            counts = await _counts(path, backend, await counted(name, backend, fixed, seconds))
+            took = judged(name, backend, known(backend, fixed, counts))
             found.append(Finding(part, took.state, took.text))
         except ModelError as error:
             found.append(Finding(part, "fail", str(error)))
@@ -259,19 +271,39 @@ async def _window(
     return tuple(found)
 
 
+# Both are kept for the daemon, where there is a database that is ours to write: else that is told
+# as its state, and one of before is upgraded by who starts with it.
+
+
+async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
+    """What a server counts, as it told just now; else as it did before."""
+    told, asked = now.measured(1) is not None, (backend.model, backend.base_url)
+    if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+        return now
+    with suppress(WintermuteError):
+        async with open_database(path, read_only=True) as database:
+            if not await database.is_current():
+                return now
+            before = await TokenCounts(database, SystemClock()).known(*asked)
+        if not told or before == now:
+            return before
+        async with open_database(path) as database, database.transaction() as tx:
+            await TokenCounts(database, SystemClock()).found(tx, *asked, now)
+    return now
+
+
 async def _spells(path: Path, backend: Backend, seen: bool | None) -> bool:
-    """Whether a model writes its calls as text; kept for the daemon, where there is a database."""
+    """Whether a model writes its calls as text."""
     asked = backend.model, backend.base_url
     if seen is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return bool(seen)
-    try:
+    with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
-            if await Spellings(database, SystemClock()).known(*asked) == seen:
+            known = Spellings(database, SystemClock()).known
+            if not await database.is_current() or await known(*asked) == seen:
                 return seen
         async with open_database(path) as database:
             await Spellings(database, SystemClock()).found(*asked, spells=seen)
-    except WintermuteError:
-        pass  # told as the state of the database; one of before is upgraded by who starts with it
     return seen
 
 

@@ -19,7 +19,8 @@ import click
 
 from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
 from wintermute.clock import SystemClock
-from wintermute.config.read import environment, read_config
+from wintermute.config.document import Problem
+from wintermute.config.read import environment, read_with_gaps, unreadable
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import open_database
@@ -86,13 +87,27 @@ def _crashed(
     log.critical("crashed error=%s", kind.__name__, exc_info=(kind, error, traceback))
 
 
-def open_config(ctx: click.Context, *, level: str | None = "warning") -> Config:
-    """The configuration this command was given. Logs at `level`; None: as the file says."""
-    config = read_config(ctx.meta[CONFIG], environment())
+def open_config(
+    ctx: click.Context, *, level: str | None = "warning", spared: str | None = None
+) -> Config:
+    """The configuration this command was given. Logs at `level`; None: as the file says.
+
+    Secrets of the section `spared` may be missing.
+    """
+    config, missing = open_with_gaps(ctx, level=level)
+    needed = [each for each in missing if each.key.partition(".")[0] != spared]
+    if needed:
+        raise unreadable(ctx.meta[CONFIG], needed)
+    return config
+
+
+def open_with_gaps(ctx: click.Context, *, level: str | None) -> tuple[Config, tuple[Problem, ...]]:
+    """The same, and which secrets it has not."""
+    config, missing = read_with_gaps(ctx.meta[CONFIG], environment())
     redact = Redaction((*secret_values(config), *_kept_login(config.data_dir / "matrix")))
     ctx.meta[REDACT] = redact
     configure_logging(level or config.log.level, redact, environment())
-    return config
+    return config, missing
 
 
 def _kept_login(folder: Path) -> tuple[str, ...]:

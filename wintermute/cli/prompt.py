@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import click
 
@@ -12,13 +12,21 @@ from wintermute.cli.replay import described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.conversation.toolbox import Toolbox
-from wintermute.conversation.view import Looks, blocks, marked, messages
+from wintermute.conversation.view import (
+    Looks,
+    all_told,
+    blocks,
+    left_out,
+    marked,
+    messages,
+    smaller,
+)
 from wintermute.ids import new_id
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
 from wintermute.loom.reading import LoomReader
 from wintermute.loom.records import BranchView
-from wintermute.messages import Json, Size
+from wintermute.messages import Json, Request, Size
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
 from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
@@ -40,7 +48,10 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class WholePrompt:
-    """All that a request would have. `window`: tokens that it may have."""
+    """All that a request would have. `window`: tokens that it may have.
+
+    `cut`: what would be left out of it to fit there, in a line each.
+    """
 
     branch: str | None
     scope: str
@@ -48,6 +59,7 @@ class WholePrompt:
     size: Size
     parts: tuple[PromptPart, ...]
     window: int
+    cut: tuple[str, ...]
 
     @property
     def tokens(self) -> int:
@@ -63,7 +75,8 @@ def command(ctx: click.Context, room: str | None, as_json: bool) -> None:
 
     First the system message and the tools, then what was said and told in the conversation, and
     what the next message would bring. What people and the model said is counted only; `wintermute loom
-    show` has it. Tokens are estimates: a third of the bytes.
+    show` has it. Tokens are estimates: a third of the bytes. What would be cut to fit the window is
+    told as well, as far as no summary of what is old is made before.
 
     Example: wintermute prompt --room '!abc:example.org'
     """
@@ -83,6 +96,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     if branch is not None:
         past = await stores.casts.past(branch, await stores.folds.newest(branch))
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
+    await models.recall()
     size = models.sizes("base")[0]
     layout = config.context.layout
     texts = read_texts(stores.prompts, config.opening)
@@ -93,14 +107,30 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     system = await gather.system(scope, toolbox.offered(size), None, summary, size)
     before = [*blocks(past)]
     changing = await gather.changing(scope, None, size, anew=not any(before))
+    looks = Looks(layout, frozenset(config.tools.ephemeral))
+    shown = told(all_told(past, looks.hidden))
+    news = block(changing, told(before), shown=shown) if changing else ""
     parts = [
         *_parts("system", pieces(system)),
         *_tools(tools),
-        *_said(past, layout),
+        *_said(past, looks),
         *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
-        *_parts("next message", parts_of(block(changing, told(before))) if changing else ()),
+        *_parts("next message", parts_of(news)),
     ]
-    return WholePrompt(branch, scope, layout, size, tuple(parts), models.window("base"))
+    view = (*messages(system, past, looks), {"role": "user", "content": f"…\n\n{news}"})
+    cut = tuple(_cut(models, Request(view, tools)))
+    return WholePrompt(branch, scope, layout, size, tuple(parts), models.window("base"), cut)
+
+
+def _cut(models: Models, whole: Request) -> Iterator[str]:
+    """What would be left out of a request, if no summary of what is old is made before."""
+    most, asked = models.window("base"), whole
+    while models.tokens("base", asked) > most and (less := smaller(asked.messages, kept=1)):
+        asked = replace(asked, messages=less)
+    known = [*left_out(whole.messages)]
+    yield from (line for line in left_out(asked.messages) if line not in known)
+    if models.tokens("base", asked) > most:
+        yield "even then it is too much"
 
 
 async def _branch(reader: LoomReader, config: Config, room: str | None) -> tuple[str | None, str]:
@@ -126,14 +156,14 @@ def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPar
         yield PromptPart(where, name or "-", estimate(text), text)
 
 
-def _said(past: BranchView, layout: Layout) -> Iterator[PromptPart]:
+def _said(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
     """What was said, without its words: they are in `wintermute loom show`."""
-    said = messages("" if layout == "system" else None, past, Looks(layout))
-    if past.fold is not None and layout == "append":
+    said = messages("" if looks.layout == "system" else None, past, looks)
+    if past.fold is not None and looks.layout == "append":
         text = f"# {SUMMARY}\n{marked(past.fold)}"
         yield PromptPart("conversation", SUMMARY, estimate(text), text)
     if past.casts:
-        told = sum(estimate(text) for text in blocks(past)) if layout == "append" else 0
+        told = sum(estimate(text) for text in blocks(past)) if looks.layout == "append" else 0
         tokens = max(0, estimate(list(said)) - told)
         yield PromptPart("conversation", counted(len(said), "message"), tokens, "")
 
@@ -151,3 +181,4 @@ def _lines(found: WholePrompt) -> Iterator[str]:
         if part.text:
             yield f"{part.text}\n"
     yield f"\nin all about {found.tokens:,} tokens; {found.window:,} fit beside an answer"
+    yield from (f"cut to fit: {line}" for line in found.cut)

@@ -135,7 +135,9 @@ class Replay:
         recorded = steps(cast, events)
         if recorded is None:
             return None
-        return Script(cast, recorded, self._today.window, self._today.redact, self._today.small)
+        today = self._today
+        fold_at = today.context.fold_at
+        return Script(cast, recorded, today.window, today.redact, today.small, fold_at)
 
     async def _run(self, cast: Cast, script: Script, below: bool) -> Divergence | None:
         with TemporaryDirectory(prefix="wintermute-replay-") as folder:
@@ -166,7 +168,7 @@ class Replay:
         folder = self._today.prompts.parent
         stores = Stores.of(scratch, folder, Owner(""), clock, ids, timezone="UTC")
         folding = Folding(stores, script, self._compaction, self._today.context, hidden)
-        gates = Gates(stores, lambda value: value)
+        gates = Gates(stores, lambda value: value, self._today.small)
         asking = Asking(script, folding, _Retelling(stores, script), hidden)
         return Loop(stores, asking, gates, folding, clock)
 

@@ -28,6 +28,7 @@ from wintermute.errors import (
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import Recorded
+from wintermute.llm.models import asked_again
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json, Reply, Request, Size
 
@@ -112,6 +113,10 @@ def _is_question(event: Event) -> bool:
     return isinstance(event, Recorded) and event.role != COMPACTION
 
 
+TOO_MANY = 1_000
+"""Times the window: so much that no fold can have been enough."""
+
+
 class Script:
     """Stands in for the models of one cast, and for what its gates gave."""
 
@@ -122,9 +127,11 @@ class Script:
         window: Window,
         redact: Redaction,
         small: Collection[str] = (),
+        fold_at: float = 0.5,
     ) -> None:
-        """`small`: the backends whose models are small."""
+        """`small`: the backends whose models are small. `fold_at`: the share of the window."""
         self._small = small
+        self._fold_at = fold_at
         self._cast = cast
         self._steps = recorded
         self._window = window
@@ -170,7 +177,7 @@ class Script:
         if step.question is None:
             self._given += 1
             raise _failure(step.turn, self._cast)
-        found = difference(self._plain(step.question.request), now)
+        found = self._difference(step.question, step.before, now)
         if not found:
             self._given += 1
             self.compared += 1
@@ -181,14 +188,26 @@ class Script:
 
     def _summary(self, step: ScriptStep, now: Request) -> Reply:
         then = next((each for each in step.before if isinstance(each, Recorded)), None)
-        found = difference(self._plain(then.request), now) if then else (NO_SUMMARY,)
+        place = step.before.index(then) if then else 0
+        found = self._difference(then, step.before[:place], now) if then else (NO_SUMMARY,)
         if then and not found:
-            del step.before[: step.before.index(then) + 1]
+            del step.before[: place + 1]
             self.compared += 1
             return then.answer
         if _drop(step, COMPACTION):
             raise ModelUnavailable("as then")
         raise Diverged(step.turn.id, found)
+
+    def _difference(self, then: Recorded, before: Iterable[Event], now: Request) -> tuple[str, ...]:
+        """What differs of a question, as it was put after the attempts `before` it that failed."""
+        is_summary = then.role == COMPACTION
+        failed = [
+            each.outcome
+            for each in before
+            if isinstance(each, Unanswered) and (each.role == COMPACTION) == is_summary
+        ]
+        now = asked_again(now, failed[len(failed) - then.attempt + 1 :])
+        return difference(self._plain(then.request), now)
 
     def window(self, role: str, backend: str | None = None) -> int:
         """As configured now."""
@@ -198,7 +217,24 @@ class Script:
         """Whether a request fits is what the record says: estimates depend on what else was asked."""
         if role == COMPACTION:
             return tokens.size(request)
-        return 0 if self._fits(request) else self._window(role, backend) + 1
+        if self._fits(request):
+            return 0
+        window = self._window(role, backend)
+        if self._was_folded or any(each.role == COMPACTION for each in self.upcoming.before):
+            return self._folded_at(request, window)
+        return TOO_MANY * window  # it was cut, for no fold was enough
+
+    def _folded_at(self, request: Request, window: int) -> int:
+        """How many it had for a fold, which takes as much as is too much: as the next one was counted."""
+        asked, ratio = self.upcoming.question, 1.0
+        if asked is not None:
+            ratio = asked.answer.usage.tokens_in / max(1, tokens.size(asked.request))
+        return max(int(self._fold_at * window) + 1, int(tokens.size(request) * ratio))
+
+    @property
+    def _was_folded(self) -> bool:
+        before = self.upcoming.before
+        return bool(before) and isinstance(before[0], Recorded)
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """That of the model which answered then."""
@@ -211,7 +247,7 @@ class Script:
 
     def _fits(self, request: Request) -> bool:
         step = self.upcoming
-        if step.before and isinstance(step.before[0], Recorded):  # it was folded first
+        if self._was_folded:
             return False
         if step.question is None or any(map(_too_large, step.before)):
             return True

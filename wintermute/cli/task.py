@@ -177,7 +177,11 @@ def schedule_options(command: Command) -> Callable[..., Any]:
 
     @wraps(command)
     def packed(*args: Any, **given: Any) -> Any:
-        request = PlanRequest.of({part.name: given.pop(part.name) for part in parts})
+        said = {part.name: given.pop(part.name) for part in parts}
+        for name in ("schedule_type", "at", "day_of_week", "rrule"):
+            if said[name] is not None and not said[name].strip():  # a variable that is not set
+                raise click.UsageError(f"--{name.replace('_', '-')} is empty")
+        request = PlanRequest.of(said)
         return command(*args, request=request, **given)
 
     for part in reversed(parts):

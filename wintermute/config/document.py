@@ -170,6 +170,10 @@ class Wrong:
     text: str
 
 
+class Unavailable(Wrong):
+    """Why a secret cannot be had, though what stands there is right: not here, or not now."""
+
+
 def is_null(node: object) -> bool:
     """Nothing, `~` or `null`."""
     return isinstance(node, Scalar) and node.plain and node.text in NULLS

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -19,6 +19,7 @@ from wintermute.config.document import (
     Position,
     Problem,
     Scalar,
+    Unavailable,
     Wrong,
     expected,
     is_null,
@@ -98,7 +99,8 @@ def _backends(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         if isinstance(backend, Backend) and _crowded(backend):
             key = f"{BACKENDS}.{name}.max_output_tokens"
             text = f"leaves no room for the question: must be below {backend.context_tokens}"
-            yield _problem(found, key, f"{text} (context_tokens)")
+            text += " (context_tokens), or empty: a quarter of the window then"
+            yield _problem(found, key, text)
 
 
 def _crowded(backend: Backend) -> bool:
@@ -138,17 +140,31 @@ def read_config(path: Path, environment: Mapping[str, str]) -> Config:
 
     Raises: ConfigurationError with one line for each problem, `FILE:LINE:COLUMN: key: what`.
     """
+    config, missing = read_with_gaps(path, environment)
+    if missing:
+        raise unreadable(path, missing)
+    return config
+
+
+def read_with_gaps(
+    path: Path, environment: Mapping[str, str]
+) -> tuple[Config, tuple[Problem, ...]]:
+    """The configuration in this file, and which secrets it has not, for who needs not all of them.
+
+    Raises: ConfigurationError for all other problems, with these as well.
+    """
     document = parse(_load(path))
     if document is None:
         document = Problem(TOP, "", "the file is empty: `wintermute init DIR` writes a full one")
     if isinstance(document, Problem):
-        raise _failure(path, [document])
+        raise unreadable(path, [document])
     walk = _Walk(Sources(path.absolute().parent, environment))
     config = walk.section(Config, document, "")
-    problems = walk.problems + check_all(walk.found, {problem.key for problem in walk.problems})
+    reported = {problem.key for problem in (*walk.problems, *walk.missing)}
+    problems = walk.problems + check_all(walk.found, reported)
     if problems:
-        raise _failure(path, problems)
-    return _with_base(config)
+        raise unreadable(path, problems + walk.missing)
+    return _with_base(config), tuple(sorted(walk.missing))
 
 
 def _with_base(config: Config) -> Config:
@@ -158,7 +174,8 @@ def _with_base(config: Config) -> Config:
     return dataclasses.replace(config, llm=dataclasses.replace(config.llm, roles=roles))
 
 
-def _failure(path: Path, problems: list[Problem]) -> ConfigurationError:
+def unreadable(path: Path, problems: Iterable[Problem]) -> ConfigurationError:
+    """What to tell of these problems in a file."""
     return ConfigurationError("\n".join(f"{path}:{problem}" for problem in sorted(problems)))
 
 
@@ -178,7 +195,7 @@ def _load(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start]
         place = Position(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise _failure(path, [Problem(place, "", "the file is not UTF-8 text")]) from error
+        raise unreadable(path, [Problem(place, "", "the file is not UTF-8 text")]) from error
 
 
 class _Walk:
@@ -187,6 +204,7 @@ class _Walk:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self.problems: list[Problem] = []
+        self.missing: list[Problem] = []
         self.found: dict[str, FoundValue] = {}
 
     def section(self, shape: Any, node: Node, key: str) -> Any:
@@ -243,6 +261,9 @@ class _Walk:
             value = read_scalar(node, kind, rules)
         else:
             value = Wrong(f"must be {_wanted(kind, rules)}")
+        if isinstance(value, Unavailable):
+            self.missing.append(Problem(node.place, key, value.text))
+            return None
         if isinstance(value, Wrong):
             self._report(node.place, key, value.text)
             return None

@@ -215,6 +215,11 @@ class Llm:
         """The backends whose models are small."""
         return frozenset(name for name, each in self.backends.items() if each.size == "small")
 
+    @property
+    def sizes(self) -> frozenset[Size]:
+        """Those of all backends."""
+        return frozenset(each.size for each in self.backends.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
@@ -271,6 +276,7 @@ class Context:
         "append: what changes stands with the newest message, so that servers keep what they have"
         " read; system: all of it in the system message, anew for each request.",
         "append",
+        suggests=True,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from wintermute.config.document import Entries, Node, Scalar, Wrong
+from wintermute.config.document import Entries, Node, Scalar, Unavailable, Wrong
 from wintermute.config.schema import Config, Secret
 
 LONGEST = 64 * 1024
@@ -42,37 +42,39 @@ def read_secret(node: Node, sources: Sources) -> Secret | Wrong:
             return Wrong("must be {env: NAME} or {file: PATH}, never the secret itself")
 
 
-def _from_variable(name: str, environment: Mapping[str, str]) -> Secret | Wrong:
+def _from_variable(name: str, environment: Mapping[str, str]) -> Secret | Unavailable:
     if name not in environment:
-        return Wrong(
+        return Unavailable(
             f"the environment variable {name} is not set: export it, or use {{file: PATH}}"
         )
     return _usable(environment[name], f"the environment variable {name}")
 
 
-def _from_file(name: str, sources: Sources) -> Secret | Wrong:
+def _from_file(name: str, sources: Sources) -> Secret | Unavailable:
     path = sources.path(name)
     credentials = sources.environment.get("CREDENTIALS_DIRECTORY")
     try:
         if credentials and not path.exists():
             path = Path(credentials, name)  # an absolute name stays itself
         if not path.is_file():
-            return Wrong(f"there is no file {path}: write the secret into it, or correct the path")
+            return Unavailable(
+                f"there is no file {path}: write the secret into it, or correct the path"
+            )
         with path.open("rb") as file:
             content = file.read(LONGEST)
         return _usable(content.decode("utf-8").rstrip("\r\n"), f"the file {path}")
     except OSError as error:
-        return Wrong(f"the file {path} cannot be read: {error.strerror}")
+        return Unavailable(f"the file {path} cannot be read: {error.strerror}")
     except UnicodeDecodeError:
-        return Wrong(f"the file {path} is not UTF-8 text")
+        return Unavailable(f"the file {path} is not UTF-8 text")
 
 
-def _usable(value: str, source: str) -> Secret | Wrong:
+def _usable(value: str, source: str) -> Secret | Unavailable:
     if not value:
-        return Wrong(f"{source} is empty")
+        return Unavailable(f"{source} is empty")
     # It goes into an HTTP header or a JSON body; a library that refuses it there would show it.
     if not value.isprintable():
-        return Wrong(f"{source} must hold one line without control characters")
+        return Unavailable(f"{source} must hold one line without control characters")
     return Secret(value)
 
 

@@ -21,6 +21,7 @@ from wintermute.conversation.view import (
     ERASED,
     Looks,
     is_shown,
+    is_since,
     marked,
     messages,
     prompt_of,
@@ -165,6 +166,13 @@ def useless(reply: Reply, replaced: str) -> str | None:
     return None
 
 
+def refused(past: BranchView) -> int:
+    """Of how many turns in view a summary was asked for last that was of no use; 0: of none."""
+    made_at = past.fold.made_at if past.fold else 0
+    tried = (each.fold_refused for each in reversed(past.casts) if is_since(each, made_at))
+    return next(filter(None, tried), 0)
+
+
 class Folding:
     """Makes summaries and keeps them. Results of the gates in `hidden` are in none (L-055)."""
 
@@ -232,14 +240,17 @@ class Folding:
             if question == refused:
                 break
             try:
-                summary = await self._summary(question, history, cast_id, listener)
+                reply = await self._summary(question, cast_id, listener)
             except ContextTooLarge:  # the window is smaller than we were told
                 room, refused = self._count(question) // 2, question
                 continue
-            if summary is None:
+            if reply is None:
+                break
+            if problem := useless(reply, history):
+                await self._refuse(cast_id, problem, len(steps))
                 break
             done = steps[: len(taken)]
-            stored = await self._store(branch_id, fold, done, history, summary)
+            stored = await self._store(branch_id, fold, done, history, reply.text.strip())
             if stored is None:
                 break
             fold, steps = stored, steps[len(taken) :]
@@ -248,8 +259,15 @@ class Folding:
     def old(self, past: BranchView, cause: FoldCause, excess: int = 0) -> tuple[FoldedTurn, ...]:
         """The turns that would be folded for this cause; none where that would not be enough.
 
-        Else each message would be preceded by a summary of the one before it.
+        Else each message would be preceded by a summary of the one before it. Where a summary was
+        of no use, there must be as much again to sum up, or something new where it does not fit,
+        unless somebody asks for it.
         """
+        steps, before = self._worth(past, cause, excess), refused(past)
+        least = {"asked": 0, "size": 2 * before}.get(cause, before + 1 if before else 0)
+        return steps if len(steps) >= least else ()
+
+    def _worth(self, past: BranchView, cause: FoldCause, excess: int) -> tuple[FoldedTurn, ...]:
         keep = self._context.keep_recent
         steps = self._paying(past, keep, cause, excess)
         while cause in ("full", "overflow") and not steps and keep > 1:
@@ -305,22 +323,23 @@ class Folding:
         log.info("folded branch=%s turns=%d", branch_id, turns)
         return await self._stores.folds.newest(branch_id)
 
-    async def _summary(
-        self, prompt: str, history: str, cast_id: str | None, listener: Listener
-    ) -> str | None:
-        """A summary that may be stored; None: there is none. Raises: ContextTooLarge."""
+    async def _refuse(self, cast_id: str | None, problem: str, turns: int) -> None:
+        told = (cast_id, problem, 2 * turns)
+        log.warning("fold refused cast=%s reason=%s next_try_at_turns=%d", *told)
+        if cast_id is not None:
+            async with self._stores.database.transaction() as tx:
+                await self._stores.casts.refuse_fold(tx, cast_id, turns)
+
+    async def _summary(self, prompt: str, cast_id: str | None, listener: Listener) -> Reply | None:
+        """What the model sums up; None: nothing. Raises: ContextTooLarge."""
         request = Request(({"role": "user", "content": prompt},))
         try:
-            reply = await self._models.ask(ROLE, request, cast_id=cast_id, listener=listener)
+            return await self._models.ask(ROLE, request, cast_id=cast_id, listener=listener)
         except ContextTooLarge:
             raise
         except ModelError as error:
             log.warning("fold failed cast=%s reason=%s", cast_id, error)
             return None
-        if problem := useless(reply, history):
-            log.warning("fold refused cast=%s reason=%s", cast_id, problem)
-            return None
-        return reply.text.strip()
 
     def _count(self, text: str) -> int:
         return self._models.tokens(ROLE, Request(({"role": "user", "content": text},)))
@@ -333,12 +352,8 @@ class Teller(Protocol):
         """The block that comes next; "": nothing is to be told."""
         ...
 
-    async def keep(self, running: CastState, text: str) -> None:
-        """It is told now."""
-        ...
-
-    async def look(self, running: CastState, turn: Turn) -> None:
-        """Note what others have changed, before the calls of a turn run."""
+    async def keep(self, running: CastState, text: str) -> str:
+        """It is told now; returns it as it is kept."""
         ...
 
 
@@ -400,10 +415,6 @@ class Asking:
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less.messages))
                 view = less
 
-    async def look(self, running: CastState, turn: Turn) -> None:
-        """The model has answered: what others have changed meanwhile is told with the results."""
-        await self._telling.look(running, turn)
-
     async def _asked(self, running: CastState, view: RequestView) -> Reply:
         settings = running.settings
         running.prompt = prompt_of(view.messages)
@@ -424,10 +435,14 @@ class Asking:
         running.size = next(iter(systems))
         if news := await self._telling.news(running, anew=anew):
             running.told(news)
-            shown = self._shown(running, systems)
-            before = len(shown.last) - len(news)
-            await self._telling.keep(running, self._lightened(running, shown).last[before:])
-        return self._lightened(running, self._shown(running, systems))
+        shown = self._shown(running, systems)
+        view = self._lightened(running, shown)
+        if not news:
+            return view
+        before = len(shown.last) - len(news)
+        kept = await self._telling.keep(running, view.last[before:])
+        last = {**view.messages[-1], "content": view.last[:before] + kept}
+        return replace(view, messages=(*view.messages[:-1], last))
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:
         settings, past = running.settings, running.past

@@ -167,9 +167,7 @@ class Loop:
         if turn.error is not None:
             return None
         if not turn.calls:
-            return _ended_by_text(running, turn)
-        if not turn.observations and any(call.name != DONE for call in turn.calls):
-            await self._asking.look(running, turn)
+            return _ended_by_text(running, turn, is_small=self._gates.is_of_small(turn))
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
                 return ended
@@ -191,13 +189,16 @@ def _refusal(cast: Cast, settings: CastSettings) -> str | None:
     return None
 
 
-def _ended_by_text(running: CastState, turn: Turn) -> Outcome | None:
+def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome | None:
     if turn.finish_reason in BROKEN_OFF:  # more of the same would be paid for no more (F-019)
         return Outcome("truncated", turn.finish_reason, turn.utterance)
     if not running.cast.wards["require_done"]:
         return Outcome("terminated", "text", turn.utterance)
     if running.on_last_turn:  # partial work is not lost (L-012)
         return Outcome("truncated", "max_turns", turn.utterance)
+    if is_small and any(not before.calls for before in running.cast.turns[-2:-1]):
+        # It was asked for `done` and knows no other way to answer.
+        return Outcome("terminated", "text", turn.utterance)
     return None
 
 

@@ -30,6 +30,10 @@ class Gates:
         self._clean = clean
         self._small = small
 
+    def is_of_small(self, turn: Turn) -> bool:
+        """Whether a small model said it."""
+        return turn.backend in self._small
+
     async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:
         """What the n-th call of a turn led to; from the record if it has an end there (L-051)."""
         call = turn.calls[n]
@@ -37,12 +41,13 @@ class Gates:
         if before is not None and before.completed:
             return before
         verdict, earlier = toolbox.accept(call), turn.calls[:n]
-        is_small = turn.backend in self._small
+        is_small = self.is_of_small(turn)
         if any(call.id == other.id for other in earlier):  # L-016
             verdict = Rejected(TWICE, verdict.args)
         elif is_small and any(_same(call, other) for other in earlier):
             verdict = Rejected(REPEATED, verdict.args)
-        caller = replace(caller, only_adds=is_small and caller.origin in ("timer", "system"))
+        unattended = caller.only_adds or caller.origin in ("timer", "system")
+        caller = replace(caller, only_adds=is_small and unattended)
         if before is None:
             async with self._database.transaction() as tx:
                 await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)

@@ -7,42 +7,52 @@ from typing import Any
 from wintermute.conversation.view import as_text
 from wintermute.loom.records import Observation, Turn
 from wintermute.messages import Json
-from wintermute.text import one_line
+from wintermute.text import one_line, untagged
 
 LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
 """Gates that change nothing."""
 MOST = 300
 """Characters of one line."""
+MOST_LINES = 50
 
 
 def done_so_far(turns: Sequence[Turn]) -> str:
-    """What the calls of a cast have done, a line each; "" unless one did something.
+    """What the calls of a cast have done, a line each, or else what they have listed.
 
-    What failed is named too: nobody may think that it was done.
+    "" unless one did either. What failed is named too: nobody may think that it was done.
     """
-    seen = [each for turn in turns for each in turn.observations]
-    done = dict.fromkeys(_receipt(each) for each in seen if _has_effect(each))
-    failed = dict.fromkeys(_failure(each) for each in seen if each.completed and each.is_error)
-    if not done:
+    seen = [each for turn in turns for each in turn.observations if each.completed]
+    good = [each for each in seen if not each.is_error]
+    lists = [each for each in good if _lists(each) and isinstance(each.result, list)]
+    done = [_receipt(each.gate, each.result) for each in good if _has_effect(each)]
+    found = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
+    failed = [_line(each.gate, as_text(each.result)) for each in seen if each.is_error]
+    if not (done or lists):
         return ""
-    return "\n\n".join(chain(_listed("Done", [*done]), _listed("Not done", [*failed])))
+    told = _listed("Done", done) if done else _listed("Found", found)
+    return untagged("\n\n".join(chain(told, _listed("Not done", failed))))
+
+
+def _lists(seen: Observation) -> bool:
+    return (seen.args or {}).get("action") == "list"
 
 
 def _has_effect(seen: Observation) -> bool:
-    looks = seen.gate in LOOKING or (seen.args or {}).get("action") == "list"
-    return seen.completed and not seen.is_error and not looks
+    return seen.gate not in LOOKING and not _lists(seen)
 
 
-def _listed(heading: str, lines: Sequence[str]) -> Iterator[str]:
+def _listed(heading: str, said: Sequence[str]) -> Iterator[str]:
+    lines = [*dict.fromkeys(said)]
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more"]
     if len(lines) == 1:
         yield f"{heading}: {lines[0]}"
     elif lines:
         yield "\n".join([f"{heading}:", "", *(f"- {line}" for line in lines)])
 
 
-def _receipt(seen: Observation) -> str:
+def _receipt(gate: str, result: Any) -> str:
     """One result, as its tool's receipt reads; what no tool of ours gave, under its name."""
-    result: Any = seen.result
     if isinstance(result, dict):
         match result:
             case {"text": str(text), "stored": outcome}:
@@ -51,17 +61,13 @@ def _receipt(seen: Observation) -> str:
                 return _line(f"task #{task_id}", f"{content}{_when(result)}")
             case {"path": path}:
                 return _line("written", f"`{path}`")
-    return _line(seen.gate, as_text(result))
+    return _line(gate, as_text(result))
 
 
 def _when(task: Json) -> str:
     if task["status"] != "active":
         return f", {task['status']}"
     return f", next on {task['next_due']}" if task.get("next_due") else ""
-
-
-def _failure(seen: Observation) -> str:
-    return _line(seen.gate, as_text(seen.result))
 
 
 def _line(what: str, text: str) -> str:

@@ -164,12 +164,6 @@ class CastState:
         """The system prompt of the newest request."""
         self.size: Size = "full"
         """That of the model that is asked first."""
-        self.known: Changing | None = None
-        """What changes, as it was when this last looked; None: it has not looked yet."""
-        self.own: frozenset[str] = frozenset()
-        """The parts that its own calls may have changed since then."""
-        self.changed: frozenset[str] = frozenset()
-        """The parts that others have changed since they were told."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())

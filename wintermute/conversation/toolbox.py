@@ -36,7 +36,10 @@ class Caller:
     written: datetime | None = None
     """When the message was written from which relative times count; None: from now (F-029)."""
     only_adds: bool = False
-    """Nothing may be replaced or taken away: a small model calls, and nobody is there to ask."""
+    """Nothing may be replaced or taken away: a small model calls, and nobody is there to ask.
+
+    Of a caller that no call was made for yet: nobody is there.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,16 @@ from wintermute.prompt.assemble import (
     inert,
     pieces,
 )
-from wintermute.prompt.block import CLOSED, OPENED, Layout, fewer_memories, parts_of, retold
+from wintermute.prompt.block import (
+    CLOSED,
+    OPENED,
+    Layout,
+    fewer_memories,
+    of_result,
+    parts_of,
+    retold,
+    without_blocks,
+)
 from wintermute.text import shortened, untagged
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
@@ -69,7 +78,8 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
         if n and _is_again(cast, casts[n - 1]):
             _add(found, _news(cast, casts[n - 1]) if looks.layout == "append" else "")
         else:
-            if found and found[-1]["role"] == "user":  # many chat templates want turns to alternate
+            # Many chat templates want turns to alternate, and an answer to what a tool has given.
+            if found and found[-1]["role"] in ("user", "tool"):
                 found.append({"role": "assistant", "content": UNANSWERED})
             found.append({"role": "user", "content": summary + _intent(n, casts, looks)})
             summary = ""
@@ -96,13 +106,35 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
     )
 
 
-def blocks(past: BranchView, *, anew: bool = True) -> Iterator[str]:
-    """What is told in view, in order; `anew`: only since the newest fold was made."""
-    made_at = past.fold.made_at if past.fold and anew else 0
+def blocks(past: BranchView) -> Iterator[str]:
+    """What is told in view, in order, since the newest fold was made, or to a cast at work then."""
+    made_at = past.fold.made_at if past.fold else 0
     for cast in shown_casts(past.casts):
-        if not cast.turns or cast.turns[0].seq > made_at:
+        counts = is_since(cast, made_at)
+        if cast.block and counts:
             yield cast.block
-        yield from (turn.block for turn in filter(is_shown, cast.turns) if turn.seq >= made_at)
+        for turn in cast.turns:
+            if turn.block and (counts or turn.seq >= made_at) and is_shown(turn):
+                yield turn.block
+
+
+def is_since(cast: Cast, made_at: int) -> bool:
+    """Whether a cast was at work when a fold was made, or began after it."""
+    return not cast.turns or cast.turns[-1].seq > made_at or cast.state == "running"
+
+
+def all_told(past: BranchView, hidden: Collection[str]) -> Iterator[str]:
+    """All that can be read in view of what changes: blocks, and results of calls as such.
+
+    Nothing of the results of `hidden` gates.
+    """
+    for cast in shown_casts(past.casts):
+        yield cast.block
+        for turn in filter(is_shown, cast.turns):
+            for seen in turn.observations:
+                if seen.completed and not seen.is_error and seen.gate not in hidden:
+                    yield of_result(seen.gate, seen.args or {}, seen.result)
+            yield turn.block
 
 
 def _is_again(cast: Cast, before: Cast) -> bool:
@@ -112,7 +144,8 @@ def _is_again(cast: Cast, before: Cast) -> bool:
 def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
     """What a message said; in one layout as it was told last, else as it was and with its block."""
     if looks.layout == "append":
-        return "\n\n".join(filter(None, (casts[n].intent or ERASED, casts[n].block)))
+        said, told = casts[n].intent or ERASED, casts[n].block
+        return f"{said}\n\n{told}" if told else said
     last = n
     while last + 1 < len(casts) and _is_again(casts[last + 1], casts[n]):
         last += 1
@@ -147,20 +180,23 @@ def _said(
 
     Of `untold` casts what was looked up is shown no more.
     """
-    ended = cast.state != "running"
-    folded_at = fold.made_at if fold else 0
-    is_old = looks.layout == "system" or any(turn.seq <= folded_at for turn in cast.turns[-1:])
-    decays = ended and (is_old or cast.id in untold)  # L-056
-    hidden = {*looks.hidden, *(DECAYING if decays else ())}
+    ended, hidden = cast.state != "running", looks.hidden
+    if ended and (looks.layout == "system" or cast.id in untold or _is_folded_over(cast, fold)):
+        hidden = hidden.union(DECAYING)  # L-056
     found: list[Json] = []
     for turn in filter(is_shown, cast.turns):
         found += turn_messages(turn, cast, hidden)
         is_over = ended and turn is cast.turns[-1] and not goes_on
         if not is_over and not turn.calls and cast.wards.get("require_done"):
             found.append({"role": "user", "content": CALL_DONE})  # L-012
-        if looks.layout == "append":
+        if turn.block and looks.layout == "append":
             _add(found, turn.block)
     return found
+
+
+def _is_folded_over(cast: Cast, fold: Fold | None) -> bool:
+    """Whether something before it was folded since a cast ended."""
+    return fold is not None and bool(cast.turns) and cast.turns[-1].seq <= fold.made_at
 
 
 def is_shown(turn: Turn) -> bool:
@@ -183,6 +219,9 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     Nothing of the results of `hidden` gates. An answer that was given through `done` is what was
     said (L-011).
     """
+    if not turn.calls:
+        yield {"role": "assistant", "content": turn.utterance or None}
+        return
     unrun = "the cast had ended" if cast.state != "running" else ""
     done = next((seen for seen in turn.observations if _is_answer(seen)), None)
     calls = turn.calls[: done.n] if done else turn.calls
@@ -327,6 +366,20 @@ def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[J
             lighter = {**message, "content": f"{before}{opened}{less}{closed}"}
             return (*messages[:n], lighter, *messages[n + 1 :])
     return None
+
+
+LEFT = re.compile(r"\[… [0-9]+ [a-z ]+ left out to fit the model's window …\]")
+
+
+def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
+    """What the marks in a request say was left out, with the part of the prompt it was in."""
+    for message in messages:
+        text = str(message["content"] or "")
+        named = pieces(text) if message["role"] == "system" else parts_of(text)
+        for name, piece in named:
+            yield from (f"{name}: {mark}" for mark in LEFT.findall(piece))
+        said = "" if message["role"] == "system" else without_blocks(text)
+        yield from (f"{message['role']}: {mark}" for mark in LEFT.findall(said))
 
 
 FEWEST_CUT = 4

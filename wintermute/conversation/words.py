@@ -37,7 +37,7 @@ GIVEN_UP = (
     " so it may be about this one: try other words, or less at once."
 )
 KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
-READING = "I am still reading: {model} needs a while for long texts{read}."
+READING = "I am still waiting for {model}, which needs a while for long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
 ATTEMPT = "This is attempt {n} of {of} ({problem})."
 BACK = "The model answers again."

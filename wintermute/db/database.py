@@ -179,6 +179,11 @@ class Database:
         """Delete the copies that were made before then."""
         await asyncio.to_thread(expire_copies, self._path, before)
 
+    async def is_current(self) -> bool:
+        """Whether its schema is that of this version: a file opened only to read may be older."""
+        (found,) = await self.rows("PRAGMA user_version")
+        return int(found[0]) == shipped_migrations()[-1].number
+
     async def version(self) -> int:
         """A number that is another one after every commit, whoever made it."""
         (found,) = await self.rows("PRAGMA data_version")

@@ -301,7 +301,8 @@ BEFORE_STEP = re.compile(r"(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
 HISTORY = "<history>"
 MESSAGE = re.compile(r"^(?:\[message\]\n|- )(\S.*)$", re.MULTILINE)
 WHEN = re.compile(
-    r"\b(?:(?P<span>in \d{1,4} (?:minutes?|min|hours?|days?|weeks?))"
+    r"\b(?:(?P<span>in \d{1,4} (?:minutes?|min|hours?|days?|weeks?)"
+    r"|(?:today|tomorrow) at \d{1,2}(?![\d:]))"
     r"|(?:(?P<before>today|tomorrow) )?(?:at )?(?P<clock>\d{1,2}:\d\d)(?: (?P<after>today|tomorrow))?)\b",
     re.IGNORECASE,
 )

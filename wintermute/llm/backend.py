@@ -1,7 +1,6 @@
 """One model server of the configuration: one attempt gives one answer or one named failure."""
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from wintermute.ids import NewId
 from wintermute.llm.dialect import Dialect
 from wintermute.llm.failures import Failed, Outage, Refused
 from wintermute.llm.tokens import Measure
+from wintermute.llm.windows import is_private
 from wintermute.llm.wire import Answer, Gathering
 from wintermute.messages import Json, Request
 
@@ -115,9 +115,7 @@ class Endpoint:
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
-        self._dialect = Dialect(
-            tells_progress=is_private(settings.base_url), calls_in_turn=settings.size == "small"
-        )
+        self._dialect = Dialect(calls_in_turn=settings.size == "small")
         self._thinks_aloud = False
 
     async def ask(
@@ -153,6 +151,8 @@ class Endpoint:
     async def _opened(self) -> "Client":
         async with self._opening:
             if self._client is None:
+                told = await is_private(self.settings.base_url)
+                self._dialect = replace(self._dialect, tells_progress=told)
                 # In a thread, for the import takes long and the rooms must not wait for it.
                 self._client = await asyncio.to_thread(
                     _open, self.settings, self._key, self._redact
@@ -240,15 +240,6 @@ class Endpoint:
         if gathering.begun:
             return now + self.settings.timeout_s
         return min(now + first, began + FIRST_TOKEN_TIMES * first)
-
-
-def is_private(base_url: str) -> bool:
-    """Whether a server is on this machine or in the network of this house."""
-    try:
-        host = urlsplit(base_url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_private
-    except ValueError:
-        return False
 
 
 def offered(request: Request) -> dict[str, Json]:

@@ -172,6 +172,8 @@ class Recorded:
     outcome: str
     request: Request
     answer: Reply
+    attempt: int = 1
+    """The first to this backend, or which after others that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ class ModelCalls:
     async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
         """The questions of a cast that were answered and kept, oldest first."""
         rows = await self._database.rows(
-            "SELECT role, outcome, request, answer FROM model_calls WHERE cast_id = ?"
+            "SELECT role, outcome, request, answer, attempt FROM model_calls WHERE cast_id = ?"
             " AND outcome = 'ok' AND request IS NOT NULL ORDER BY created_at, rowid",
             (cast_id,),
         )

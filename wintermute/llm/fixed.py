@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import Redaction
@@ -10,16 +11,17 @@ from wintermute.ids import new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Failed, TooLarge
-from wintermute.llm.windows import FixedPart, too_small
+from wintermute.llm.tokens import Counted
+from wintermute.llm.windows import SURE, FixedPart, too_small
 from wintermute.messages import Request, Usage
 
 
-async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> FixedPart:
-    """By one real question for one token, where its server tells a number that can be.
+async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> Counted:
+    """What its server counts for one real question for one token, beside our estimate.
 
     Raises: ContextTooLarge, which says what to do; ModelUnavailable after so many seconds.
     """
-    estimated = FixedPart.estimated(tokens.size(fixed.of(settings.size)))
+    ours = tokens.size(fixed.of(settings.size))
     key = (settings.api_key.reveal(),) if settings.api_key else ()
     endpoint = Endpoint(name, settings, new_id, redact=Redaction(key))
     usage: Usage | None
@@ -34,17 +36,20 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
         raise ModelUnavailable(f"{name} did not read its instructions in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    reported = usage.tokens_in if usage else 0
-    return FixedPart(reported, reported) if _can_be(reported, estimated) else estimated
+    return Counted(ours, usage.tokens_in if usage else 0)
 
 
-def known(settings: Backend, fixed: Request, lately: Sequence[int]) -> FixedPart:
-    """Without asking: by our estimate, or by the smallest of the last questions, which had more."""
-    estimated = FixedPart.estimated(tokens.size(fixed.of(settings.size)))
-    had = [asked for asked in lately if asked >= estimated.least]
-    return FixedPart(min([*had, estimated.tokens]), estimated.least)
+def known(
+    settings: Backend, fixed: Request, counted: Counted, lately: Sequence[int] = ()
+) -> FixedPart:
+    """By what a server counted of this or other requests, else by our estimate.
 
-
-def _can_be(reported: int, estimated: FixedPart) -> bool:
-    """Whether a server counts what it was asked: some tell only what they had not read before."""
-    return estimated.tokens / tokens.MOST <= reported <= estimated.tokens * tokens.MOST
+    None of the last questions had less; one that had far less was of something else.
+    """
+    ours, other = tokens.size(fixed.of(settings.size)), tokens.size(fixed.of("small"))
+    small = other if other != ours else None
+    measured, found = counted.measured(ours), FixedPart.estimated(ours, small)
+    if measured is not None:
+        found = FixedPart(measured, measured, small and counted.measured(small))
+    most = min([found.tokens, *(asked for asked in lately if asked >= int(ours * SURE))])
+    return replace(found, tokens=most, least=min(found.least, most))

@@ -13,7 +13,7 @@ from functools import partial
 from wintermute.clock import Clock
 from wintermute.config.schema import Backend, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database
+from wintermute.db import Database, Transaction
 from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.ids import NewId, new_id
@@ -22,7 +22,7 @@ from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, o
 from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
 from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
 from wintermute.llm.spelled import Spellings, spelled_calls
-from wintermute.llm.tokens import BYTES_PER_TOKEN, believed, said
+from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
 from wintermute.llm.windows import room, too_small
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
@@ -37,15 +37,18 @@ PROBE = Request(({"role": "user", "content": "Reply with: ok"},))
 PROBE_SECONDS = 10.0
 ANSWER_SECONDS = 1.0
 """How long more a probe is listened to that has begun to answer: it may think for long."""
-ANSWER = "[Answer now.]"
-ANSWER_IN_WORDS = "[Answer in words now.]"
-CALL = "[Answer with a call now.]"
-"""What a question ends with after an empty answer: without tools, with them, or where only a call
-is an answer.
-"""
+ONCE_EMPTY = "[Your answer was empty. {wish}]"
+OFTEN_EMPTY = "[Your last {n} answers were empty. {wish}]"
+"""What a question ends with after an empty answer: another line each time."""
+ANSWER = "Answer now."
+ANSWER_OR_CALL = "Answer now, or call a tool if one is needed."
+CALL = "Answer with a call now."
+"""What is wished for: without tools, with them, or where only a call is an answer."""
 FRAME = frozenset({"role", "type"})
 """Words of the protocol, which stay what they are should one of them be a password."""
-PERHAPS_BILLED = frozenset({"timeout", "cancelled", "empty"})
+EMPTY = "empty"
+"""The outcome of an attempt that was answered with neither text nor calls."""
+PERHAPS_BILLED = frozenset({"timeout", "cancelled", EMPTY})
 """Outcomes without an answer after which the server may have worked on the prompt."""
 
 
@@ -79,6 +82,7 @@ class _Trial:
         self.outcome = "cancelled"
         self.detail = ""
         self.reply: Reply | None = None
+        self.counted: Counted | None = None
         self._usage = NOTHING
         self._heard = 0
 
@@ -119,6 +123,8 @@ class _Trial:
         self._usage = believed(answer.usage, Usage(ours, said(answer)), window)
         if answer.usage and self._usage.tokens_in == answer.usage.tokens_in:
             endpoint.measure.learn(estimated, answer.usage)
+            if endpoint.measure.is_sure:
+                self.counted = endpoint.measure.counted
         self.outcome = "ok"
         self.reply = Reply(
             text=answer.text,
@@ -144,9 +150,12 @@ class _Trial:
 class Attempts:
     """Makes attempts, each within the budget and on record."""
 
-    def __init__(self, calls: ModelCalls, budget: Budget, clock: Clock) -> None:
+    def __init__(
+        self, calls: ModelCalls, budget: Budget, counts: TokenCounts, clock: Clock
+    ) -> None:
         self._calls = calls
         self._budget = budget
+        self._counts = counts
         self._clock = clock
 
     async def make(self, endpoint: Endpoint, question: Question, number: int) -> Reply:
@@ -186,7 +195,14 @@ class Attempts:
             request=question.request,
             reply=trial.reply,
         )
-        await self._calls.record(attempt, partial(self._budget.settle, planned, spent))
+
+        async def settle(tx: Transaction, call_id: str) -> None:
+            await self._budget.settle(planned, spent, tx, call_id)
+            if trial.counted is not None:
+                known = endpoint.settings
+                await self._counts.found(tx, known.model, known.base_url, trial.counted)
+
+        await self._calls.record(attempt, settle)
 
     def _ms_since(self, began: float) -> int:
         return round((self._clock.monotonic() - began) * 1000)
@@ -215,7 +231,8 @@ class Models:
         self._llm = llm
         calls = ModelCalls(database, clock, new_id, llm.record)
         budget = Budget(database, clock, new_id, llm.budget, timezone)
-        self._attempts = Attempts(calls, budget, clock)
+        self._counts = TokenCounts(database, clock)
+        self._attempts = Attempts(calls, budget, self._counts, clock)
         self._clock = clock
         self._redact = redact
         self._chance = chance
@@ -231,6 +248,12 @@ class Models:
             )
             for name, settings in llm.backends.items()
         }
+
+    async def recall(self) -> None:
+        """Count on with what servers have counted before."""
+        for each in self._endpoints.values():
+            known = await self._counts.known(each.settings.model, each.settings.base_url)
+            each.measure.resume(known)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -355,6 +378,7 @@ class Models:
         `others`: who is asked then; where nobody listens, it is told before that (F-036).
         """
         number, of = 1, self._llm.max_retries + 1
+        outcomes: list[str] = []
         plain = question = replace(question, wait=Wait(endpoint.name, 1, of))
         while True:
             try:
@@ -365,7 +389,8 @@ class Models:
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
                     raise
-                asked = urged(plain.request) if isinstance(failure, Empty) else plain.request
+                outcomes.append(failure.outcome)
+                asked = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))
                 question = replace(plain, request=asked, wait=wait)
                 question.listener.awaits(wait)
@@ -377,15 +402,17 @@ class Models:
             number += 1
 
 
-def urged(request: Request) -> Request:
-    """A question that was answered with nothing, with a line that asks for an answer.
+def asked_again(request: Request, outcomes: Sequence[str]) -> Request:
+    """A question as it is put after attempts that ended so: after an empty answer with a line.
 
     For that attempt alone: asked the same again, a small model says the same nothing.
     """
     *before, last = request.messages
-    if not isinstance(last.get("content"), str):
+    if outcomes[-1:] != [EMPTY] or not isinstance(last.get("content"), str):
         return request
-    line = CALL if request.must_call else ANSWER_IN_WORDS if request.tools else ANSWER
+    n = outcomes.count(EMPTY)
+    wish = CALL if request.must_call else ANSWER_OR_CALL if request.tools else ANSWER
+    line = (ONCE_EMPTY if n == 1 else OFTEN_EMPTY).format(n=n, wish=wish)
     return replace(request, messages=(*before, {**last, "content": f"{last['content']}\n\n{line}"}))
 
 

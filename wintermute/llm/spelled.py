@@ -1,6 +1,7 @@
 """Calls that a model wrote as its whole answer, as JSON, because its template knows no better.
 
     {"name": …, "arguments": …}   alone, several, in a list, a fence, <tools> or doubled braces
+    <tools><NAME ARGUMENT="…"/></tools>, <tools><function name="…" arguments='{…}'/></tools>
 
 Only for a backend that is known to need it: elsewhere a person who asks to see the JSON of a call
 gets to see it. Pure but for `Spellings`, which keeps which backends those are.
@@ -9,6 +10,7 @@ gets to see it. Pure but for `Spellings`, which keeps which backends those are.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
 from typing import Any
 
 from wintermute.clock import Clock, stamp
@@ -55,10 +57,39 @@ def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str
 def _calls(text: str) -> Iterator[tuple[str, str]]:
     text = text.strip()
     while found := BLOCK.match(text):
-        yield from _calls(found[1] if found[1] is not None else found[3])
+        inside = (found[1] if found[1] is not None else found[3]).strip()
+        yield from _elements(inside) if found[2] and inside.startswith("<") else _calls(inside)
         text = text[found.end() :]
     for value in _values(text):
         yield from _call(value)
+
+
+def _elements(body: str) -> Iterator[tuple[str, str]]:
+    if "<!" in body:  # what is declared may be unreadable
+        raise ValueError(body[:20])
+    parser = _Elements()
+    parser.feed(body)
+    parser.close()
+    for each in parser.found:
+        yield from _call(each)
+
+
+class _Elements(HTMLParser):
+    """Reads calls that are elements: what they are given stands in their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Json] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if len(given) < len(attrs):
+            raise ValueError(tag)
+        self.found.append(given if tag == "function" else {"name": tag, "arguments": given})
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            raise ValueError(data)
 
 
 def _values(body: str) -> list[Any]:

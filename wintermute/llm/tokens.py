@@ -2,8 +2,13 @@
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
+from wintermute.clock import Clock
+from wintermute.db import Database, Transaction
+from wintermute.db.values import columns, insert
+from wintermute.llm.windows import SURE
 from wintermute.llm.wire import Answer
 from wintermute.messages import Request, Usage
 
@@ -47,17 +52,44 @@ def believed(reported: Usage | None, estimated: Usage, window: int) -> Usage:
     return Usage(tokens_in, tokens_out, cached)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a server reported, beside our estimates of the same; later requests count more."""
+
+    estimated: float = 0.0
+    reported: float = 0.0
+
+    def measured(self, estimated: int) -> int | None:
+        """What it would report for something; None: it tells nothing that can be."""
+        can_be = SURE * self.estimated <= self.reported <= MOST * self.estimated
+        return math.ceil(estimated * self.reported / self.estimated) if self and can_be else None
+
+    def __bool__(self) -> bool:
+        return self.estimated > 0
+
+
 class Measure:
     """What one backend reported, beside our estimates: large requests count more than small ones."""
 
     def __init__(self) -> None:
-        self._estimated = DOUBT
-        self._reported = DOUBT
+        self._doubt = DOUBT
+        self.counted = Counted()
+
+    def resume(self, counted: Counted) -> None:
+        """Begin with what is known from before."""
+        if counted:
+            self._doubt, self.counted = 0.0, counted
 
     @property
     def correction(self) -> float:
         """By how much an estimate is to be multiplied."""
-        return min(MOST, max(LEAST, self._reported / self._estimated))
+        reported, estimated = self.counted.reported, self.counted.estimated
+        return min(MOST, max(LEAST, (reported + self._doubt) / (estimated + self._doubt)))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether enough was counted by now to begin with the next time: a template has its share."""
+        return self.counted.estimated >= DOUBT
 
     def corrected(self, estimated: int) -> int:
         """An estimate, corrected."""
@@ -70,5 +102,35 @@ class Measure:
     def learn(self, estimated: int, reported: Usage) -> None:
         """Take in what a backend reported for a request."""
         if reported.tokens_in:
-            self._estimated = self._estimated * MEMORY + estimated
-            self._reported = self._reported * MEMORY + reported.tokens_in
+            known = self.counted
+            self._doubt *= MEMORY
+            self.counted = Counted(
+                known.estimated * MEMORY + estimated, known.reported * MEMORY + reported.tokens_in
+            )
+
+
+class TokenCounts:
+    """The store of what servers counted, by model and address."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def known(self, model: str, base_url: str) -> Counted:
+        """What was counted by now."""
+        row = await self._database.row(
+            "SELECT estimated, reported FROM token_counts WHERE model = ? AND base_url = ?",
+            (model, base_url),
+        )
+        return Counted(row["estimated"], row["reported"]) if row else Counted()
+
+    async def found(self, tx: Transaction, model: str, base_url: str, counted: Counted) -> None:
+        """Keep what was counted now."""
+        values = {"model": model, "base_url": base_url, "counted_at": self._clock.now()}
+        statement = insert(
+            "token_counts",
+            values | columns(counted),
+            "ON CONFLICT (model, base_url) DO UPDATE SET estimated = excluded.estimated,"
+            " reported = excluded.reported, counted_at = excluded.counted_at",
+        )
+        await tx.execute(*statement)

@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -86,19 +86,24 @@ class ServerWindow:
 
 @dataclass(frozen=True, slots=True)
 class FixedPart:
-    """The tokens that every request has, as far as known, and how many these are for sure."""
+    """The tokens that every request has, as far as known, and how many these are for sure.
+
+    `small`: with the texts for small models; None: these are it.
+    """
 
     tokens: int
     least: int
+    small: int | None = None
 
     @classmethod
-    def estimated(cls, tokens: int) -> "FixedPart":
+    def estimated(cls, tokens: int, small: int | None = None) -> "FixedPart":
         """By the length of the texts."""
-        return cls(tokens, int(tokens * SURE))
+        return cls(tokens, int(tokens * SURE), small)
 
     def __str__(self) -> str:
-        about = "about " if self.least < self.tokens else ""
-        return f"{about}{self.tokens} tokens"
+        if self.least < self.tokens:
+            return f"about {self.tokens} tokens (estimated)"
+        return f"{self.tokens} tokens (measured)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +121,28 @@ def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
         f"instructions and tools take {fixed} of the {left} that context_tokens: {whole} and"
         f" max_output_tokens: {longest} leave for a request"
     )
-    keys = f"raise llm.backends.{name}.context_tokens to what its server takes"
-    if settings.max_output_tokens is not None:
-        keys += ", lower max_output_tokens"
-    keys += "" if settings.size == "small" else ", or set size: small"
-    if fixed.least > left:
+    keys = _keys(name, settings, fixed)
+    if fixed.least >= left:
         return Judgement("fail", f"{sizes}, so no message fits -> {keys}")
+    if fixed.tokens >= left:
+        return Judgement("warn", f"{sizes}, so a message may not fit -> {keys}")
     if left - fixed.tokens < TIGHT * left:
-        over = max(0, left - fixed.tokens)
+        over = left - fixed.tokens
         return Judgement("warn", f"{sizes}, so {over} remain for a conversation -> {keys}")
     return Judgement("ok", sizes)
+
+
+def _keys(name: str, settings: Backend, fixed: FixedPart) -> str:
+    """What can be changed so that more fits."""
+    ways = [f"raise llm.backends.{name}.context_tokens to what its server takes"]
+    written, unwritten = settings.max_output_tokens, replace(settings, max_output_tokens=None)
+    if written is not None and written > unwritten.longest_answer:
+        ways.append("leave max_output_tokens empty (a quarter of the window then)")
+    elif written is not None:
+        ways.append("lower max_output_tokens")
+    if settings.size != "small" and fixed.small is not None and fixed.small < room(unwritten):
+        ways.append("set size: small")
+    return ", or ".join(ways)
 
 
 def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
@@ -144,10 +161,9 @@ def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
 
 async def server_window(settings: Backend) -> ServerWindow | None:
     """What the server of a backend says of its window; None where it is not private, or silent."""
-    address = urlsplit(settings.base_url)
-    if not await _is_private(address):
+    if not await is_private(settings.base_url):
         return None
-    server, model = _Server(address, settings), settings.model
+    server, model = _Server(urlsplit(settings.base_url), settings), settings.model
     bounds: list[int | None] = []
     props = await server.asked("/props")
     if exact := _size(_at(props, "default_generation_settings", "n_ctx")):
@@ -220,10 +236,11 @@ class _Server:
             writer.close()
 
 
-async def _is_private(address: SplitResult) -> bool:
-    """Whether a name or address leads nowhere but to this machine or network."""
+async def is_private(base_url: str) -> bool:
+    """Whether a server's name or address leads nowhere but to this machine or network."""
     loop = asyncio.get_running_loop()
     try:
+        address = urlsplit(base_url)
         async with asyncio.timeout(SECONDS):
             found = await loop.getaddrinfo(address.hostname, address.port or 80)
     except (OSError, TimeoutError, ValueError):

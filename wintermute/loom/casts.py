@@ -148,6 +148,13 @@ class Casts:
         await tx.execute(change, given)
         return kept
 
+    async def refuse_fold(self, tx: Transaction, cast_id: str, turns: int) -> None:
+        """Note that a summary of so many turns, asked for in a running cast, was of no use."""
+        await tx.execute(
+            "UPDATE casts SET fold_refused = ? WHERE id = ? AND state = 'running'",
+            (turns, cast_id),
+        )
+
     async def prompt(self, digest: str) -> tuple[tuple[str, str], ...]:
         """The named pieces of a system prompt; one without a name if it was stored whole."""
         row = await self._database.row("SELECT text, parts FROM prompts WHERE hash = ?", (digest,))
@@ -332,6 +339,15 @@ class Casts:
         """The ids of the casts for these events."""
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
+
+    async def reasons(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+        """Why the newest cast of each of these events has ended, where there is one."""
+        return await tx.scalars(
+            "SELECT reason FROM casts WHERE seq IN (SELECT max(seq) FROM casts"
+            " WHERE event_id IN (SELECT value FROM json_each(?)) GROUP BY event_id)"
+            " AND reason IS NOT NULL",
+            (json.dumps(list(events)),),
+        )
 
     async def last_begun(self, tx: Transaction, event_id: str) -> datetime | None:
         """When the newest cast for this event began; None: there is none."""

@@ -340,7 +340,13 @@ class Rewards:
         return added == 1
 
 
-BEGUN: dict[str, Any] = {"state": "running", "reason": None, "result": None, "ended_at": None}
+BEGUN: dict[str, Any] = {
+    "state": "running",
+    "reason": None,
+    "result": None,
+    "ended_at": None,
+    "fold_refused": 0,
+}
 
 
 async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
@@ -379,7 +385,7 @@ async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
         await _insert(tx, "observations", row)
     if fold is not None:
         await _insert(tx, "folds", fold, without=("last_cast",), from_turn=fold["to_turn"])
-    return replace(cast, state="running", reason=None, result=None, turns=())
+    return replace(cast, state="running", reason=None, result=None, turns=(), fold_refused=0)
 
 
 async def _branches(

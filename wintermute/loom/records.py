@@ -67,6 +67,8 @@ class Cast:
     turns: tuple[Turn, ...] = field(default=())
     block: str = ""
     """What the prompt brought with the intent, which it stands behind."""
+    fold_refused: int = 0
+    """Of how many turns a summary was asked for that was of no use (L-042)."""
 
     @property
     def last_words(self) -> str:

@@ -30,6 +30,7 @@ STOPPED = "stopped"
 RESTARTED = "restarted"
 OUTCOMES: dict[str, SubSessionState] = {
     "done": "done",
+    "text": "done",
     "max_seconds": "timed_out",
     ABANDONED: "ended",
     STOPPED: "ended",

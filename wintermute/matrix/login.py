@@ -375,6 +375,10 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
     token = kept.access_token if kept and _is_of(kept, matrix) else None
     if token is None and matrix.access_token is not None:
         token = matrix.access_token.reveal()
+    if token is None and matrix.password is None:
+        return Finding(
+            "login", "warn", f"{matrix.user_id} cannot log in before its secret is there"
+        )
     if token is None:
         text = f"{matrix.user_id} will log in with its password at first start"
         return Finding("login", "ok", text)

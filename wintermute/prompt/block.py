@@ -2,15 +2,17 @@
 
 The first block of a branch tells all of it. A later one tells the time and, of the rest, the lines
 that came, changed or went; so what a server has read of a conversation stays as it was. What was
-told so far is read from the blocks themselves: one that was blanked was told to nobody.
+told so far is read from the blocks themselves, and from the results of calls: one that was blanked
+was told to nobody.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
+from wintermute.messages import Json
 from wintermute.prompt.assemble import (
     DIVIDER,
     MEMORIES,
@@ -18,11 +20,15 @@ from wintermute.prompt.assemble import (
     SKILLS,
     TASKS,
     TIME,
+    flat_lines,
     joined,
+    one_line,
     pieces,
 )
+from wintermute.skills.skills import summary_in, summary_of
 
 OPENED, CLOSED = "<context>\n", "\n</context>"
+ONLY_TIME = f"{OPENED}# {TIME}\n"
 BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "
 NOTHING = "nothing any more"
@@ -76,16 +82,10 @@ def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
     return before != "" and abs(_minute(parts.now) - _minute(before)) >= LATE
 
 
-def differing(before: Changing, after: Changing) -> frozenset[str]:
-    """The parts that are not the same any more."""
-    old, new = before.lines, after.lines
-    return frozenset(part for part in new if new[part] != old.get(part, ()))
-
-
 def told(blocks: Iterable[str]) -> Told:
     """What these blocks have told, one after another."""
     found: dict[str, dict[str, str]] = {}
-    for name, text in _told(blocks):
+    for name, text in _told(block for block in blocks if not _is_of_time(block)):
         part = MEMORIES if name == RANKED else name
         if part == TIME:
             continue
@@ -96,38 +96,54 @@ def told(blocks: Iterable[str]) -> Told:
 
 
 def block(
-    parts: Changing, so_far: Told, only: Collection[str] | None = None, *, timed: bool = True
+    parts: Changing,
+    so_far: Told,
+    *,
+    shown: Told | None = None,
+    timed: bool = True,
 ) -> str:
-    """The next block, "" if there is nothing to tell. `only`: these parts; None: all of them."""
-    return _block(parts, so_far, {}, only, timed=timed)
+    """The next block, "" if there is nothing to tell.
 
-
-def whole_block(parts: Changing, stale: Told) -> str:
-    """A block that tells all there is, and of what earlier ones still show what is no longer so."""
-    return _block(parts, {}, stale, None, timed=True)
-
-
-def _block(
-    parts: Changing, so_far: Told, stale: Told, only: Collection[str] | None, *, timed: bool
-) -> str:
-    now = parts.lines
+    `so_far` need not be told again where it is still `shown`, which is all that can be read by now,
+    in results of calls as well; of that what is no longer so is taken back.
+    """
+    shown, now = so_far if shown is None else shown, parts.lines
     contents = [(TIME, parts.now if timed else "")]
     for part, text in ((MEMORIES, parts.memories), (TASKS, parts.tasks), (SKILLS, parts.skills)):
-        if text is None or (only is not None and part not in only):
+        if text is None:
             continue
-        heading = RANKED if part == MEMORIES and parts.ranked else part
-        goes = not parts.ranked or part != MEMORIES  # what was not found is true all the same
-        if so_far.get(part):
-            contents.append((heading, _change(part, so_far[part], now[part], goes=goes)))
-        else:
-            contents.append(
-                (
-                    heading,
-                    "\n".join([*_all(text), *(_gone(part, stale, now[part]) if goes else ())]),
-                )
-            )
+        ranked = parts.ranked and part == MEMORIES
+        before = so_far.get(part)
+        came = _came(before, shown.get(part, ()), now[part]) if before else _all(text)
+        # What was not found is true all the same.
+        went = [] if ranked else _gone(part, shown, now[part])
+        contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
+
+
+def of_result(gate: str, args: Json, result: Any) -> str:
+    """What the result of a call tells, as a block would; "" where that is nothing of a part."""
+    try:
+        part, line = _of_result(gate, args, result)
+    except (KeyError, TypeError):  # it was erased, or has the form of an earlier version
+        return ""
+    return f"{OPENED}# {part}\n{line}{CLOSED}" if part else ""
+
+
+def _of_result(gate: str, args: Json, result: Any) -> tuple[str, str]:
+    if gate == "append_memory":
+        return MEMORIES, _inert(flat_lines(result["text"]))
+    if gate == "add_skill":
+        return SKILLS, _skill(result["path"], args["summary"])
+    if gate == "write_file" and "retired" in result:  # the list of memories, and no other file
+        return MEMORIES, f"{NOTHING}\n{_inert(flat_lines(args['content']))}"
+    if gate == "write_file" and NAMES[SKILLS].match(f"- {result['path']} "):
+        return SKILLS, _skill(result["path"], summary_in(args["content"]))
+    if gate == "task":
+        rows = result if isinstance(result, list) else [result]
+        return TASKS, "\n".join(map(_row, rows))
+    return "", ""
 
 
 def retold(blocks: Iterable[str]) -> str:
@@ -178,6 +194,11 @@ def _told(blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield from pieces(block)
 
 
+def _is_of_time(block: str) -> bool:
+    """Whether a block tells the time alone, as nearly all of a long conversation do."""
+    return block.startswith(ONLY_TIME) and DIVIDER not in block
+
+
 def _content(piece: str) -> str:
     return piece.removeprefix(DIVIDER).partition("\n")[2]
 
@@ -192,6 +213,16 @@ def _gone(part: str, before: Told, now: tuple[str, ...]) -> list[str]:
         return [NOTHING]
     names = {_name(part, line) for line in now}
     return [GONE + line for line in lines if _name(part, line) not in names]
+
+
+def _skill(path: str, summary: str) -> str:
+    return one_line(f"- {path} — {summary_of(summary)}")
+
+
+def _row(task: Json) -> str:
+    when = f" [{task['schedule']}]" if task["schedule"] else ""
+    line = one_line(f"[P{task['priority']}] #{task['id']}: {task['content']}{when}")
+    return line if task["status"] == "active" else GONE + line
 
 
 def _inert(text: str) -> str:
@@ -217,16 +248,9 @@ def _take(part: str, line: str, lines: dict[str, str]) -> None:
         lines[_name(part, line)] = line
 
 
-def _change(part: str, before: tuple[str, ...], now: tuple[str, ...], *, goes: bool) -> str:
-    """The lines that came, changed or went; `goes`: what is not here any more has gone."""
-    known_before = tuple(line for line in before if not LEFT_OUT_BEFORE.fullmatch(line))
-    if known_before != before:  # what was left out stays so
-        before = known_before
-        first = next((n for n, line in enumerate(now) if line in before), len(now))
-        now = now[first:]
-    if not now:
-        return NOTHING if goes else ""
-    known, names = set(before), {_name(part, line) for line in now}
-    came = [line for line in now if line not in known]
-    went = [GONE + line for line in before if goes and _name(part, line) not in names]
-    return "\n".join([*came, *went])
+def _came(before: tuple[str, ...], shown: tuple[str, ...], now: tuple[str, ...]) -> list[str]:
+    """The lines that came or changed since; what was left out stays so."""
+    if any(map(LEFT_OUT_BEFORE.fullmatch, before)):
+        now = now[next((n for n, line in enumerate(now) if line in before), len(now)) :]
+    known = {*before} & {*shown}
+    return [line for line in now if line not in known]

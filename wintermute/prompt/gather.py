@@ -32,13 +32,18 @@ from wintermute.prompt.assemble import (
     skill_lines,
     task_lines,
 )
-from wintermute.prompt.block import Changing, Layout
+from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
 from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
 from wintermute.text import untagged
 
 FILE = "BASE_PROMPT.txt"
 FILE_SMALL = "BASE_PROMPT.small.txt"
+OUTDATED = (
+    "{name} does not say what {tag} blocks are: it is from before them -> move it away, then"
+    " `wintermute init DIR` writes the new one, into which you can take what you had changed; or set"
+    " context.layout: system"
+)
 
 
 class Instructions:
@@ -65,6 +70,12 @@ class Instructions:
             except ConfigurationError as error:
                 log.error("edited prompt refused, last one stays in use reason=%s", error)  # noqa: TRY400
         return self._sections
+
+    def outdated(self, layout: Layout) -> str | None:
+        """What to do where they do not say what blocks are, but blocks are told; None: nothing."""
+        if layout == "system" or OPENED.strip() in self._file.text():
+            return None
+        return OUTDATED.format(name=self._name, tag=OPENED.strip())
 
 
 Component = Literal["memories", "tasks", "skills"]
@@ -312,12 +323,14 @@ class Oversize:
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
         """The texts of the events to queue now, in order; what was said is remembered."""
-        for component, size in sizes.items():
-            if size <= self._limits[component]:  # it may be told of anew when it grows
+        told = await self._told(tx, scope)
+        for component in told.keys() & sizes:
+            if sizes[component] <= self._limits[component]:  # it may be told of anew when it grows
+                del told[component]
                 await tx.execute(
                     "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
                 )
-        due = oversize(sizes, self._limits, await self._told(tx, scope), self._clock.now())
+        due = oversize(sizes, self._limits, told, self._clock.now())
         for component in due:
             await tx.execute(
                 "INSERT INTO oversize (scope, component, size, told_at) VALUES (?, ?, ?, ?)"
@@ -352,6 +365,12 @@ class Texts:
     task_run: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
+
+    def outdated(self, layout: Layout, sizes: Collection[Size]) -> str | None:
+        """What to do where those that models of these sizes read are from before blocks; or None."""
+        read = {"full": self.instructions, "small": self.small}
+        found = (read[size].outdated(layout) for size in sorted(sizes))
+        return next(filter(None, found), None)
 
 
 def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:

@@ -213,6 +213,7 @@ def _told(name: str) -> Iterator[None]:
 log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+WORDS = re.compile(r"[A-Za-z0-9]+")
 MOST_SUMMARY = 80
 MOST_DOCUMENTATION = 20_000
 
@@ -348,8 +349,10 @@ def _state(text: str | None) -> Json | None:
 
 def _written(name: str, summary: str, documentation: str) -> str:
     if not NAME.fullmatch(name):
+        other = "-".join(WORDS.findall(name))[:64]
         raise ToolFailed(
             "skill_name must have 1 to 64 letters A-Z a-z, digits, _ or -, the first a letter or digit"
+            + (f": write {other}" if other else "")
         )
     if not summary_of(summary) or summary.splitlines() != [summary]:
         raise ToolFailed("summary must be one line of text, not of # marks alone")

@@ -24,7 +24,8 @@ DAYS_OF = {"d": 1, "w": 7}
 
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
-    at = readable(text, now, zone)
+    day, _, clock = " ".join(text.lower().split()).rpartition(" ")
+    at = readable(f"{day.removesuffix(' at')} {whole_hour(clock)}" if day else text, now, zone)
     if at is None:
         raise ToolFailed(
             f"at '{shown(text)}' cannot be read; write for example "
@@ -76,6 +77,11 @@ def clock_time(text: str) -> time | None:
         return None
 
 
+def whole_hour(clock: str) -> str:
+    """`9` as `9:00`, where nothing but a time of day can stand."""
+    return f"{clock}:00" if re.fullmatch(r"[0-9]{1,2}", clock) else clock
+
+
 def _iso(day: str, clock: str, offset: str | None) -> datetime | None:
     at = clock_time(clock)
     if at is None:
@@ -110,6 +116,7 @@ def time_of_day(name: str, text: str) -> str:
     if clock is None:
         raise ToolFailed(
             f"{name} '{shown(text)}' is no time of day; write for example 09:00 or 18:30"
+            + ("; a date goes with schedule_type once" if name == "at" else "")
         )
     return clock.isoformat()
 

@@ -6,6 +6,7 @@ in the tool's definition.
 
 import asyncio
 import json
+import re
 from abc import ABC, abstractmethod
 from calendar import monthrange
 from collections.abc import Iterator, Mapping
@@ -28,8 +29,21 @@ from wintermute.tasks.due import (
     shown,
     upcoming,
 )
-from wintermute.tasks.parse import DAYS, first_time, time_of_day, wall_time, weekdays
+from wintermute.tasks.parse import (
+    DAYS,
+    first_time,
+    time_of_day,
+    wall_time,
+    weekdays,
+    whole_hour,
+)
 from wintermute.text import clean
+
+SERIES = re.compile(
+    r"(?:daily|every ?day|monthly (?:on )?(?:day )?(?P<day>[0-9]{1,2})|"
+    r"(?P<each>weekly |every )?(?:on )?(?P<days>[a-z]+(?: ?, ?[a-z]+)*)),? (?:at )?(?P<time>[0-9:]+)"
+)
+"""What comes again and again, in small letters and with single blanks."""
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
 MODES: tuple[FiringMode, ...] = get_args(FiringMode)
@@ -46,7 +60,8 @@ class PlanRequest:
 
     schedule_type: str | None = _part("How it recurs; none: it is never due.")
     at: str | None = _part(
-        "When: 09:00; for once also 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`."
+        "When: 09:00, 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`; `daily 09:00` or"
+        " `mon,thu 09:00` alone."
     )
     day_of_week: str | None = _part("With weekly: mon,thu.")
     day_of_month: int | None = _part("With monthly: 1 to 31; shorter months: their last day.")
@@ -74,6 +89,8 @@ class PlanRequest:
                 known = "a whole number" if kind is int else "a text"
                 raise ToolFailed(f"{part.name} must be {known}")
             given[part.name] = value
+        if given.keys() - {"execution_mode", "ai_prompt"} == {"at"}:
+            given.update(series(given["at"]))
         return cls(**given)
 
     @property
@@ -94,6 +111,28 @@ class PlanRequest:
 
 
 NOTHING = PlanRequest()
+
+
+def series(at: str) -> dict[str, Any]:
+    """What is asked for by `daily 08:00`, `mon,thu 08:00` or `monthly 15 08:00`; else nothing."""
+    found = SERIES.fullmatch(" ".join(at.lower().split()))
+    if found is None:
+        return {}
+    time, days = whole_hour(found["time"]), found["days"]
+    if found["day"]:
+        return {"schedule_type": "monthly", "day_of_month": int(found["day"]), "at": time}
+    if not days:
+        return {"schedule_type": "daily", "at": time}
+    try:
+        weekdays(days)
+    except ToolFailed:
+        return {}
+    if not found["each"] and "," not in days:
+        raise ToolFailed(
+            f"at '{shown(at)}' may be one day or each week: write its date, as in 2026-03-01T09:00,"
+            f" or weekly {days} {time}"
+        )
+    return {"schedule_type": "weekly", "day_of_week": days, "at": time}
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +552,8 @@ async def _scheduled(
 ) -> Schedule | None:
     given = request.parts()
     name = (request.schedule_type or (before.kind if before else "")).strip().lower()
+    if not name and given.keys() == {"at"}:
+        name = Once.kind
     if not name:
         first, *others, last = KINDS
         raise ToolFailed(
@@ -540,7 +581,7 @@ async def _scheduled(
     lacking = [part for part in takes if part not in given and part not in kind.optional]
     if lacking:
         raise ToolFailed(f"schedule_type {name} needs {' and '.join(lacking)}")
-    return await kind.parse(PlanRequest.of(given), now, zone)
+    return await kind.parse(PlanRequest(**given), now, zone)
 
 
 def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:

@@ -542,7 +542,7 @@ class Tasks:
 
 def _since(request: PlanRequest, before: Plan, written: datetime | None) -> datetime | None:
     """From when the times count; None: from now, as those of a series do."""
-    kind = request.schedule_type or (before.schedule.kind if before.schedule else "")
+    kind = request.schedule_type or (before.schedule.kind if before.schedule else Once.kind)
     return written if kind.strip().lower() == Once.kind else None
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol, TextIO
 
 from wintermute.clock import Clock, until_set
 from wintermute.conversation.rooms import Rooms, next_row, passes_by
-from wintermute.conversation.trouble import SILENT
+from wintermute.conversation.trouble import ANSWERED, SILENT
 from wintermute.ids import NewId
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
@@ -46,8 +46,8 @@ MODEL = "waiting for the model"
 VOID = "the above does not count; again"
 """What takes the place of what was said in vain, where it can no more be taken from the screen."""
 SECOND = 1.0
-MOST_PROBLEM = 60
-"""Characters of why an attempt failed, beside what is waited for."""
+MOST_WORDS = 60
+"""Characters of why an attempt failed, or of what is answered."""
 
 
 class Screen(Protocol):
@@ -167,13 +167,16 @@ def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:
     if wait.total:
         parts.append(f"{wait.read:,} of {wait.total:,} tokens read")
     if wait.attempt > 1:
-        problem = display_name(wait.problem.removeprefix(f"{wait.backend} "), MOST_PROBLEM)
+        problem = display_name(wait.problem.removeprefix(f"{wait.backend} "), MOST_WORDS)
         parts.append(f"attempt {wait.attempt} of {wait.of}: {problem}")
     return " · ".join(parts)
 
 
 class TerminalSpeaker:
-    """The way back to the terminal. `changed` is set by all that happens."""
+    """The way back to the terminal. `changed` is set by all that happens.
+
+    `typed`: the events of what was typed here, by this chat.
+    """
 
     waiting = ""
     """What is waited for, and for how long."""
@@ -185,6 +188,8 @@ class TerminalSpeaker:
         self._waits: _Waits | None = None
         self._wait: Wait | None = None  # as the model's server tells, before its first token
         self._is_known = False
+        self._named: set[str] = set()
+        self.typed: list[str] = []
         self.changed = asyncio.Event()
         self.spoke = asyncio.Event()
 
@@ -215,7 +220,18 @@ class TerminalSpeaker:
 
     def attend(self, row: Waiting) -> None:
         """An answer begins with the model."""
+        self.name(row)
         self._wait_for(MODEL)
+
+    def name(self, row: Waiting) -> None:
+        """Say what is answered, once, where an earlier chat left it and nobody sees it here."""
+        known = row.event_id in self._named or row.event_id in self.typed
+        if known or row.kind not in ("message", "command") or row.is_unasked:
+            return
+        self._named.add(row.event_id)
+        if self._screen.live:
+            words = display_name(row.body, MOST_WORDS)
+            self._screen.write(f"{DIM}· answering: {words}{PLAIN}\n")
 
     def rest(self, row: Waiting) -> None:
         """Somebody may look whether all is answered."""
@@ -332,6 +348,7 @@ class Chat:
             while row := await self._stores.outbox.next(conversation, TERMINAL):
                 # While the answer is waited for, what else is said is none, and ends nothing of it.
                 aside = row.answers is None or self._rooms.waits(conversation) == 0
+                await self._name(row.answers)
                 self._speaker.say(row.text(self._clock.now()), aside=aside)
                 await self._stores.outbox.shown(row.id)
             self._shown.set()
@@ -352,6 +369,7 @@ class Chat:
             direct=True,
         )
         conversation = await self._conversation()
+        self._speaker.typed.append(incoming.event_id)
         async with self._stores.database.transaction() as tx:
             await self._stores.inbox.store(tx, conversation, incoming, "waiting")
         self._rooms.wake(conversation)
@@ -378,6 +396,12 @@ class Chat:
             else:
                 await self._shown.wait()
 
+    async def in_vain(self) -> bool:
+        """Whether something that was typed here was told why it has no answer."""
+        async with self._stores.database.transaction() as tx:
+            reasons = await self._stores.casts.reasons(tx, self._speaker.typed)
+        return any(reason not in ANSWERED for reason in reasons)
+
     async def goes_on(self) -> None:
         """Wait until something is said in answer, after a wait for the model."""
         await self._speaker.spoke.wait()
@@ -386,6 +410,14 @@ class Chat:
     def waiting(self) -> str:
         """What is waited for, and for how long; "" for nothing."""
         return self._speaker.waiting
+
+    async def _name(self, event_id: str | None) -> None:
+        """Say what an answer answers that an earlier chat could not show."""
+        if event_id is not None and event_id not in self._speaker.typed:
+            async with self._stores.database.transaction() as tx:
+                asked = await self._stores.inbox.find(tx, event_id)
+            if asked is not None:
+                self._speaker.name(asked)
 
     async def _all_shown(self, conversation: str) -> bool:
         return await self._stores.outbox.next(conversation, TERMINAL) is None
@@ -458,7 +490,7 @@ async def talk(chat: Chat, lines: LineSource) -> bool:
             await chat.say("/stop")  # nobody would see an answer later on
             await chat.answered(attended=False)
             return False
-    return True
+    return lines.patient or (answered and not await chat.in_vain())
 
 
 async def _next(chat: Chat, lines: LineSource, *, waits: bool) -> str | None:

@@ -1,5 +1,6 @@
 """The tool for goals and promises."""
 
+import re
 from dataclasses import fields
 from datetime import datetime
 
@@ -33,6 +34,7 @@ IDLE = {
     "scope": ("here",),
 }
 """What says nothing where an action does not take it: its default."""
+TASK_ID = re.compile(r"#?task_[0-9a-f]{8}")
 DUE_TIMES = 3
 NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
 HELD_BACK = "while it is paused it is not due: resume it"
@@ -66,6 +68,7 @@ class TaskTool:
             name: value for name, value in args.items() if not _says_nothing(action, name, value)
         }
         strange = sorted(args.keys() - TAKES[action] - {"action", "reason"})
+        strange = [] if action == "list" else strange  # it changes nothing
         if strange:
             takes = ", ".join(sorted(TAKES[action]))
             raise ToolFailed(f"{action} takes {takes}, not {', '.join(strange)}; nothing was done")
@@ -174,5 +177,7 @@ class TaskTool:
 def _says_nothing(action: str, name: str, value: object) -> bool:
     if name in TAKES[action] or name == "action":
         return False
+    if name == "id" and action == "add":  # one that it makes up
+        return not TASK_ID.fullmatch(str(value))
     is_blank = value is None or (isinstance(value, str) and not value.strip())
     return is_blank or value in IDLE.get(name, ())

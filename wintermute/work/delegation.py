@@ -467,7 +467,13 @@ class Delegation:
         """Its cast."""
         cast = await self._cast_of(piece)
         caller = Caller(
-            piece.room, piece.scope, cast.id, piece.origin, piece.root_event, cast.started_at
+            piece.room,
+            piece.scope,
+            cast.id,
+            piece.origin,
+            piece.root_event,
+            cast.started_at,
+            only_adds=True,
         )
         given = piece.settings
         settings = CastSettings(
