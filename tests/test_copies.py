@@ -191,6 +191,30 @@ async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on
     assert not [text for text in await heard(ann, chat, daemon) if RESTORED in text]
 
 
+@pytest.mark.slow
+async def test_a_copy_that_starts_at_the_same_time_is_noticed_by_the_first_sync(
+    person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver, proxy: Proxy
+) -> None:
+    """F-009: it put its value there after ours, and before we heard anything."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=True)
+    await talk(ann, chat, "one")
+    assert await daemon.stop() == 0
+
+    def put_between(request: Request) -> Action:
+        if request.path.endswith("/sync"):
+            proxy.before = pass_before
+            serve(homeserver, daemon, {"epoch": OTHER})
+        return None
+
+    proxy.before = put_between
+    await daemon.start()
+    await daemon.logged("copy noticed")
+    assert value_in(served(homeserver, daemon)) != OTHER
+    await talk(ann, chat, "two")
+
+
 def place(daemon: Bot) -> tuple[str, str]:
     """Where the value stands at the homeserver, and the token with which it is written."""
     session = load(daemon.data / "matrix")

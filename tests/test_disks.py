@@ -317,6 +317,8 @@ async def test_no_trouble_of_the_disk_loses_a_key(
     await daemon.start()
     pid = daemon.pid
     chats = [(who, await room(who, daemon, encrypted=True)) for who in (ann, bob)]
+    known = "SELECT 1 FROM rooms WHERE encrypted"  # else its own database is blocked before the keys
+    await daemon.until(lambda: len(daemon.rows(known)) == len(chats))
     async with trouble(daemon):
         for who, chat in chats:
             await who.send(chat, "one")

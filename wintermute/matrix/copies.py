@@ -150,8 +150,13 @@ class Copies:
         with suppress(KeyStoreBlocked):
             await self.replace()
 
-    async def heard(self, value: str) -> None:
-        """A sync brought a value: whose is it? Raises: AnotherCopyRuns."""
+    async def heard(self, value: str, *, first: bool) -> None:
+        """A sync brought a value: whose is it? Raises: AnotherCopyRuns.
+
+        What the first one brings may be what was met and replaced as we arrived.
+        """
+        if first and value in self._foreign:
+            return
         if value and await self._is_foreign(value):
             await self._meet(value, None)
             await self._health.note("copies", "warn", MET)

@@ -163,8 +163,8 @@ class Sync:
         woken |= await self._intake.unlock(new_keys=first or batch.to_device > 0)
         self._wake_all(woken)
         self.caught_up.set()
-        if not first:  # what it brings then may be older than what we have just put there
-            await self._copies.heard(batch.epoch)
+        await self._copies.heard(batch.epoch, first=first)
+        if not first:
             said = {r.room_id: r.events for r in batch.joined if r.room_id not in invited}
             await self._copies.overheard(await self._restored.unknown(said))
         return batch.next_batch
