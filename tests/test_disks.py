@@ -317,7 +317,7 @@ async def test_no_trouble_of_the_disk_loses_a_key(
     await daemon.start()
     pid = daemon.pid
     chats = [(who, await room(who, daemon, encrypted=True)) for who in (ann, bob)]
-    known = "SELECT 1 FROM rooms WHERE encrypted"  # else its own database is blocked before the keys
+    known = "SELECT 1 FROM rooms WHERE encrypted"  # else its own database is blocked first
     await daemon.until(lambda: len(daemon.rows(known)) == len(chats))
     async with trouble(daemon):
         for who, chat in chats:
