@@ -86,7 +86,7 @@ class World:
 
     def facts(self) -> dict[str, tuple[str, str]]:
         """Text and source of what is remembered now, by id."""
-        rows = self.bot.rows("SELECT id, text, source FROM facts WHERE valid_to IS NULL")
+        rows = self.bot.rows("SELECT id, text, source FROM facts WHERE retired_at IS NULL")
         return {str(row["id"]): (str(row["text"]), str(row["source"])) for row in rows}
 
     def edits(self) -> list[str]:

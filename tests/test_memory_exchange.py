@@ -93,7 +93,6 @@ async def test_a_line_may_say_everything_about_a_fact(memory: Memory) -> None:
         (line(text="good", speaker="\ud800"), "speaker"),
         (line(text="good", origins="$1"), "origins"),
         (line(text="good", origins=[1]), "origins"),
-        (line(text="good", valid_to="2020-01-01"), "valid_to"),
     ],
 )
 async def test_a_bad_line_is_named_and_the_others_are_taken(

@@ -192,7 +192,7 @@ async def test_a_replacement_is_one_change_and_inherits_the_persons_word(memory:
     assert dog is not None
     assert cat is not None
     assert (dog.replaced_by, cat.replaced_by) == (done.facts[1].id, done.facts[0].id)
-    assert dog.valid_to == NOON
+    assert dog.retired_at == NOON
     newest = await memory.changes.newest(["fact"])
     assert newest is not None
     assert newest.id == done.set_id

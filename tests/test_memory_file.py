@@ -262,7 +262,7 @@ async def test_a_crash_between_file_and_database_changes_nothing(memory: Memory)
     async with memory.database.transaction() as tx:
         await tx.execute(
             "CREATE TEMP TRIGGER stop BEFORE UPDATE OF exported ON facts"
-            " WHEN OLD.valid_to IS NEW.valid_to BEGIN SELECT RAISE(ABORT, 'no'); END"
+            " WHEN OLD.retired_at IS NEW.retired_at BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
     with pytest.raises(IntegrityError):
         await memory.flat.text(ANN)

@@ -1,10 +1,20 @@
 """The one SQLite database: connections, transactions and numbered migrations."""
 
-from wintermute.db.database import Database, Patience, Row, Transaction, open_database, prove_free
+from wintermute.db.database import (
+    Database,
+    Patience,
+    Row,
+    Transaction,
+    is_broken,
+    open_database,
+    prove_free,
+)
 from wintermute.db.driver import Error, IntegrityError, OperationalError
+from wintermute.db.full_text import ERASES
 from wintermute.db.migrate import UpgradeCopy
 
 __all__ = [
+    "ERASES",
     "Database",
     "Error",
     "IntegrityError",
@@ -13,6 +23,7 @@ __all__ = [
     "Row",
     "Transaction",
     "UpgradeCopy",
+    "is_broken",
     "open_database",
     "prove_free",
 ]

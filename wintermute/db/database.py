@@ -15,6 +15,7 @@ import aiosqlite
 
 from wintermute.clock import Clock
 from wintermute.db import driver
+from wintermute.db.full_text import empty_broken, erase_in_place
 from wintermute.db.migrate import Migration, UpgradeCopy, copies, expire_copies, migrate, migrations
 from wintermute.errors import (
     DatabaseLocked,
@@ -257,12 +258,24 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> No
             f"{path} does not exist: start the daemon once with `wintermute run`"
         )
     with closing(open_one(read_only=read_only)) as connection:
-        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if problem != "ok":
+        problem = _problem(connection)
+        if problem and not read_only and empty_broken(connection):
+            problem = _problem(connection)
+        if problem:
             raise _unusable(path, problem)
         if not read_only:
             path.chmod(0o600)
             migrate(connection, path, shipped_migrations())
+            erase_in_place(connection)
+
+
+def _problem(connection: Any) -> object | None:
+    """What a quick look at the whole file finds wrong, if anything."""
+    try:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except driver.Error as error:
+        return error
+    return None if found == "ok" else found
 
 
 def _unusable(path: Path, problem: object) -> WintermuteError:
@@ -292,6 +305,11 @@ def _blocked(path: Path, problem: object) -> StorageBlocked | None:
 
 def _cannot(path: Path, what: str, problem: object) -> str:
     return f"database {path} cannot be {what} ({' '.join(str(problem).split())})"
+
+
+def is_broken(problem: Exception) -> bool:
+    """Whether a statement over a derived table failed for what is in the table, not for its disk."""
+    return isinstance(problem, driver.Error) and not _says(problem, (*NO_ROOM, *LOCKED, *NOT_OURS))
 
 
 def _says(problem: object, texts: Iterable[str]) -> bool:

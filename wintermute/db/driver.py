@@ -19,6 +19,7 @@ except ImportError:  # no wheel for this platform: the Python's own library
 Error: type[Exception] = sqlite3.Error
 OperationalError: type[Exception] = sqlite3.OperationalError
 IntegrityError: type[Exception] = sqlite3.IntegrityError
+VERSION: tuple[int, ...] = sqlite3.sqlite_version_info
 
 PRAGMAS = (
     "PRAGMA foreign_keys=ON",

@@ -50,11 +50,11 @@ class Imported:
 
 
 async def exported(facts: Facts, scopes: Collection[str]) -> list[str]:
-    """One JSON line per live fact of these scopes, oldest first (M-068)."""
+    """One JSON line per fact of these scopes, also of what is no longer true, oldest first (M-068)."""
     return [
         json.dumps(_line(fact), ensure_ascii=False)
         for scope in scopes
-        for fact in await facts.live(scope)
+        for fact in await facts.kept(scope)
     ]
 
 
@@ -123,8 +123,6 @@ class Import:
         values = _object(line)
         if not isinstance(text := values.get("text"), str):
             raise _Problem('"text" is missing or not text')
-        if values.get("valid_to") is not None:
-            raise _Problem('"valid_to" is set: only what is still valid is imported')
         scope = _name(values, "scope") or self._scope
         if not SCOPE.fullmatch(scope):
             raise _Problem('"scope" is neither person:@name:server nor room:!id')
@@ -140,6 +138,8 @@ class Import:
             id=_name(values, "id"),
             at=self._moment(values, "at"),
             valid_from=self._moment(values, "valid_from"),
+            valid_to=self._moment(values, "valid_to"),
+            replaced_by=_name(values, "replaced_by"),
         )
 
     def _moment(self, values: Mapping[str, Any], key: str) -> datetime | None:
@@ -194,4 +194,5 @@ def _line(fact: Fact) -> Json:
         "valid_to": stamp(fact.valid_to) if fact.valid_to else None,
         "origins": list(fact.origins),
     }
-    return line | {"speaker": fact.speaker} if fact.speaker else line
+    others = {"speaker": fact.speaker, "replaced_by": fact.replaced_by}
+    return line | {name: value for name, value in others.items() if value}

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from wintermute import db
 from wintermute.changes.change_sets import Change
+from wintermute.clock import stamp
 from wintermute.db.values import columns, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -23,7 +24,7 @@ from wintermute.messages import Json
 from wintermute.text import shortened
 
 Source = Literal["user_explicit", "harvest", "dreaming_merge"]
-AddOutcome = Literal["stored", "known", "raised"]
+AddOutcome = Literal["stored", "known", "raised", "ended"]
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 EXPLICIT: Source = "user_explicit"
@@ -31,7 +32,7 @@ EXPLICIT: Source = "user_explicit"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One atomic memory. Live while `valid_to` is None."""
+    """One atomic memory. `valid_to`: until when it is, or was, true. `replaced_by`: what is since."""
 
     id: str
     scope: str
@@ -43,6 +44,7 @@ class Fact:
     valid_from: datetime
     valid_to: datetime | None = None
     replaced_by: str | None = None
+    retired_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class NewFact:
     id: str | None = None
     at: datetime | None = None
     valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    replaced_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +295,7 @@ class Batch:
 
     taken: list[AddedFact] = field(default_factory=list)
     inserts: list[Json] = field(default_factory=list)
-    updates: list[tuple[str, str, str]] = field(default_factory=list)
-    """Source, origins, id."""
+    updates: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +318,11 @@ def facts_of(rows: Iterable[db.Row]) -> list[Fact]:
 def state_of(fact: Fact) -> Json:
     """What is on record of a fact."""
     state: Json = {"scope": fact.scope, "text": fact.text, "source": fact.source}
-    return state | {"speaker": fact.speaker} if fact.speaker else state
+    if fact.speaker:
+        state["speaker"] = fact.speaker
+    if fact.valid_to:
+        state |= {"valid_to": stamp(fact.valid_to), "replaced_by": fact.replaced_by}
+    return state
 
 
 def retirements(facts: Iterable[Fact]) -> list[Change]:
@@ -332,7 +339,7 @@ def revived(rows: Iterable[db.Row], named: Mapping[str, str]) -> list[Fact]:
     """The last row of each key as a fact, with the text that the key has now."""
     last = {row["key"]: row for row in rows}
     return [
-        replace(fact_of(row), text=named[name], valid_to=None, replaced_by=None)
+        replace(fact_of(row), text=named[name], retired_at=None, replaced_by=None)
         for name, row in last.items()
     ]
 
@@ -346,13 +353,18 @@ def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
 
 
 def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId) -> Batch:
-    """Let new facts meet those known by id, or by scope and key while they live."""
+    """Let new facts meet those known by id, or by scope and key while they are true."""
     by_id = {row["id"]: fact_of(row) for row in rows}
-    place = {(row["scope"], row["key"]): row["id"] for row in rows if row["valid_to"] is None}
+    place = {
+        (row["scope"], row["key"]): row["id"]
+        for row in rows
+        if row["retired_at"] is None and not row["ended"]
+    }
     batch = Batch()
     for fact in new:
         at = (fact.scope, key(fact.text))
         known = by_id.get(fact.id or "")
+        over = fact.valid_to is not None and fact.valid_to <= now
         if known:
             batch.taken.append(AddedFact(known, "known", None))
             continue
@@ -360,12 +372,16 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
             before = by_id[place[at]]
             taken = _met(before, fact)
             if taken.fact != before:
-                kept = taken.fact
-                batch.updates.append((kept.source, json.dumps(kept.origins), kept.id))
+                row = columns(taken.fact)
+                names = ("id", "source", "origins", "valid_to")
+                batch.updates.append({name: row[name] for name in names} | {"ended": over})
         else:
             taken = _stored(fact, now, new_id)
-            row = columns(taken.fact, "valid_to", "replaced_by")
-            batch.inserts.append(row | {"key": at[1], "stored_at": now})
+            row = columns(taken.fact, "retired_at")
+            batch.inserts.append(row | {"key": at[1], "stored_at": now, "ended": over})
+        if over:
+            place.pop(at, None)
+        else:
             place[at] = taken.fact.id
         by_id[taken.fact.id] = taken.fact
         batch.taken.append(taken)
@@ -427,19 +443,24 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
         origins=new.origins,
         created_at=at,
         valid_from=new.valid_from or at,
+        valid_to=new.valid_to,
+        replaced_by=new.replaced_by,
     )
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
 
 
 def _met(known: Fact, new: NewFact) -> AddedFact:
-    """An equal fact: where both came from is kept, and the stronger source (M-007)."""
+    """An equal fact: where both came from is kept, and the stronger source (M-007, M-075)."""
     raised = new.source == EXPLICIT != known.source
+    also = (new.id,) if new.id else ()
     fact = replace(
         known,
         source=new.source if raised else known.source,
-        origins=tuple(dict.fromkeys([*known.origins, *new.origins])),
+        origins=tuple(dict.fromkeys([*known.origins, *also, *new.origins])),
+        valid_to=new.valid_to or known.valid_to,
     )
-    if not raised:
+    ended = fact.valid_to != known.valid_to
+    if not raised and not ended:
         return AddedFact(fact, "known", None)
     change = Change("fact", fact.id, state_of(known), state_of(fact), new.origins)
-    return AddedFact(fact, "raised", change)
+    return AddedFact(fact, "ended" if ended else "raised", change)

@@ -10,7 +10,7 @@ from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reas
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
-from wintermute.db.values import insert_many, reader
+from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
@@ -33,8 +33,13 @@ from wintermute.memory.fact import (
     succession,
     wanted,
 )
+from wintermute.memory.index import WordIndex
 from wintermute.messages import Json
 
+LIVE = "retired_at IS NULL AND NOT ended"
+"""What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
+LEFT = "(retired_at IS NOT NULL OR ended)"
+"""What has no line in the memories file."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
 
@@ -54,6 +59,7 @@ class Facts:
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
+        self.words = WordIndex()
 
     # Reading
 
@@ -65,7 +71,7 @@ class Facts:
         `stored_before`: without what was stored, or revived, since; whatever its age.
         """
         rows = await (tx or self._database).rows(
-            "SELECT * FROM facts WHERE scope = :scope AND valid_to IS NULL"
+            f"SELECT * FROM facts WHERE scope = :scope AND {LIVE}"
             " AND (:before IS NULL OR stored_at < :before) ORDER BY created_at, seq",
             {"scope": scope, "before": stamp(stored_before) if stored_before else None},
         )
@@ -76,7 +82,7 @@ class Facts:
         if begin < 1:
             raise ToolFailed(f"begin counts from 1, the newest; {begin} is no place in the list")
         rows = await self._database.rows(
-            "SELECT * FROM facts WHERE scope = ? AND valid_to IS NULL"
+            f"SELECT * FROM facts WHERE scope = ? AND {LIVE}"
             " ORDER BY created_at DESC, seq DESC LIMIT ? OFFSET ?",
             (scope, max(0, count), begin - 1),
         )
@@ -99,8 +105,8 @@ class Facts:
         rows = await self._database.rows(
             "WITH RECURSIVE found (id) AS (SELECT value FROM json_each(?) UNION"
             "  SELECT f.id FROM found JOIN facts o ON o.id = found.id JOIN facts f"
-            "  ON f.replaced_by = o.id OR (f.scope = o.scope AND (f.key = o.key OR"
-            "   f.valid_to IS NOT NULL AND length(o.text) >= ?"
+            "  ON f.replaced_by = o.id AND f.retired_at IS NOT NULL OR (f.scope = o.scope AND"
+            "   (f.key = o.key OR f.retired_at IS NOT NULL AND length(o.text) >= ?"
             f"   AND {holds('f.text', texts='json_array(o.text)')})))"
             " SELECT * FROM facts WHERE id IN (SELECT id FROM found) ORDER BY seq",
             (json.dumps(list(ids)), recognisable),
@@ -116,15 +122,23 @@ class Facts:
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""
-        query = "SELECT count(*) FROM facts WHERE scope = ? AND valid_to IS NULL"
+        query = f"SELECT count(*) FROM facts WHERE scope = ? AND {LIVE}"
         (count,) = await self._database.scalars(query, (scope,))
         return int(count)
 
     async def scopes(self) -> list[str]:
-        """Every scope that has live facts: for the command line of the machine's owner."""
+        """Every scope that has facts: for the command line of the machine's owner."""
         return await self._database.scalars(
-            "SELECT DISTINCT scope FROM facts WHERE valid_to IS NULL ORDER BY scope"
+            "SELECT DISTINCT scope FROM facts WHERE retired_at IS NULL ORDER BY scope"
         )
+
+    async def kept(self, scope: str) -> list[Fact]:
+        """The facts of a scope with those that are no longer true, oldest first."""
+        rows = await self._database.rows(
+            "SELECT * FROM facts WHERE scope = ? AND retired_at IS NULL ORDER BY created_at, seq",
+            (scope,),
+        )
+        return await asyncio.to_thread(facts_of, rows)
 
     # Writing, on record
 
@@ -139,12 +153,16 @@ class Facts:
         speaker: str | None = None,
         origins: Sequence[str] = (),
         most: int = MOST,
+        until: datetime | None = None,
     ) -> tuple[Fact, AddOutcome]:
         """Remember one thing; an equal fact stays the only one (M-005 to M-007).
 
-        Raises: ToolFailed for a text that is too short or too long.
+        `until`: when it stops, or stopped, being true. Raises: ToolFailed for a text that is too
+        short or too long.
         """
-        new = NewFact(scope, entry(text, most=most), source, speaker, tuple(origins))
+        new = NewFact(
+            scope, entry(text, most=most), source, speaker, tuple(origins), valid_to=until
+        )
         (taken,) = await self.take(tx, [new])
         if taken.change:
             await self._changes.record(tx, why, [taken.change])
@@ -156,6 +174,23 @@ class Facts:
         if gone:
             await self._changes.record(tx, why, await asyncio.to_thread(retirements, gone))
         return gone
+
+    async def end(
+        self, tx: Transaction, why: Reason, fact_id: str, until: datetime, heir: str | None = None
+    ) -> Fact | None:
+        """Let a live fact of `why.scope` be true until then; `heir`: what is true since (M-074)."""
+        row = await tx.row(
+            f"SELECT * FROM facts WHERE id = ? AND scope = ? AND {LIVE}", (fact_id, why.scope)
+        )
+        if row is None:
+            return None
+        was = fact_of(row)
+        now = replace(was, valid_to=until, replaced_by=heir)
+        await self._put_state(tx, now.id, state_of(now))
+        await self._changes.record(
+            tx, why, [Change("fact", was.id, state_of(was), state_of(now), tuple(why.evidence))]
+        )
+        return now
 
     async def replace(
         self,
@@ -207,15 +242,18 @@ class Facts:
         ids, pairs = await asyncio.to_thread(wanted, new)
         rows = await tx.rows(
             "SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.id = w.value"
-            " UNION SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.valid_to IS NULL AND"
-            " f.scope = json_extract(w.value, '$[0]') AND f.key = json_extract(w.value, '$[1]')",
+            " UNION SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.retired_at IS NULL AND"
+            " NOT f.ended AND f.scope = json_extract(w.value, '$[0]') AND f.key = json_extract(w.value, '$[1]')",
             (ids, pairs),
         )
         batch = await asyncio.to_thread(met, new, rows, self._clock.now(), self._new_id)
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
-            "UPDATE facts SET source = ?, origins = ? WHERE id = ?", batch.updates
+            "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
+            " ended = :ended WHERE id = :id",
+            [stored(update) for update in batch.updates],
         )
+        await self.words.renew(tx, [row["id"] for row in batch.inserts])
         return batch.taken
 
     async def retire_unrecorded(
@@ -226,9 +264,9 @@ class Facts:
         cause: Cause,
         places: Mapping[str, str] | None = None,
     ) -> list[Fact]:
-        """Retire facts of a scope; those that were live. `places`: who took whose place."""
+        """Retire facts of a scope; those that were kept. `places`: who took whose place."""
         rows = await tx.rows(
-            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL"
+            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND retired_at IS NULL"
             " ORDER BY created_at, seq",
             (json.dumps(list(ids)), scope),
         )
@@ -236,10 +274,11 @@ class Facts:
         now, places = stamp(self._clock.now()), places or {}
         await tx.execute_many(
             # A line that was removed by hand is not in the file.
-            "UPDATE facts SET valid_to = ?1, retired_by = ?2, replaced_by = ?3,"
+            "UPDATE facts SET retired_at = ?1, retired_by = ?2, replaced_by = coalesce(?3, replaced_by),"
             " exported = exported AND ?2 <> 'edit' WHERE id = ?4",
             [(now, cause, places.get(fact.id), fact.id) for fact in gone],
         )
+        await self.words.drop(tx, [row["seq"] for row in rows])
         return gone
 
     async def revive(self, tx: Transaction, scope: str, texts: Sequence[str]) -> list[Fact]:
@@ -249,17 +288,18 @@ class Facts:
         """
         named = await asyncio.to_thread(lambda: {key(text): text for text in texts})
         rows = await tx.rows(
-            "SELECT * FROM facts WHERE scope = ? AND valid_to > ? AND retired_by = 'edit'"
-            f" AND key {IN_LIST} ORDER BY valid_to, seq",
+            "SELECT * FROM facts WHERE scope = ? AND retired_at > ? AND retired_by = 'edit'"
+            f" AND key {IN_LIST} ORDER BY retired_at, seq",
             (scope, stamp(self._clock.now() - KEPT), json.dumps(list(named))),
         )
         facts = await asyncio.to_thread(revived, rows, named)
         now = stamp(self._clock.now())
         await tx.execute_many(
-            "UPDATE facts SET text = ?, stored_at = ?, exported = 0, valid_to = NULL,"
+            "UPDATE facts SET text = ?, stored_at = ?, exported = 0, retired_at = NULL,"
             " retired_by = NULL, replaced_by = NULL WHERE id = ?",
             [(fact.text, now, fact.id) for fact in facts],
         )
+        await self.words.renew(tx, [fact.id for fact in facts])
         return facts
 
     async def reword(
@@ -268,13 +308,14 @@ class Facts:
         """Give facts (id, text) another case or spacing, as the memories file has it."""
         texts = dict(pairs)
         rows = await tx.rows(
-            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL",
+            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND {LIVE}",
             (json.dumps(list(texts)), scope),
         )
         facts = [fact_of(row) for row in rows if row["key"] == key(texts[row["id"]])]
         await tx.execute_many(
             "UPDATE facts SET text = ? WHERE id = ?", [(texts[fact.id], fact.id) for fact in facts]
         )
+        await self.words.renew(tx, [fact.id for fact in facts])
         return [
             Change("fact", f.id, state_of(f), state_of(replace(f, text=texts[f.id]))) for f in facts
         ]
@@ -283,7 +324,7 @@ class Facts:
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
         """What a change set says of a fact; None: retired, or not there."""
-        row = await tx.row("SELECT * FROM facts WHERE id = ? AND valid_to IS NULL", (item,))
+        row = await tx.row("SELECT * FROM facts WHERE id = ? AND retired_at IS NULL", (item,))
         return state_of(fact_of(row)) if row else None
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
@@ -299,38 +340,59 @@ class Facts:
         # Another key would be another line in the file; only case and spacing ever change.
         if (row["scope"], row["key"]) != (state["scope"], key(state["text"])):
             return False
+        return await self._put_state(tx, item, state)
+
+    async def _put_state(self, tx: Transaction, item: str, state: Json) -> bool:
+        until = state.get("valid_to")
+        values = {
+            "id": item,
+            "text": state["text"],
+            "source": state["source"],
+            "speaker": state.get("speaker"),
+            "until": until,
+            "ended": until is not None and until <= stamp(self._clock.now()),
+            "heir": state.get("replaced_by"),
+            "now": stamp(self._clock.now()),
+        }
         done = await tx.execute(
             "UPDATE facts SET text = :text, source = :source, speaker = :speaker,"
             # A line that must be written anew counts as not written.
             " exported = CASE WHEN text = :text THEN exported ELSE 0 END,"
-            " stored_at = CASE WHEN valid_to IS NULL THEN stored_at ELSE :now END,"
-            " valid_to = NULL, retired_by = NULL, replaced_by = NULL"
-            " WHERE id = :id AND NOT EXISTS (SELECT 1 FROM facts o WHERE o.scope = facts.scope"
-            "  AND o.key = facts.key AND o.valid_to IS NULL AND o.id <> facts.id)",
-            {
-                "id": item,
-                "text": state["text"],
-                "source": state["source"],
-                "speaker": state.get("speaker"),
-                "now": stamp(self._clock.now()),
-            },
+            " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
+            " retired_at = NULL, retired_by = NULL, replaced_by = :heir,"
+            " valid_to = :until, ended = :ended"
+            " WHERE id = :id AND (:ended OR NOT EXISTS (SELECT 1 FROM facts o WHERE"
+            "  o.scope = facts.scope AND o.key = facts.key AND o.retired_at IS NULL AND NOT o.ended"
+            "  AND o.id <> facts.id))",
+            values,
         )
+        await self.words.renew(tx, [item])
         return done == 1
+
+    async def lapse(self) -> None:
+        """What was true until a moment that has passed leaves the prompt, lists and files."""
+        late = "valid_to IS NOT NULL AND NOT ended AND valid_to <= ?"
+        now = (stamp(self._clock.now()),)
+        if await self._database.exists(f"SELECT 1 FROM facts WHERE {late}", now):
+            async with self._database.transaction() as tx:
+                await tx.execute(f"UPDATE facts SET ended = 1 WHERE {late}", now)
 
     async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> list[str]:
         """Delete facts of a scope for good; the ids that were there.
 
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
-        return await tx.scalars(
-            f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id",
+        rows = await tx.rows(
+            f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id, seq",
             (scope, json.dumps(list(ids))),
         )
+        await self.words.drop(tx, [row["seq"] for row in rows])
+        return [row["id"] for row in rows]
 
     async def expire(self, tx: Transaction, before: datetime) -> int:
         """Delete what was retired before a moment and has left the file; how many (M-065)."""
         return await tx.execute(
-            "DELETE FROM facts WHERE valid_to < ? AND exported = 0", (stamp(before),)
+            "DELETE FROM facts WHERE retired_at < ? AND exported = 0", (stamp(before),)
         )
 
     # The memories file
@@ -343,23 +405,23 @@ class Facts:
         self, tx: Transaction, scope: str, begun: datetime, but_by: Cause
     ) -> set[str]:
         """Keys of what was retired since `begun` by another cause than this one."""
-        query = "SELECT key FROM facts WHERE scope = ? AND valid_to >= ? AND retired_by <> ?"
+        query = "SELECT key FROM facts WHERE scope = ? AND retired_at >= ? AND retired_by <> ?"
         return set(await tx.scalars(query, (scope, stamp(begun), but_by)))
 
     async def is_unwritten(self, scope: str) -> bool:
         """Whether the memories file lacks a live fact or still has a retired one."""
         return await self._database.exists(
-            "SELECT 1 FROM facts WHERE scope = ? AND exported = (valid_to IS NOT NULL) LIMIT 1",
+            f"SELECT 1 FROM facts WHERE scope = ? AND exported = {LEFT} LIMIT 1",
             (scope,),
         )
 
     async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
-        """All live facts, oldest first, and the retired ones whose line is still in the file."""
+        """All live facts, oldest first, and the others whose line is still in the file."""
         rows = await tx.rows(
             "SELECT id, key, text, exported, 1 AS live, created_at, seq FROM facts"
-            " WHERE scope = :scope AND valid_to IS NULL"
+            f" WHERE scope = :scope AND {LIVE}"
             " UNION ALL SELECT id, key, text, exported, 0, created_at, seq FROM facts"
-            " WHERE scope = :scope AND exported = (valid_to IS NOT NULL) AND valid_to IS NOT NULL"
+            f" WHERE scope = :scope AND exported = {LEFT} AND {LEFT}"
             " ORDER BY created_at, seq",
             {"scope": scope},
         )
@@ -368,15 +430,14 @@ class Facts:
     async def unwrite(self, tx: Transaction, scope: str, ids: Collection[str]) -> None:
         """Let these facts count as not written: if their lines go now, nobody removed them."""
         await tx.execute(
-            f"UPDATE facts SET exported = 0 WHERE id {IN_LIST} AND +scope = ? AND valid_to IS NULL",
+            f"UPDATE facts SET exported = 0 WHERE id {IN_LIST} AND +scope = ? AND {LIVE}",
             (json.dumps(list(ids)), scope),
         )
 
     async def written(self, tx: Transaction, scope: str) -> None:
         """The memories file now has exactly the live facts."""
         await tx.execute(
-            "UPDATE facts SET exported = (valid_to IS NULL)"
-            " WHERE scope = ? AND exported = (valid_to IS NOT NULL)",
+            f"UPDATE facts SET exported = NOT {LEFT} WHERE scope = ? AND exported = {LEFT}",
             (scope,),
         )
 

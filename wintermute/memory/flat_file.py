@@ -41,7 +41,7 @@ from wintermute.memory.fact import (
     revivals,
     successors,
 )
-from wintermute.memory.facts import Facts
+from wintermute.memory.facts import LIVE, Facts
 
 MOST = 20
 """Versions of a file that are told apart."""
@@ -119,7 +119,7 @@ class Versions:
         query = "SELECT max(max(since), coalesce(max(until), 0)) FROM file_lines WHERE scope = ?"
         newest = (await tx.scalars(query, (scope,)))[0] or 0
         values = {"scope": scope, "names": json.dumps(names), "new": newest + 1, "ours": ours}
-        there = f"SELECT seq FROM facts WHERE scope = :scope AND valid_to IS NULL {which}"
+        there = f"SELECT seq FROM facts WHERE scope = :scope AND {LIVE} {which}"
         await tx.execute(
             "UPDATE file_lines SET until = :new WHERE scope = :scope AND until IS NULL"
             f" AND fact NOT IN ({there})",
@@ -149,7 +149,7 @@ class Versions:
         """Those of which the owner was not told; oldest first."""
         rows = await self._database.rows(
             "SELECT f.scope, f.id FROM kept_lines k JOIN facts f ON f.seq = k.fact"
-            " WHERE NOT k.told AND f.valid_to IS NULL ORDER BY k.fact"
+            " WHERE NOT k.told AND f.retired_at IS NULL ORDER BY k.fact"
         )
         return [KeptLine(row["scope"], row["id"]) for row in rows]
 

@@ -1,0 +1,112 @@
+"""The words of all facts in a full-text index (FTS5), kept in the transactions that change the facts.
+
+It is there whatever else is asked for meaning, so that words always find something. Derived: what
+is wrong with it is mended by building it anew from the rows.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Sequence
+
+from wintermute.clock import moment
+from wintermute.db import ERASES, Database, Error, Row, Transaction, is_broken
+from wintermute.db.full_text import erasing
+from wintermute.memory.ranking import words_of
+
+STEP = 2_000
+"""Facts that are read at once while all of it is built anew."""
+COLUMNS = 'fts5 (scope, words, tokenize = "unicode61 remove_diacritics 2")'
+ROWS = "SELECT f.seq, f.scope, f.text, f.speaker, f.created_at, f.retired_at FROM facts f"
+
+log = logging.getLogger(__name__)
+
+
+def scope_word(scope: str) -> str:
+    """A scope as one token of the index."""
+    return "s" + hashlib.blake2b(scope.encode(), digest_size=10).hexdigest()
+
+
+class WordIndex:
+    """Owns `facts_fts`; a row there has the number of its fact.
+
+    A row of a fact is there while the fact is kept, true or no longer true.
+    """
+
+    async def renew(self, tx: Transaction, ids: Iterable[str]) -> None:
+        """Let it say of these facts what their rows say now."""
+        if named := list(ids):
+            found = f"{ROWS} JOIN json_each(?) w ON f.id = w.value"
+            rows = await tx.rows(found, (json.dumps(named),))
+            await self.drop(tx, [row["seq"] for row in rows])
+            await self._add(tx, rows)
+
+    async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
+        """Find these facts no longer."""
+        numbers = [(seq,) for seq in seqs]
+        try:
+            await tx.execute_many("DELETE FROM facts_fts WHERE rowid = ?", numbers)
+        except Error as problem:
+            await self._mend(tx, problem)
+        else:
+            if numbers and not ERASES:
+                await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('optimize')")
+
+    async def is_sound(self, tx: Transaction) -> bool:
+        """Whether it is in order and has exactly the facts that are kept."""
+        kept, there = (
+            "SELECT seq FROM facts WHERE retired_at IS NULL",
+            "SELECT rowid FROM facts_fts",
+        )
+        try:
+            await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('integrity-check')")
+            return not (
+                await tx.exists(f"{kept} EXCEPT {there}")
+                or await tx.exists(f"{there} EXCEPT {kept}")
+            )
+        except Error as problem:
+            if is_broken(problem):
+                return False
+            raise
+
+    async def rebuild(self, tx: Transaction) -> int:
+        """Build all of it anew; of how many facts."""
+        await tx.execute("DROP TABLE IF EXISTS facts_fts")
+        await tx.execute(f"CREATE VIRTUAL TABLE facts_fts USING {COLUMNS}")
+        if ERASES:
+            await tx.execute(erasing("facts_fts"))
+        last = built = 0
+        query = f"{ROWS} WHERE f.retired_at IS NULL AND f.seq > ? ORDER BY f.seq LIMIT ?"
+        while rows := await tx.rows(query, (last, STEP)):
+            await self._add(tx, rows)
+            last, built = rows[-1]["seq"], built + len(rows)
+        return built
+
+    async def _add(self, tx: Transaction, rows: Sequence[Row]) -> None:
+        entries = await asyncio.to_thread(_entries, rows)
+        try:
+            await tx.execute_many(
+                "INSERT INTO facts_fts (rowid, scope, words) VALUES (?, ?, ?)", entries
+            )
+        except Error as problem:
+            await self._mend(tx, problem)
+
+    async def _mend(self, tx: Transaction, problem: Exception) -> None:
+        """What it could not take, it takes with all the others."""
+        if not is_broken(problem):
+            raise problem
+        log.warning("index of words built anew reason=%s", problem)
+        await self.rebuild(tx)
+
+
+def _entries(rows: Iterable[Row]) -> list[tuple[int, str, str]]:
+    return [
+        (
+            row["seq"],
+            scope_word(row["scope"]),
+            words_of(row["text"], row["speaker"] or "", moment(row["created_at"])),
+        )
+        for row in rows
+        if row["retired_at"] is None
+    ]
