@@ -1,8 +1,10 @@
 """The parts of the prompt as they are read from files and stores, for one scope at a time."""
 
 import shutil
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.health import gather as report
+from wintermute.memory.backend import MemoryBackend
+from wintermute.memory.fact import Fact, Hit, Replaced
+from wintermute.memory.ranking import Query
 from wintermute.messages import Size
 from wintermute.prompt.assemble import TOOLS
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Gather, Instructions, Ranking
+from wintermute.prompt.gather import Gather, Instructions, Recall
 
 SCOPE = f"person:{ANN}"
 ROOM = "room:!club:test"
@@ -26,21 +31,33 @@ PROMPTS = Path(__file__).parent.parent / "data" / "prompts"
 
 
 class Fixed:
-    """A memory that finds the same for every query, or fails."""
+    """A memory that finds the same for every query, or fails. Implements `MemoryBackend`."""
+
+    ranked = True
 
     def __init__(self, *facts: str, fails: bool = False) -> None:
         self._facts = facts
         self._fails = fails
         self.asked: list[tuple[str, str]] = []
 
-    async def working_set(self, scope: str) -> str:
+    async def text(self, scope: str) -> str:
         return f"The working set of {scope}\n"
 
-    async def search(self, scope: str, query: str) -> Sequence[str]:
-        self.asked.append((scope, query))
+    async def search(
+        self, scope: str, query: Query, most: int, when: datetime | None = None
+    ) -> list[Hit]:
+        self.asked.append((scope, query.text))
         if self._fails:
             raise MemoryUnavailable("the index is away")
-        return self._facts
+        noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
+        facts = (Fact("f", scope, t, "harvest", None, (), noon, noon) for t in self._facts)
+        return [Hit(fact, 1.0) for fact in facts]
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+        raise AssertionError
+
+    async def remove(self, scope: str, ids: Collection[str]) -> int:
+        raise AssertionError
 
 
 @asynccontextmanager
@@ -53,8 +70,9 @@ async def opened(folder: Path, model: str | None = None) -> AsyncIterator[House]
         yield house
 
 
-def ranked(house: House, ranking: Ranking) -> Gather:
-    return Gather(house.stores, Instructions(PROMPTS), house.clock, "system", ranking)
+def ranked(house: House, memories: MemoryBackend) -> Gather:
+    stores = replace(house.stores, memories=memories)
+    return Gather(stores, Instructions(PROMPTS), house.clock, "system")
 
 
 async def test_files_and_rows_make_one_prompt(tmp_path: Path) -> None:
@@ -73,7 +91,7 @@ async def test_files_and_rows_make_one_prompt(tmp_path: Path) -> None:
         (tmp_path / "skills" / "calendar.md").write_text("# Google Calendar\n\nSteps.\n")
         async with house.database.transaction() as tx:
             task = await house.stores.tasks.add(tx, WHY, "Fix auth bug", scope=SCOPE, priority=2)
-        prompt = await house.gather.system(SCOPE, TOOLS, "what do I drink?")
+        prompt = await house.gather.system(SCOPE, TOOLS, Recall(Query("what do I drink?")))
         assert prompt == (
             "# Core Instructions\nBe brief.\n\n---\n\n"
             "# Current Time\nMonday, 2026-05-04 14:00 CEST\n\n---\n\n"
@@ -114,7 +132,7 @@ async def test_a_ranking_is_asked_with_the_query_and_answers_alone(tmp_path: Pat
     ranking = Fixed("Ann drinks tea", "Ann # Skills")
     async with opened(tmp_path) as house:
         gather = ranked(house, ranking)
-        asked = await gather.system(SCOPE, TOOLS, "what do I drink?")
+        asked = await gather.system(SCOPE, TOOLS, Recall(Query("what do I drink?")))
         unasked = await gather.system(SCOPE, TOOLS, None)
         sizes = await gather.sizes(SCOPE)
     assert "# User Memories (relevance-ranked)\n- Ann drinks tea\n- Ann # Skills\n\n" in asked
@@ -129,7 +147,7 @@ async def test_a_search_that_finds_nothing_leaves_the_part_out(
 ) -> None:
     """P-014: nothing else takes its place; a failure is logged, counted and shown."""
     async with opened(tmp_path) as house:
-        prompt = await ranked(house, Fixed(fails=fails)).system(SCOPE, TOOLS, "tea?")
+        prompt = await ranked(house, Fixed(fails=fails)).system(SCOPE, TOOLS, Recall(Query("tea?")))
         shown = {fact.name: fact for fact in await report(house.database, house.clock, "UTC")}
     assert "User Memories" not in prompt
     assert "working set" not in prompt
@@ -143,19 +161,19 @@ class Asked:
     """A prompt that notes what memory would be asked."""
 
     def __init__(self) -> None:
-        self.queries: list[str | None] = []
+        self.queries: list[Query | None] = []
 
     layout: Layout = "append"
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str:
-        self.queries.append(query)
         return "Be kind."
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
+        self.queries.append(query.query if query else None)
         return None
 
 
@@ -173,7 +191,10 @@ async def test_memory_is_asked_what_was_said_and_answered_last(
         for text in ("refused", "third"):
             await house.incoming(text)
             await house.settled()
-    wanted = ["first", f"second\n{'x' * 500}", None, "refused\nz", "third\nz"]
+    wanted = [
+        *(Query("first"), Query("second", "x" * 500), None),
+        *(Query("refused", "z"), Query("third", "z")),
+    ]
     assert asked.queries == wanted
 
 

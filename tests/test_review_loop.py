@@ -28,6 +28,7 @@ from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.conversation import words
 from wintermute.messages import Json, Size, Usage
 from wintermute.prompt.block import Changing, Layout
+from wintermute.prompt.gather import Recall
 
 SECRET = "hunter2-canary"
 
@@ -313,12 +314,12 @@ class Nothing:
     layout: Layout = "append"
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> None:
         return None
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
         return None
 

@@ -105,7 +105,8 @@ def answering(
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     layout, small = config.context.layout, texts.small
-    gather = Gather(stores, texts.instructions, clock, layout, small=small)
+    top_k = config.memory.top_k
+    gather = Gather(stores, texts.instructions, clock, layout, small=small, top_k=top_k)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
     asking = Asking(models, folding, Telling(stores, hidden), hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)

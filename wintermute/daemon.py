@@ -228,7 +228,9 @@ async def open_wintermute(
 
     hide(session.access_token, session.pickle_key)
     stores = Stores.of(
-        database, config.data_dir, config.owner, clock, ids, redact, timezone=config.timezone
+        *(database, config.data_dir, config.owner, clock, ids, redact),
+        timezone=config.timezone,
+        memory=config.memory,
     )
     async with (
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
@@ -288,7 +290,9 @@ async def open_chat(
             clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
             owner, zone = config.owner, config.timezone
             stores = Stores.of(
-                database, config.data_dir, owner, clock, new_id, redact, timezone=zone
+                *(database, config.data_dir, owner, clock, new_id, redact),
+                timezone=zone,
+                memory=config.memory,
             )
             models = Models(config.llm, database, clock, new_id, zone, redact)
             await models.recall()

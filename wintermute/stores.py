@@ -6,6 +6,7 @@ from pathlib import Path
 from wintermute.changes.change_sets import ChangeSets
 from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
+from wintermute.config.schema import Memory
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.health.health import ClockMarks, EditedFiles, Health
@@ -19,9 +20,11 @@ from wintermute.loom.sub_sessions import SubSessions
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
+from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
+from wintermute.memory.search import Search
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
@@ -56,7 +59,7 @@ class Stores:
     core: Core
     facts: Facts
     versions: Versions
-    memories: FlatFile
+    memories: MemoryBackend
     tasks: Tasks
     occurrences: Occurrences
     runs: TaskRuns
@@ -74,8 +77,12 @@ class Stores:
         redact: Redaction = UNHIDDEN,
         *,
         timezone: str,
+        memory: Memory | None = None,
     ) -> "Stores":
-        """Those of a data folder. The days of its owner are counted in `timezone`."""
+        """Those of a data folder. The days of its owner are counted in `timezone`.
+
+        `memory`: how memories are kept; None: as a list.
+        """
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes = ChangeSets(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id)
@@ -107,10 +114,21 @@ class Stores:
             core=Core(places, edited),
             facts=facts,
             versions=Versions(database),
-            memories=FlatFile(database, facts, places, changes),
+            memories=backend(memory or Memory(), database, facts, places, changes),
             tasks=tasks,
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
             skills=skills,
             undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
         )
+
+
+def backend(
+    memory: Memory, database: Database, facts: Facts, places: Places, changes: ChangeSets
+) -> MemoryBackend:
+    """The one that is configured (M-014)."""
+    flat = FlatFile(database, facts, places, changes)
+    search = Search(database, facts)
+    if memory.backend == "flat_file":
+        return Listed(flat, search)
+    return Ranked(database, facts, places, changes, flat, search, memory.working_set_size)

@@ -55,7 +55,7 @@ from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing
 from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Gather, read_texts
+from wintermute.prompt.gather import Gather, Recall, read_texts
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores
 from wintermute.work.delegation import Delegation
@@ -270,7 +270,7 @@ class Fixed:
     layout: Layout
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str:
         text = self.text()
         if self.layout == "append" or not summary:
@@ -278,7 +278,7 @@ class Fixed:
         return f"{text}\n\n---\n\n# Conversation Summary\n{summary}"
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
         return None
 

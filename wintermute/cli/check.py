@@ -224,7 +224,9 @@ async def _fixed(config: Config) -> Request | None:
         with TemporaryDirectory(prefix="wintermute-") as folder:
             async with open_database(Path(folder, "wintermute.db")) as opened:
                 stores = Stores.of(
-                    opened, config.data_dir, config.owner, clock, new_id, timezone=zone
+                    *(opened, config.data_dir, config.owner, clock, new_id),
+                    timezone=zone,
+                    memory=config.memory,
                 )
                 speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
                 async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:

@@ -137,7 +137,11 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
             zone = config.timezone
-            stores = Stores.of(database, folder, config.owner, clock, new_id, timezone=zone)
+            stores = Stores.of(
+                *(database, folder, config.owner, clock, new_id),
+                timezone=zone,
+                memory=config.memory,
+            )
             return await work(stores, config)
 
     return asyncio.run(opened())

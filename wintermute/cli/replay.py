@@ -46,7 +46,7 @@ from wintermute.messages import Json, Size
 from wintermute.owner import Owner
 from wintermute.prompt.assemble import SUMMARY, TIME, again, chosen, pieces
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import FILE_SMALL, Instructions
+from wintermute.prompt.gather import FILE_SMALL, Instructions, Recall
 from wintermute.prompt.modes import DELEGATING
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -212,13 +212,13 @@ class _Then:
         return "system" if in_system else "append"
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
         """What was told is on record."""
         return None
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str | None:
         question = self.script.upcoming.question
         if question is None:  # nobody knows it; the failure is all that was recorded
@@ -236,7 +236,7 @@ class _Retelling(Telling):
         super().__init__(stores)
         self._script = script
 
-    async def news(self, running: CastState, *, anew: bool) -> str:
+    async def news(self, running: CastState, window: int, *, anew: bool) -> str:
         newest = running.newest
         return self._script.told(newest.id) if newest and not newest.block else ""
 

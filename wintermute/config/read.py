@@ -112,7 +112,7 @@ def _crowded(backend: Backend) -> bool:
 def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
     """Better no start than another backend than the one that was asked for (M-021)."""
     backend = _value(found, MEMORY)
-    if backend is not None and backend != "flat_file":
+    if backend not in (None, "flat_file", "fts5"):
         yield _problem(found, MEMORY, f"{backend} is not built yet: write flat_file")
 
 

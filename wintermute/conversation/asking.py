@@ -25,7 +25,6 @@ from wintermute.conversation.view import (
     marked,
     messages,
     prompt_of,
-    query,
     smaller,
     too_large,
     turn_messages,
@@ -35,6 +34,7 @@ from wintermute.errors import ContextTooLarge, ModelError, PromptTooLarge
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.loom.records import BranchView, Cast, Fold, Turn
 from wintermute.messages import Json, Reply, Request, Size
+from wintermute.prompt.gather import Recall
 from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
@@ -348,8 +348,12 @@ class Folding:
 class Teller(Protocol):
     """Whoever tells a cast what changes. See `conversation.telling.Telling`."""
 
-    async def news(self, running: CastState, *, anew: bool) -> str:
-        """The block that comes next; "": nothing is to be told."""
+    async def recall(self, running: CastState, window: int) -> Recall | None:
+        """What memory is asked for this cast; None: nothing."""
+        ...
+
+    async def news(self, running: CastState, window: int, *, anew: bool) -> str:
+        """The block that comes next; "": nothing is to be told. `window`: tokens of the model's."""
         ...
 
     async def keep(self, running: CastState, text: str) -> str:
@@ -433,7 +437,8 @@ class Asking:
         """What is in view now, with what is to be told. `anew`: of that nothing was told before."""
         systems = await self._systems(running)
         running.size = next(iter(systems))
-        if news := await self._telling.news(running, anew=anew):
+        window = self._window(running)
+        if news := await self._telling.news(running, window, anew=anew):
             running.told(news)
         shown = self._shown(running, systems)
         view = self._lightened(running, shown)
@@ -446,11 +451,14 @@ class Asking:
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:
         settings, past = running.settings, running.past
+        asked = None
+        if settings.prompt.layout == "system":
+            asked = await self._telling.recall(running, self._window(running))
         return {
             size: await settings.prompt.system(
                 running.caller.scope,
                 settings.toolbox.offered(size),
-                query(running.cast, past.casts[:-1]),
+                asked,
                 marked(past.fold),
                 size,
             )

@@ -21,6 +21,7 @@ from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Quote, Size
 from wintermute.prompt.block import Changing, Layout
+from wintermute.prompt.gather import Recall
 
 
 class Stop:
@@ -82,7 +83,7 @@ class Prompt(Protocol):
         ...
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str | None:
         """The system prompt for this scope and these tools; None: there is to be none.
 
@@ -94,7 +95,7 @@ class Prompt(Protocol):
         ...
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
         """What changes, for a block; None: nothing of that is to be told.
 

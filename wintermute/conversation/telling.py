@@ -9,8 +9,12 @@ from collections.abc import Collection, Sequence
 
 from wintermute.conversation.state import CastState
 from wintermute.conversation.view import all_told, blocks, query
+from wintermute.prompt.assemble import MEMORIES
 from wintermute.prompt.block import Changing, Told, block, is_late, told
+from wintermute.prompt.gather import Recall
 from wintermute.stores import Stores
+
+NONE: Told = {}
 
 
 class Telling:
@@ -21,19 +25,34 @@ class Telling:
         self._hidden = hidden
         self._database = stores.database
         self._casts = stores.casts
+        self._inbox = stores.inbox
 
-    async def news(self, running: CastState, *, anew: bool) -> str:
+    async def recall(self, running: CastState, window: int, *, shown: Told = NONE) -> Recall | None:
+        """What memory is asked: what the person wrote, without what else the message tells."""
+        cast = running.cast
+        written = await self._inbox.bodies([cast.event_id]) if cast.event_id else [cast.intent]
+        asked = query(cast, running.past.casts[:-1], "\n".join(written))
+        begun = running.newest is not None
+        if asked is None:
+            return None
+        return Recall(asked, cast.id, begun, shown.get(MEMORIES, ()), window)
+
+    async def news(self, running: CastState, window: int, *, anew: bool) -> str:
         """What is to be told now at the end of what is in view; "": nothing.
 
-        `anew`: what was told before is not in view any more, but for what this cast was told.
+        `window`: tokens of the model's. `anew`: what was told before is not in view any more, but
+        for what this cast was told.
         """
         before = [] if anew and running.newest is None else [*blocks(running.past)]
-        parts = await self._parts(running, before)
+        shown = told(all_told(running.past, self._hidden))
+        asked = await self.recall(running, window, shown=shown)
+        prompt, scope = running.settings.prompt, running.caller.scope
+        parts = await prompt.changing(scope, asked, running.size, anew=not any(before))
         if parts is None:
             return ""
         if not any(before):  # it begins, was folded, or what it was told was forgotten
             running.told("")  # what stands there says nothing of what is shown before it
-        shown = told(all_told(running.past, self._hidden))
+            shown = told(all_told(running.past, self._hidden))
         if any(before) and any((running.cast.block, *(each.block for each in running.cast.turns))):
             return _more(running, parts, before, shown)
         return block(parts, told(before), shown=shown)
@@ -45,12 +64,6 @@ class Telling:
             kept = await self._casts.tell(tx, running.cast.id, turn.id if turn else None, text)
         running.told(kept)
         return kept
-
-    async def _parts(self, running: CastState, before: Sequence[str]) -> Changing | None:
-        """What there is to tell; `before`: the blocks in view."""
-        asked = query(running.cast, running.past.casts[:-1])
-        prompt, scope = running.settings.prompt, running.caller.scope
-        return await prompt.changing(scope, asked, running.size, anew=not any(before))
 
 
 def _more(running: CastState, parts: Changing, before: Sequence[str], shown: Told) -> str:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
+from wintermute.memory.ranking import Query
 from wintermute.messages import Call, Json
 from wintermute.prompt.assemble import (
     CORE,
@@ -204,13 +205,13 @@ def is_shown(turn: Turn) -> bool:
     return turn.error is None and bool(turn.utterance or turn.calls)
 
 
-def query(cast: Cast, earlier: Sequence[Cast]) -> str | None:
-    """What memory may rank by: a person's words and the last reply; None for other work (P-013)."""
-    if cast.origin in ("timer", "system"):
+def query(cast: Cast, earlier: Sequence[Cast], written: str) -> Query | None:
+    """What memory may rank by, as the person wrote it; None for other work (P-012, P-013)."""
+    if cast.origin in ("timer", "system") or not written.strip():
         return None
     replies = (past.result for past in reversed(earlier) if past.state == "terminated")
     said = next((reply for reply in replies if reply), "")
-    return f"{cast.intent}\n{said[:MOST_REPLY_CHARACTERS]}".strip()
+    return Query(written, said[:MOST_REPLY_CHARACTERS])
 
 
 def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Iterator[Json]:

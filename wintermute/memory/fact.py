@@ -48,6 +48,14 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Hit:
+    """A fact that fits a query. `score`: how well, from 0 to 1 among those found together."""
+
+    fact: Fact
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class NewFact:
     """A fact to be stored; `text` is clean. None: the store gives a new id, the present moment."""
 

@@ -19,6 +19,7 @@ from wintermute.memory.fact import (
     AddOutcome,
     Fact,
     FileLine,
+    Hit,
     NewFact,
     Replaced,
     Source,
@@ -88,6 +89,15 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
+    async def most_used(self, scope: str, count: int) -> list[Fact]:
+        """The live facts that were of use most often, then the newest (M-016)."""
+        rows = await self._database.rows(
+            f"SELECT * FROM facts WHERE scope = ? AND {LIVE}"
+            " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
+            (scope, count),
+        )
+        return [fact_of(row) for row in rows]
+
     async def get(self, fact_id: str, scope: str | None = None) -> Fact | None:
         """One fact, live or retired; with `scope` only if it belongs there."""
         row = await self._database.row(
@@ -139,6 +149,38 @@ class Facts:
             (scope,),
         )
         return await asyncio.to_thread(facts_of, rows)
+
+    # What is of use
+
+    async def recall(self, cast_id: str, found: Sequence[Hit]) -> None:
+        """A message was given these: on record for /why, and used once more today (M-024)."""
+        rows = [
+            {"cast": cast_id, "id": hit.fact.id, "place": place, "score": hit.score}
+            for place, hit in enumerate(found, 1)
+        ]
+        now = stamp(self._clock.now())
+        async with self._database.transaction() as tx:
+            await tx.execute_many(
+                "INSERT INTO recalled (cast_id, fact, place, score)"
+                " SELECT :cast, seq, :place, :score FROM facts WHERE id = :id"
+                " ON CONFLICT (cast_id, fact) DO UPDATE SET place = excluded.place,"
+                " score = excluded.score",
+                rows,
+            )
+            await tx.execute_many(
+                "UPDATE facts SET accesses = accesses + 1, accessed_at = :now WHERE id = :id"
+                " AND (accessed_at IS NULL OR substr(accessed_at, 1, 10) < substr(:now, 1, 10))",
+                [{"id": row["id"], "now": now} for row in rows],
+            )
+
+    async def recalled(self, cast_id: str, scope: str) -> list[Hit]:
+        """What a message was given and is still so, what fitted best first."""
+        rows = await self._database.rows(
+            "SELECT f.*, r.score FROM recalled r JOIN facts f ON f.seq = r.fact"
+            f" WHERE r.cast_id = ? AND f.scope = ? AND {LIVE} ORDER BY r.place",
+            (cast_id, scope),
+        )
+        return [Hit(fact_of(row), row["score"]) for row in rows]
 
     # Writing, on record
 
@@ -371,11 +413,16 @@ class Facts:
 
     async def lapse(self) -> None:
         """What was true until a moment that has passed leaves the prompt, lists and files."""
-        late = "valid_to IS NOT NULL AND NOT ended AND valid_to <= ?"
-        now = (stamp(self._clock.now()),)
-        if await self._database.exists(f"SELECT 1 FROM facts WHERE {late}", now):
-            async with self._database.transaction() as tx:
-                await tx.execute(f"UPDATE facts SET ended = 1 WHERE {late}", now)
+        (next_end,) = await self._database.scalars(
+            "SELECT min(valid_to) FROM facts WHERE valid_to IS NOT NULL AND NOT ended"
+        )
+        if next_end is None or next_end > (now := stamp(self._clock.now())):
+            return
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "UPDATE facts SET ended = 1 WHERE valid_to <= ? AND valid_to IS NOT NULL AND NOT ended",
+                (now,),
+            )
 
     async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> list[str]:
         """Delete facts of a scope for good; the ids that were there.
@@ -427,8 +474,16 @@ class Facts:
         )
         return await asyncio.to_thread(lambda: [_line(row) for row in rows])
 
-    async def unwrite(self, tx: Transaction, scope: str, ids: Collection[str]) -> None:
-        """Let these facts count as not written: if their lines go now, nobody removed them."""
+    async def unwrite(
+        self, tx: Transaction, scope: str, ids: Collection[str] | None = None
+    ) -> None:
+        """Let these facts count as not written: if their lines go now, nobody removed them.
+
+        None: all, also those that are retired; the file is none of theirs any more.
+        """
+        if ids is None:
+            await tx.execute("UPDATE facts SET exported = 0 WHERE scope = ? AND exported", (scope,))
+            return
         await tx.execute(
             f"UPDATE facts SET exported = 0 WHERE id {IN_LIST} AND +scope = ? AND {LIVE}",
             (json.dumps(list(ids)), scope),

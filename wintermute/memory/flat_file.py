@@ -43,6 +43,8 @@ from wintermute.memory.fact import (
 )
 from wintermute.memory.facts import LIVE, Facts
 
+GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
+"""The first line of a file that is only an export (M-016)."""
 MOST = 20
 """Versions of a file that are told apart."""
 
@@ -280,6 +282,8 @@ def _facts_in(lines: Sequence[str], live: Iterable[FileLine]) -> tuple[list[tupl
     seen: set[str] = set()
     dropped = 0
     for line in lines:
+        if line == GENERATED:
+            continue
         if not line.strip():
             found.append(("", ""))
             continue
@@ -347,7 +351,10 @@ class FlatFile:
 
         Where the file cannot be used, the facts alone: nothing is ever retired for that.
         """
+        await self._facts.lapse()
         try:
+            if await self._live(scope) is False:
+                return await self._write_anew(scope)
             content = await asyncio.to_thread(self._places.memories_file(scope).content)
             last = self._settled.get(scope)
             known = last and last.digest == _digest(content)
@@ -358,6 +365,49 @@ class FlatFile:
         except MemoryFileUnusable as problem:
             self._said.warn("memories file left out", scope, problem)
             return text_of(fact.text for fact in await self._facts.live(scope))
+
+    async def is_live(self, scope: str) -> bool:
+        """Whether what is edited in the file of a scope counts; also one that nobody has read yet."""
+        live = await self._live(scope)
+        if live is not None:
+            return live
+        text = await asyncio.to_thread(self._places.memories_file(scope).text)
+        return text is not None and not text.startswith(GENERATED)
+
+    async def retire_file(self, scope: str) -> None:
+        """From now on nothing in the file of a scope counts: it is an export."""
+        self._settled.pop(scope, None)
+        async with self._database.transaction() as tx:
+            await self._facts.unwrite(tx, scope)
+            await self._mark(tx, scope, live=False)
+
+    async def _live(self, scope: str) -> bool | None:
+        query = "SELECT live FROM memories_files WHERE scope = ?"
+        row = await self._database.row(query, (scope,))
+        return None if row is None else bool(row["live"])
+
+    async def _mark(self, tx: Transaction, scope: str, *, live: bool) -> None:
+        await tx.execute(
+            "INSERT INTO memories_files (scope, live) VALUES (?, ?)"
+            " ON CONFLICT (scope) DO UPDATE SET live = excluded.live WHERE live <> excluded.live",
+            (scope, live),
+        )
+
+    async def _write_anew(self, scope: str) -> str:
+        """What was an export is the whole list again, whatever somebody wrote into it (M-077)."""
+
+        async def work(tx: Transaction) -> _Settled:
+            content = await asyncio.to_thread(self._places.memories_file(scope).content)
+            rows = await self._facts.for_file(tx, scope)
+            lines = tuple(row.text for row in rows if row.live)
+            digest = await self._write(scope, _Found(content, None), lines)
+            await self._facts.written(tx, scope)
+            await self._versions.written(tx, scope)
+            await self._mark(tx, scope, live=True)
+            return _Settled(text_of(lines), digest)
+
+        settled = self._settled[scope] = await self._transaction(scope, work)
+        return settled.text
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """Let the lines of a text stand for the facts (P-049), within the guards of M-062.
@@ -425,6 +475,7 @@ class FlatFile:
                 return _Settled(text, None)
             await self._facts.written(tx, scope)
             await self._versions.written(tx, scope)
+            await self._mark(tx, scope, live=True)
             return _Settled(text, digest)
 
         # Kept only when committed: else edits by hand would count as known.

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from wintermute.clock import moment
-from wintermute.db import ERASES, Database, Error, Row, Transaction, is_broken
+from wintermute.db import ERASES, Error, Row, Transaction, is_broken
 from wintermute.db.full_text import erasing
 from wintermute.memory.ranking import words_of
 

@@ -1,6 +1,8 @@
 """How facts are found."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
@@ -19,3 +21,21 @@ def segment(text: str) -> str:
 def words_of(text: str, speaker: str, at: datetime) -> str:
     """What is indexed of a fact."""
     return segment(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked. `before`: the beginning of the last reply, which weighs less (P-012)."""
+
+    text: str
+    before: str = ""
+
+
+def query_words(text: str) -> tuple[str, ...]:
+    """The terms of a question."""
+    return tuple(dict.fromkeys(re.findall(r"\w+", segment(text))))[:64]
+
+
+def match(terms: Sequence[str]) -> str:
+    """An expression of FTS5 that finds any of these."""
+    return " OR ".join('"' + term.replace('"', '""') + '"' for term in terms)

@@ -10,12 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.schema import ComponentSizeLimits, Seed
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
+from wintermute.llm.tokens import estimate
+from wintermute.memory.fact import Hit
+from wintermute.memory.ranking import Query
+from wintermute.memory.search import fitting
 from wintermute.messages import Size
 from wintermute.prompt.assemble import (
     LOAD,
@@ -82,6 +86,11 @@ Component = Literal["memories", "tasks", "skills"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
 
 QUIET = timedelta(hours=24)
+TOP_K = 10
+MOST_IN_VIEW = 4_000
+"""Tokens of memories that were told in what is in view; at most an eighth of the window."""
+BEST = 3
+"""What ranks so high is told all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +160,25 @@ def text_of(body: str) -> str:
 log = logging.getLogger(__name__)
 
 
-class Ranking(Protocol):
-    """A memory that can be asked what fits; its index is kept by whoever writes facts."""
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What a ranked memory is asked for a message.
 
-    async def working_set(self, scope: str) -> str:
-        """The list for work without a query (P-013)."""
-        ...
+    `in_view`: the memories that were told before. `window`: the tokens of the model's. What fits is
+    on record for `cast_id`, if that is given; once its cast has `begun`, the record has it.
+    """
 
-    async def search(self, scope: str, query: str) -> Sequence[str]:
-        """The facts that fit, best first, no more than are wanted. Raises: MemoryUnavailable."""
-        ...
+    query: Query
+    cast_id: str | None = None
+    begun: bool = False
+    in_view: tuple[str, ...] = ()
+    window: int = 0
 
 
 class Gather:
     """All that a system prompt is made of. Every part is read anew each time (P-001, P-005).
 
-    Without a `ranking` all memories of a scope are in it, as in their file (P-010).
+    All memories of a scope are in it, as in their file (P-010), or those that fit (P-011).
     """
 
     def __init__(
@@ -175,22 +187,22 @@ class Gather:
         instructions: Instructions,
         clock: Clock,
         layout: Layout = "append",
-        ranking: Ranking | None = None,
         small: Instructions | None = None,
+        top_k: int = TOP_K,
     ) -> None:
-        """`small`: the instructions for small models, if they have their own."""
+        """`small`: the instructions for small models, if they have their own. `top_k`: memories."""
         self.layout: Layout = layout
         self._small = small or instructions
         self._stores = stores
         self._instructions = instructions
         self._clock = clock
-        self._ranking = ranking
+        self._top_k = top_k
 
     async def system(
         self,
         scope: str,
         tools: Collection[str],
-        query: str | None,
+        query: Recall | None,
         summary: str = "",
         size: Size = "full",
     ) -> str:
@@ -201,7 +213,7 @@ class Gather:
         )
 
     async def shown(
-        self, scope: str, tools: Collection[str], query: str | None = None, size: Size = "full"
+        self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
         """The parts of the system message."""
         if self.layout == "append":
@@ -214,7 +226,7 @@ class Gather:
         return chosen(of_size.sections(), tools)
 
     async def gather(
-        self, scope: str, tools: Collection[str], query: str | None = None, size: Size = "full"
+        self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
         """All parts, none of another scope."""
         changing = await self._changing(scope, query)
@@ -228,13 +240,13 @@ class Gather:
         )
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
         """What goes into a block; nothing where all is in the system message."""
         if self.layout == "system":
             return None
         parts = await self._changing(scope, query)
-        if self._ranking is not None and query is None and not anew:  # P-013
+        if self._stores.memories.ranked and query is None and not anew:  # P-013
             parts = replace(parts, memories=None)
         # Small models take the sentence for a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
@@ -247,11 +259,11 @@ class Gather:
             )
         return Parts(instructions=instructions, core=core_text(await self._stores.core.text(scope)))
 
-    async def _changing(self, scope: str, query: str | None) -> Changing:
+    async def _changing(self, scope: str, query: Recall | None) -> Changing:
         return Changing(
             now=current_time(self._clock.now(), self._stores.tasks.zone.key),
             memories=await self._remembered(scope, query),
-            ranked=self._ranking is not None and query is not None,
+            ranked=self._stores.memories.ranked and query is not None,
             tasks=task_lines(await self._stores.tasks.listed(scope)),
             skills=await self._listed(),
         )
@@ -263,7 +275,7 @@ class Gather:
         """
         tasks = await self._stores.tasks.listed(scope)
         found: dict[Component, int] = {}
-        if self._ranking is None:
+        if not self._stores.memories.ranked:
             found["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
         if self._stores.tasks.owner.owns(scope):
             found["skills"] = len(await self._listed())
@@ -271,20 +283,45 @@ class Gather:
             tasks = tuple(task for task in tasks if task.scope == scope)
         return {**found, "tasks": len(task_lines(tasks))}
 
-    async def _remembered(self, scope: str, query: str | None) -> str:
-        if self._ranking is None:
-            return flat_lines(await self._stores.memories.text(scope))
-        if query is None:
-            return flat_lines(await self._ranking.working_set(scope))
+    async def _remembered(self, scope: str, query: Recall | None) -> str:
+        memories = self._stores.memories
+        if query is None or not memories.ranked:
+            return flat_lines(await memories.text(scope))
+        if query.cast_id is not None and query.begun:
+            return await self._recalled(query, scope)
         try:
-            return ranked_lines(await self._ranking.search(scope, query))
+            found = await memories.search(scope, query.query, self._top_k)
         except MemoryUnavailable as error:  # nothing rather than something else (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")
             return ""
+        hits = fitting(found, query.window)
+        if query.cast_id is not None:
+            await self._stores.facts.recall(query.cast_id, hits)
+        return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
+
+    async def _recalled(self, asked: Recall, scope: str) -> str:
+        """What was found as the cast began, as far as it is still so."""
+        hits = await self._stores.facts.recalled(asked.cast_id or "", scope)
+        return ranked_lines([hit.fact.text for hit in shown_of(hits, asked)])
 
     async def _listed(self) -> str:
         return skill_lines(await self._stores.skills.listed())
+
+
+def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
+    """What is told of what fits: all of it, but little more where much is in view already."""
+    most = min(MOST_IN_VIEW, asked.window // 8) if asked.window else MOST_IN_VIEW
+    used = sum(map(estimate, asked.in_view))
+    told: list[Hit] = []
+    for place, hit in enumerate(hits):
+        line = f"- {hit.fact.text}"
+        if line not in asked.in_view:
+            used += estimate(line)
+            if used > most and place >= BEST:
+                continue
+        told.append(hit)
+    return told
 
 
 FILES: Mapping[Component, str] = {

@@ -6,10 +6,10 @@ from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.core import Places
 from wintermute.memory.fact import EXPLICIT, SOURCES
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat_file import FlatFile
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, shown
@@ -41,7 +41,7 @@ class AppendMemory:
 class MemoriesView:
     """The memories of a scope as a file, for the file tools (P-049)."""
 
-    def __init__(self, memories: FlatFile, places: Places) -> None:
+    def __init__(self, memories: MemoryBackend, places: Places) -> None:
         self._memories = memories
         self._places = places
 

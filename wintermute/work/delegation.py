@@ -39,7 +39,7 @@ from wintermute.loom.sub_sessions import (
 from wintermute.mailbox.inbox import RESULT, Inbox
 from wintermute.messages import Origin, Size
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import EventKind, Gather, event
+from wintermute.prompt.gather import EventKind, Gather, Recall, event
 from wintermute.prompt.modes import first_user, tools_for, worker_prompt
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -285,7 +285,7 @@ class WorkerInstructions:
         return self.texts.gather.layout
 
     async def system(
-        self, scope: str, tools: Collection[str], query: str | None, summary: str, size: Size
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str | None:
         """As `conversation.state.Prompt`. Nothing is ranked by what a sub-session is told."""
         full = self.mode == "full"
@@ -300,7 +300,7 @@ class WorkerInstructions:
         ).system
 
     async def changing(
-        self, scope: str, query: str | None, size: Size, *, anew: bool
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
         """As `conversation.state.Prompt`; light instructions bring nothing that changes (P-041)."""
         if self.mode != "full":

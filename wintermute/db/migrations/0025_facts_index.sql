@@ -19,3 +19,22 @@ CREATE INDEX facts_unwritten ON facts (scope) WHERE exported = (retired_at IS NO
 -- `scope` is one token, so that a search reads the rows of its scope only.
 
 CREATE VIRTUAL TABLE facts_fts USING fts5 (scope, words, tokenize = "unicode61 remove_diacritics 2");
+
+-- Whose memories file is a two-way view of the facts, and whose an export that nobody reads (M-077) -------
+
+CREATE TABLE memories_files (
+    scope TEXT PRIMARY KEY,                          -- one without a row has not been looked at yet
+    live  INTEGER NOT NULL                           -- 1: what is edited there counts
+) WITHOUT ROWID;
+INSERT INTO memories_files (scope, live) SELECT DISTINCT scope, 1 FROM facts WHERE exported;
+
+-- What memory brought to a message, also what was in view already: for /why, and for its use (M-024) ------
+
+CREATE TABLE recalled (
+    cast_id TEXT NOT NULL REFERENCES casts (id),
+    fact    INTEGER NOT NULL REFERENCES facts (seq) ON DELETE CASCADE,
+    place   INTEGER NOT NULL,                        -- 1: what fitted best
+    score   REAL NOT NULL,
+    PRIMARY KEY (cast_id, fact)
+) WITHOUT ROWID;
+CREATE INDEX recalled_facts ON recalled (fact);

@@ -1,0 +1,168 @@
+"""How the memories of a scope are kept and shown: behind one protocol, whatever is configured (M-014).
+
+With `flat_file` all of them are in each prompt and in MEMORIES.txt, where edits count. With the
+others a few that fit are in the prompt, and the file is a list of the most used that nobody reads.
+The facts are the same rows in the same database in all of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from datetime import datetime
+from typing import Protocol
+
+from wintermute.changes.change_sets import ChangeSets, Reason
+from wintermute.db import Database
+from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.memory.core import Places, SaidOnce
+from wintermute.memory.fact import Hit, Replaced
+from wintermute.memory.facts import Facts
+from wintermute.memory.flat_file import GENERATED, FlatFile, text_of
+from wintermute.memory.ranking import Query
+from wintermute.memory.search import Search
+
+NOT_EDITED = (
+    "{name} is a list that I make of the memories that are used most, and nothing reads it: nothing was"
+    " changed. Use append_memory for something new; to take something out the person says"
+    " /memory WORDS and then `wintermute memory forget ID`, or /undo"
+)
+
+log = logging.getLogger(__name__)
+
+
+class MemoryBackend(Protocol):
+    """The memories of all scopes, each alone."""
+
+    @property
+    def ranked(self) -> bool:
+        """Whether only what fits is in the prompt, rather than all."""
+        ...
+
+    async def text(self, scope: str) -> str:
+        """What the memories file holds, once it and the facts have been brought together."""
+        ...
+
+    async def search(
+        self, scope: str, query: Query, most: int, when: datetime | None = None
+    ) -> list[Hit]:
+        """The facts that fit, best first. Raises: MemoryUnavailable."""
+        ...
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+        """Let the lines of a text stand for the facts (P-049). Raises: ToolFailed."""
+        ...
+
+    async def remove(self, scope: str, ids: Collection[str]) -> int:
+        """Remove facts for good; how many. Raises: MemoryFileUnusable."""
+        ...
+
+
+class Listed:
+    """All memories, in a file that people edit."""
+
+    ranked = False
+
+    def __init__(self, flat: FlatFile, search: Search) -> None:
+        self._flat = flat
+        self._search = search
+
+    async def text(self, scope: str) -> str:
+        """The whole list (P-010)."""
+        return await self._flat.text(scope)
+
+    async def search(
+        self, scope: str, query: Query, most: int, when: datetime | None = None
+    ) -> list[Hit]:
+        """By words."""
+        await self._flat.text(scope)  # with what was edited by hand
+        return await self._search.find(scope, query, most, when)
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+        """As `FlatFile` has it."""
+        return await self._flat.replace(scope, text, why, begun)
+
+    async def remove(self, scope: str, ids: Collection[str]) -> int:
+        """Line, row and recorded changes."""
+        return await self._flat.remove(scope, ids)
+
+
+class Ranked:
+    """Memories of which those that fit are in the prompt."""
+
+    ranked = True
+
+    def __init__(
+        self,
+        database: Database,
+        facts: Facts,
+        places: Places,
+        changes: ChangeSets,
+        flat: FlatFile,
+        search: Search,
+        size: int,
+    ) -> None:
+        """`size`: facts in the exported file."""
+        self._database = database
+        self._facts = facts
+        self._places = places
+        self._changes = changes
+        self._flat = flat
+        self._search = search
+        self._size = size
+        self._taken: set[str] = set()
+        self._said = SaidOnce(log)
+
+    async def text(self, scope: str) -> str:
+        """The working set, most used first, which is in the file by then (M-016)."""
+        await self._take_edits(scope)
+        listed = await self._facts.most_used(scope, self._size)
+        text = text_of(fact.text for fact in listed)
+        if listed or self._places.memories(scope).exists():
+            await self._export(scope, f"{GENERATED}\n{text}")
+        return text
+
+    async def search(
+        self, scope: str, query: Query, most: int, when: datetime | None = None
+    ) -> list[Hit]:
+        """By words and by meaning."""
+        await self._take_edits(scope)
+        return await self._search.find(scope, query, most, when)
+
+    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+        """Nobody replaces what nobody sees whole. Raises: ToolFailed, with what to do."""
+        raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
+
+    async def remove(self, scope: str, ids: Collection[str]) -> int:
+        """Row and recorded changes; the file is made anew."""
+        async with self._database.transaction() as tx:
+            gone = await self._facts.purge(tx, scope, ids)
+            await self._changes.drop(tx, "fact", gone)
+        await self.text(scope)
+        return len(gone)
+
+    async def _take_edits(self, scope: str) -> None:
+        """What was edited while the file was a two-way view counts, once (M-077, M-018)."""
+        if scope in self._taken:
+            return
+        try:
+            if await self._flat.is_live(scope):
+                found = await self._facts.count(scope)
+                await self._flat.text(scope)
+                now = await self._facts.count(scope)
+                log.info("memories file taken in scope=%s facts=%d before=%d", scope, now, found)
+            await self._flat.retire_file(scope)
+        except MemoryFileUnusable as problem:
+            self._said.warn("memories file not taken in", scope, problem)
+            return
+        self._taken.add(scope)
+
+    async def _export(self, scope: str, text: str) -> None:
+        file = self._places.memories_file(scope)
+        try:
+            seen = await asyncio.to_thread(file.content)
+            if seen != text.encode():
+                await asyncio.to_thread(file.replace, text, seen)
+        except MemoryFileUnusable as problem:
+            self._said.warn("memories file not written", scope, problem)
+        else:
+            self._said.over(scope)
