@@ -34,7 +34,7 @@ from wintermute.stores import Stores
 from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
-from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView
+from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
 from wintermute.tools.task import TaskTool
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
 from wintermute.work.runner import Kind, Runner
@@ -82,6 +82,7 @@ def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
         ReadFile(roots, view),
         WriteFile(roots, view),
         AppendMemory(stores.facts),
+        SearchMemory(stores.memories, stores.facts, stores.tasks.zone, config.memory.top_k),
         TaskTool(stores.tasks),
         AddSkill(stores.skills, stores.owner),
     )

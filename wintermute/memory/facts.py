@@ -39,6 +39,11 @@ from wintermute.messages import Json
 
 LIVE = "retired_at IS NULL AND NOT ended"
 """What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
+TRUE_THEN = (
+    "retired_at IS NULL AND (NOT ended OR valid_to > :when AND (valid_from <= :when"
+    " OR valid_from >= valid_to))"
+)
+"""What is true, and what was at that moment; of what was told afterwards nobody knows since when."""
 LEFT = "(retired_at IS NOT NULL OR ended)"
 """What has no line in the memories file."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
@@ -78,14 +83,24 @@ class Facts:
         )
         return await asyncio.to_thread(facts_of, rows)
 
-    async def latest(self, scope: str, begin: int, count: int) -> list[Fact]:
-        """`count` facts, newest first, from the one numbered `begin` on (M-002)."""
+    async def latest(
+        self, scope: str, begin: int, count: int, when: datetime | None = None
+    ) -> list[Fact]:
+        """`count` facts, newest first, from the one numbered `begin` on (M-002).
+
+        `when`: also of those that were true at that moment.
+        """
         if begin < 1:
             raise ToolFailed(f"begin counts from 1, the newest; {begin} is no place in the list")
         rows = await self._database.rows(
-            f"SELECT * FROM facts WHERE scope = ? AND {LIVE}"
-            " ORDER BY created_at DESC, seq DESC LIMIT ? OFFSET ?",
-            (scope, max(0, count), begin - 1),
+            f"SELECT * FROM facts WHERE scope = :scope AND {LIVE if when is None else TRUE_THEN}"
+            " ORDER BY created_at DESC, seq DESC LIMIT :count OFFSET :begin",
+            {
+                "scope": scope,
+                "count": max(0, count),
+                "begin": begin - 1,
+                "when": stamp(when) if when else None,
+            },
         )
         return [fact_of(row) for row in rows]
 

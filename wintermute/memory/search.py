@@ -12,7 +12,7 @@ from wintermute.clock import stamp
 from wintermute.db import Database, Row
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Hit, fact_of
-from wintermute.memory.facts import Facts
+from wintermute.memory.facts import LIVE, TRUE_THEN, Facts
 from wintermute.memory.index import scope_word
 from wintermute.memory.ranking import Query, match, query_words
 
@@ -56,11 +56,7 @@ class Search:
         return await asyncio.to_thread(_hits, rows[:most])
 
     async def _by_words(self, scope: str, expression: str, when: datetime | None) -> list[Row]:
-        true = (
-            "NOT f.ended"
-            if when is None
-            else "f.valid_from <= :when AND (f.valid_to IS NULL OR f.valid_to > :when)"
-        )
+        true = LIVE if when is None else TRUE_THEN
         return await self._database.rows(
             "SELECT f.*, -bm25(facts_fts, 0, 1) AS score FROM facts_fts"
             f" JOIN facts f ON f.seq = facts_fts.rowid WHERE facts_fts MATCH :match AND {true}"

@@ -1,6 +1,6 @@
 """The tools that remember and that teach a skill, and the memories as a file."""
 
-from datetime import datetime
+from datetime import date, datetime, time, tzinfo
 
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
@@ -8,12 +8,16 @@ from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.core import Places
-from wintermute.memory.fact import EXPLICIT, SOURCES
+from wintermute.memory.fact import EXPLICIT, SOURCES, Fact
 from wintermute.memory.facts import Facts
+from wintermute.memory.ranking import Query
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, shown
 from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
+
+MOST_FOUND = 50
+"""Facts in one result of `search_memory`."""
 
 
 class AppendMemory:
@@ -36,6 +40,52 @@ class AppendMemory:
             tx, reason(caller), args["entry"], source, scope=caller.scope, origins=origins
         )
         return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
+
+
+class SearchMemory:
+    """`search_memory(query, n, when)`: facts of the scope in which it is called (M-009)."""
+
+    name = "search_memory"
+    durable = True
+    brief: tuple[str, Json] | None = None
+
+    def __init__(self, memories: MemoryBackend, facts: Facts, zone: tzinfo, top_k: int) -> None:
+        self.description, self.parameters = definition(self.name)
+        self._memories = memories
+        self._facts = facts
+        self._zone = zone
+        self._top_k = top_k
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        """The best first, or the newest."""
+        most, asked = min(args.get("n", self._top_k), MOST_FOUND), args.get("query", "").strip()
+        when = self._day(args["when"]) if "when" in args else None
+        if most <= 0:
+            return []
+        if asked:
+            hits = await self._memories.search(caller.scope, Query(asked), most, when)
+            return [self._line(hit.fact) for hit in hits]
+        return [self._line(fact) for fact in await self._facts.latest(caller.scope, 1, most, when)]
+
+    def _day(self, text: str) -> datetime:
+        """The end of a day, so that what began or ended on it counts as it then was."""
+        try:
+            day = date.fromisoformat(text)
+        except ValueError as error:
+            raise ToolFailed("`when` is a day such as 2026-05-04") from error
+        return datetime.combine(day, time.max, self._zone)
+
+    def _line(self, fact: Fact) -> Json:
+        shown: Json = {
+            "id": fact.id,
+            "text": fact.text,
+            "source": fact.source,
+            "date": self._date(fact.created_at),
+        }
+        return shown | {"until": self._date(fact.valid_to)} if fact.valid_to else shown
+
+    def _date(self, at: datetime) -> str:
+        return at.astimezone(self._zone).date().isoformat()
 
 
 class MemoriesView:
