@@ -46,6 +46,7 @@ account needs a change, and starting again will not help. An error is one line o
 """
 TOOLS = {
     "append_memory": "remembers one thing",
+    "search_memory": "looks for what is remembered, also for what was true on a day",
     "task": "keeps goals and promises: add, list, update, complete, pause, resume, delete",
     "add_skill": "keeps a procedure that worked; only in a direct chat with the owner",
     "read_file": "reads a text file in `data/skills` and the folders of `tools.files.roots`",

@@ -34,6 +34,7 @@ from wintermute.config.schema import (
     Llm,
     LoopSettings,
     Matrix,
+    Memory,
     Roles,
     Seed,
     Tools,
@@ -309,6 +310,7 @@ async def open_house(
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
+    memory: Memory | None = None,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
@@ -319,13 +321,18 @@ async def open_house(
         llm=llm or _llm(model, backend, max_retries=retries, budget=budget, record=record),
         context=replace(context, component_size_limits=limits) if limits else context,
         loop=_loop(wards),
+        memory=memory or Memory(),
         seed=Seed(enabled=language is not None, language=language or "en"),
         sub_sessions=sub_sessions or Limits(max_depth=0),
         tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),
     )
     checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores.of(database, folder, config.owner, checked, new_id, redact, timezone=ZONE)
+        stores = Stores.of(
+            *(database, folder, config.owner, checked, new_id, redact),
+            timezone=ZONE,
+            memory=config.memory,
+        )
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
         real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]

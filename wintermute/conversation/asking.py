@@ -348,8 +348,8 @@ class Folding:
 class Teller(Protocol):
     """Whoever tells a cast what changes. See `conversation.telling.Telling`."""
 
-    async def recall(self, running: CastState, window: int) -> Recall | None:
-        """What memory is asked for this cast; None: nothing."""
+    async def recall(self, running: CastState, window: int) -> Recall:
+        """What memory is asked for this cast."""
         ...
 
     async def news(self, running: CastState, window: int, *, anew: bool) -> str:

@@ -14,8 +14,6 @@ from wintermute.prompt.block import Changing, Told, block, is_late, told
 from wintermute.prompt.gather import Recall
 from wintermute.stores import Stores
 
-NONE: Told = {}
-
 
 class Telling:
     """Makes the blocks of casts, and keeps them."""
@@ -27,15 +25,17 @@ class Telling:
         self._casts = stores.casts
         self._inbox = stores.inbox
 
-    async def recall(self, running: CastState, window: int, *, shown: Told = NONE) -> Recall | None:
-        """What memory is asked: what the person wrote, without what else the message tells."""
+    async def recall(
+        self, running: CastState, window: int, in_view: tuple[str, ...] = ()
+    ) -> Recall:
+        """What memory is asked: what the person wrote, without what else the message tells.
+
+        `in_view`: the memories that were told before.
+        """
         cast = running.cast
         written = await self._inbox.bodies([cast.event_id]) if cast.event_id else [cast.intent]
         asked = query(cast, running.past.casts[:-1], "\n".join(written))
-        begun = running.newest is not None
-        if asked is None:
-            return None
-        return Recall(asked, cast.id, begun, shown.get(MEMORIES, ()), window)
+        return Recall(asked, cast.id, running.newest is not None, in_view, window)
 
     async def news(self, running: CastState, window: int, *, anew: bool) -> str:
         """What is to be told now at the end of what is in view; "": nothing.
@@ -45,7 +45,7 @@ class Telling:
         """
         before = [] if anew and running.newest is None else [*blocks(running.past)]
         shown = told(all_told(running.past, self._hidden))
-        asked = await self.recall(running, window, shown=shown)
+        asked = await self.recall(running, window, shown.get(MEMORIES, ()))
         prompt, scope = running.settings.prompt, running.caller.scope
         parts = await prompt.changing(scope, asked, running.size, anew=not any(before))
         if parts is None:

@@ -197,6 +197,23 @@ class Facts:
         )
         return [Hit(fact_of(row), row["score"]) for row in rows]
 
+    async def fallen(self, scope: str, texts: Collection[str]) -> list[tuple[str, str]]:
+        """Those of the texts that were facts of a scope and are none now; what took their place."""
+        named = {key(text): text for text in texts}
+        query = f"SELECT key FROM facts WHERE scope = ? AND key {IN_LIST} AND {LIVE}"
+        true = await self._database.scalars(query, (scope, json.dumps(list(named))))
+        gone = list(named.keys() - true)
+        if not gone:
+            return []
+        rows = await self._database.rows(
+            "SELECT f.key, CASE WHEN h.retired_at IS NULL AND NOT h.ended THEN h.text END AS heir"
+            " FROM facts f LEFT JOIN facts h ON h.id = f.replaced_by"
+            f" WHERE f.scope = ? AND f.key {IN_LIST} ORDER BY f.seq",
+            (scope, json.dumps(gone)),
+        )
+        heirs = {row["key"]: row["heir"] or "" for row in rows}
+        return [(text, heirs[name]) for name, text in named.items() if name in heirs]
+
     # Writing, on record
 
     async def add(

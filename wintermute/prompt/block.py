@@ -31,8 +31,10 @@ OPENED, CLOSED = "<context>\n", "\n</context>"
 ONLY_TIME = f"{OPENED}# {TIME}\n"
 BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "
+UNTRUE, INSTEAD = "no longer true: ", "; now: "
+"""Of a memory that is in view; what was only not found for a message is true all the same."""
 NOTHING = "nothing any more"
-OURS = re.compile(rf"^(?={re.escape(GONE.strip())}|{NOTHING}$)", re.MULTILINE)
+OURS = re.compile(rf"^(?={GONE.strip()}|{UNTRUE.strip()}|{NOTHING}$)", re.MULTILINE)
 NAMES: Mapping[str, re.Pattern[str]] = {
     TASKS: re.compile(r"\[P\d+\] (#\S+):"),
     SKILLS: re.compile(r"- (data/skills/\S+\.md) "),
@@ -51,13 +53,17 @@ Told = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """The parts that change, as rendered. `memories` None: nobody has looked for any (P-013)."""
+    """The parts that change, as rendered. `memories` None: nobody has looked for any (P-013).
+
+    `untrue`: what was told of ranked memories and is so no more, with what is so instead, if known.
+    """
 
     now: str
     memories: str | None
     ranked: bool
     tasks: str
     skills: str
+    untrue: tuple[tuple[str, str], ...] = ()
 
     @property
     def lines(self) -> Told:
@@ -110,13 +116,11 @@ def block(
     shown, now = so_far if shown is None else shown, parts.lines
     contents = [(TIME, parts.now if timed else "")]
     for part, text in ((MEMORIES, parts.memories), (TASKS, parts.tasks), (SKILLS, parts.skills)):
-        if text is None:
-            continue
-        ranked = parts.ranked and part == MEMORIES
+        untrue = [*map(_untrue, parts.untrue)] if part == MEMORIES else []
+        ranked = part == MEMORIES and (parts.ranked or bool(untrue))
         before = so_far.get(part)
-        came = _came(before, shown.get(part, ()), now[part]) if before else _all(text)
-        # What was not found is true all the same.
-        went = [] if ranked else _gone(part, shown, now[part])
+        came = _came(before, shown.get(part, ()), now.get(part, ())) if before else _all(text or "")
+        went = untrue if ranked or text is None else _gone(part, shown, now[part])
         contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
@@ -215,6 +219,11 @@ def _gone(part: str, before: Told, now: tuple[str, ...]) -> list[str]:
     return [GONE + line for line in lines if _name(part, line) not in names]
 
 
+def _untrue(told: tuple[str, str]) -> str:
+    line, instead = told
+    return f"{UNTRUE}{line}{INSTEAD if instead else ''}{one_line(instead)}"
+
+
 def _skill(path: str, summary: str) -> str:
     return one_line(f"- {path} — {summary_of(summary)}")
 
@@ -242,10 +251,18 @@ def _name(part: str, line: str) -> str:
 def _take(part: str, line: str, lines: dict[str, str]) -> None:
     if line == NOTHING:
         lines.clear()
+    elif line.startswith(UNTRUE):
+        rest = line.removeprefix(UNTRUE)
+        for known in [each for each in lines.values() if _is_said(each, rest)]:
+            del lines[_name(part, known)]
     elif line.startswith(GONE):
         lines.pop(_name(part, line.removeprefix(GONE)), None)
     elif line.strip():
         lines[_name(part, line)] = line
+
+
+def _is_said(line: str, untrue: str) -> bool:
+    return untrue == line or untrue.startswith(line + INSTEAD)
 
 
 def _came(before: tuple[str, ...], shown: tuple[str, ...], now: tuple[str, ...]) -> list[str]:

@@ -162,13 +162,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a ranked memory is asked for a message.
+    """What a ranked memory is asked for a message; nothing for an event.
 
     `in_view`: the memories that were told before. `window`: the tokens of the model's. What fits is
     on record for `cast_id`, if that is given; once its cast has `begun`, the record has it.
     """
 
-    query: Query
+    query: Query | None = None
     cast_id: str | None = None
     begun: bool = False
     in_view: tuple[str, ...] = ()
@@ -246,8 +246,10 @@ class Gather:
         if self.layout == "system":
             return None
         parts = await self._changing(scope, query)
-        if self._stores.memories.ranked and query is None and not anew:  # P-013
+        if self._stores.memories.ranked and not parts.ranked and not anew:  # P-013
             parts = replace(parts, memories=None)
+        if self._stores.memories.ranked and query is not None and query.in_view:
+            parts = replace(parts, untrue=await self._untrue(scope, query.in_view))
         # Small models take the sentence for a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
@@ -263,7 +265,7 @@ class Gather:
         return Changing(
             now=current_time(self._clock.now(), self._stores.tasks.zone.key),
             memories=await self._remembered(scope, query),
-            ranked=self._stores.memories.ranked and query is not None,
+            ranked=self._stores.memories.ranked and query is not None and query.query is not None,
             tasks=task_lines(await self._stores.tasks.listed(scope)),
             skills=await self._listed(),
         )
@@ -285,7 +287,7 @@ class Gather:
 
     async def _remembered(self, scope: str, query: Recall | None) -> str:
         memories = self._stores.memories
-        if query is None or not memories.ranked:
+        if query is None or query.query is None or not memories.ranked:
             return flat_lines(await memories.text(scope))
         if query.cast_id is not None and query.begun:
             return await self._recalled(query, scope)
@@ -299,6 +301,12 @@ class Gather:
         if query.cast_id is not None:
             await self._stores.facts.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
+
+    async def _untrue(self, scope: str, in_view: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """The memories in view that are none now; a mark of something left out never was one."""
+        texts = {line.removeprefix("- "): line for line in in_view}
+        found = await self._stores.facts.fallen(scope, texts)
+        return tuple((texts[text], heir) for text, heir in found)
 
     async def _recalled(self, asked: Recall, scope: str) -> str:
         """What was found as the cast began, as far as it is still so."""

@@ -1,0 +1,259 @@
+"""A memory of which only what fits is in the prompt, as the model reads it and as it is on record."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_told_once import grows, tell, texts
+from tests.world.clock import FakeClock
+from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.model import Calls, ModelServer, Text, Use
+from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import Context, Memory
+from wintermute.memory.flat_file import GENERATED
+
+SCOPE = f"person:{ANN}"
+OTHER = "person:@ben:test"
+WHY = Reason("command", SCOPE)
+FTS5 = Memory(backend="fts5")
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path,
+    model: ModelServer,
+    *facts: str,
+    memory: Memory = FTS5,
+    context: Context = Context(),  # noqa: B008  a frozen value
+) -> AsyncIterator[House]:
+    """A house in which Ann's memories are these, and it works."""
+    clock = FakeClock()
+    async with (
+        open_house(
+            folder, model.url, prompts=PROMPTS, clock=clock, memory=memory, context=context
+        ) as house,
+        house.working(),
+    ):
+        for text in facts:
+            await remember(house, text)
+        yield house
+
+
+async def remember(house: House, text: str, scope: str = SCOPE) -> str:
+    async with house.database.transaction() as tx:
+        why = Reason("command", scope)
+        fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=scope)
+    return fact.id
+
+
+def block(text: str) -> str:
+    return text.partition("<context>")[2]
+
+
+async def test_what_fits_comes_with_the_message_and_is_not_told_twice(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-011, P-012: best first; what is in view already is not repeated."""
+    facts = ("Ann drinks green tea", "Carl plays chess", "Ann has a sister in Lyon")
+    async with opened(tmp_path, model, *facts) as house:
+        await tell(house, "which tea do I like?", "and the tea of my sister?", "good night")
+    first, second, third = (block(texts(seen)[-1]) for seen in model.requests)
+    heading = "# User Memories (relevance-ranked)\n"
+    assert f"{heading}- Ann drinks green tea\n" in first
+    assert "chess" not in first
+    assert f"{heading}- Ann has a sister in Lyon\n" in second
+    assert "green tea" not in second
+    assert "User Memories" not in third
+    grows(model)
+
+
+async def test_an_event_asks_nothing_and_brings_the_working_set_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-013: an unranked set does not claim to be ranked."""
+    async with opened(tmp_path, model, "Ann drinks green tea") as house:
+        await house.incoming("tea is due", kind="event", origin="timer")
+        await house.settled()
+        await house.incoming("tea is due again", kind="event", origin="timer")
+        await house.settled()
+    first, second = (block(texts(seen)[-1]) for seen in model.requests)
+    assert "# User Memories\nAnn drinks green tea\n" in first
+    assert "Memories" not in second
+
+
+async def test_nobody_finds_what_another_scope_knows(tmp_path: Path, model: ModelServer) -> None:
+    """M-010: neither in the prompt nor by the tool."""
+    look = Calls((Use("search_memory", {"query": "canary"}), Use("search_memory", {})))
+    model.script(look, Text("nothing"))
+    async with opened(tmp_path, model, "Ann drinks green tea") as house:
+        await remember(house, "the canary is yellow", OTHER)
+        await tell(house, "where is the canary?")
+    assert "yellow" not in str([seen.body for seen in model.requests])
+    found, newest = texts(model.requests[-1])[-2:]
+    assert found == "[]"
+    assert "green tea" in newest
+
+
+async def test_the_tool_finds_what_was_true_on_a_day(tmp_path: Path, model: ModelServer) -> None:
+    """M-009, M-074: with id, source and dates; the newest without a query; none where n is 0."""
+    uses = (
+        Use("search_memory", {"query": "Where does Ann live?"}),
+        Use("search_memory", {"query": "Where does Ann live?", "when": "2026-03-01"}),
+        Use("search_memory", {"n": 1}),
+        Use("search_memory", {"n": 0}),
+        Use("search_memory", {"when": "soon"}),
+    )
+    model.script(Calls(uses), Text("Lyon"))
+    async with opened(tmp_path, model, "Carl plays chess") as house:
+        lyon = await remember(house, "Ann lives in Lyon")
+        rome = await remember(house, "Ann lives in Rome")
+        async with house.database.transaction() as tx:
+            until = house.clock.now().replace(month=4)
+            await house.stores.facts.end(tx, WHY, lyon, until, rome)
+        await tell(house, "look it up")
+    now, then, newest, none, wrong = texts(model.requests[-1])[-5:]
+    assert rome in now
+    assert lyon not in now
+    assert rome in then
+    assert f'"id": "{lyon}"' in then
+    assert '"until": "2026-04-04"' in then
+    assert newest.count("fact_") == 1
+    assert none == "[]"
+    assert "2026-05-04" in wrong
+    assert "Lyon" not in block(texts(model.requests[0])[-1])
+
+
+@pytest.mark.parametrize("how", ["ended", "retired", "replaced"])
+async def test_what_is_in_view_and_no_longer_true_is_named(
+    tmp_path: Path, model: ModelServer, how: str
+) -> None:
+    """M-074: once, with what is true instead."""
+    async with opened(tmp_path, model) as house:
+        lyon = await remember(house, "Ann lives in Lyon")
+        await tell(house, "is it Lyon where Ann lives?")
+        rome = await remember(house, "Since May Ann has her home in Rome")
+        facts = house.stores.facts
+        async with house.database.transaction() as tx:
+            if how == "ended":
+                await facts.end(tx, WHY, lyon, house.clock.now(), rome)
+            elif how == "retired":
+                await facts.retire(tx, WHY, [lyon])
+            else:
+                await facts.replace(tx, WHY, SCOPE, [lyon], [("Ann lives in Rome", "harvest")])
+        await tell(house, "hm", "hm again")
+    _, second, third = (block(texts(seen)[-1]) for seen in model.requests)
+    instead = {
+        "ended": "; now: Since May Ann has her home in Rome",
+        "retired": "",
+        "replaced": "; now: Ann lives in Rome",
+    }[how]
+    assert f"\nno longer true: - Ann lives in Lyon{instead}\n" in second
+    assert "no longer true" not in third
+    grows(model)
+
+
+async def test_one_vector_a_message_and_the_same_after_each_call(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-004: what the cast itself stores is in its result, not in a second block."""
+    remember_tea = Calls((Use("append_memory", {"entry": "Ann likes tea with milk."}),))
+    model.script(remember_tea, Text("noted"), Text("with milk"))
+    async with opened(tmp_path, model, "Ann drinks green tea") as house:
+        await tell(house, "remember that I take my tea with milk", "tea?")
+        [seen] = await house.rows(
+            "SELECT accesses, count(*) AS shown FROM recalled r JOIN facts f ON f.seq = r.fact"
+            " WHERE f.text = 'Ann drinks green tea'"
+        )
+    assert "<context>" not in "".join(texts(model.requests[1])[2:])
+    assert seen["accesses"] == 1  # two messages of one day (M-024)
+    assert seen["shown"] == 2
+    grows(model)
+
+
+async def test_in_the_system_message_what_fits_is_asked_for_each_time(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """P-011: the same with `context.layout: system`."""
+    async with opened(
+        tmp_path,
+        model,
+        "Ann drinks green tea",
+        "Carl plays chess",
+        context=Context(layout="system"),
+    ) as house:
+        await tell(house, "which tea?")
+    system = str(model.requests[0].messages[0]["content"])
+    assert "# User Memories (relevance-ranked)\n- Ann drinks green tea\n" in system
+    assert "chess" not in system
+
+
+async def test_few_memories_come_where_many_are_in_view(tmp_path: Path, model: ModelServer) -> None:
+    """Issue 18, point 3: an eighth of the window in all; beyond it the best three of a message."""
+    facts = [f"Ann's cup number {n} is of {'blue glass ' * 12}and tea" for n in range(40)]
+    async with opened(tmp_path, model, *facts) as house:
+        for n in range(12):
+            await tell(house, f"which cup for tea {n} {n + 12} {n + 24}?")
+    told = [block(texts(seen)[-1]).count("Ann's cup") for seen in model.requests]
+    assert told[0] == 10
+    assert max(told[6:]) <= 3
+
+
+# Files (M-016, M-018, M-077)
+
+
+async def test_the_file_is_an_export_that_nobody_reads(tmp_path: Path, model: ModelServer) -> None:
+    """M-016, P-049: write_file is refused with what to do instead."""
+    path = "data/MEMORIES.txt"
+    write = Use("write_file", {"path": path, "content": "Ann hates tea\n"})
+    model.script(Calls((Use("read_file", {"path": path}), write)), Text("well"))
+    async with opened(tmp_path, model, "Ann drinks green tea") as house:
+        await house.stores.memories.text(SCOPE)
+        file = tmp_path / "MEMORIES.txt"
+        assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
+        file.write_text("Ann hates tea\n")
+        await tell(house, "tidy up")
+        assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [
+            "Ann drinks green tea"
+        ]
+        await house.stores.memories.text(SCOPE)
+        assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
+    read, refused = texts(model.requests[-1])[-2:]
+    assert "Ann drinks green tea" in read
+    assert "append_memory" in refused
+
+
+async def test_switching_loses_no_hand_edit(tmp_path: Path, model: ModelServer) -> None:
+    """M-077, M-018: the last edits of the file count first; back, the whole list is live again."""
+    file = tmp_path / "MEMORIES.txt"
+    async with opened(tmp_path, model, "one is one", memory=Memory()) as house:
+        await house.stores.memories.text(SCOPE)
+    file.write_text("one is one\ntwo is two\n")
+    async with opened(tmp_path, model, "three is three") as house:
+        await house.stores.memories.text(SCOPE)
+        assert len(await house.stores.facts.live(SCOPE)) == 3
+        assert file.read_text().startswith(GENERATED)
+        async with house.database.transaction() as tx:
+            [first, *_] = await house.stores.facts.live(SCOPE)
+            await house.stores.facts.retire(tx, WHY, [first.id])
+    file.write_text("what nobody reads\n")
+    async with opened(tmp_path, model, memory=Memory()) as house:
+        assert await house.stores.memories.text(SCOPE) == "three is three\ntwo is two\n"
+        file.write_text("three is three\n")
+        assert await house.stores.memories.text(SCOPE) == "three is three\n"
+        assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["three is three"]
+
+
+async def test_a_file_that_was_there_first_is_taken_in_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-018."""
+    (tmp_path / "MEMORIES.txt").write_text("Ann drinks green tea\n")
+    shutil.copy(tmp_path / "MEMORIES.txt", tmp_path / "before.txt")
+    async with opened(tmp_path, model) as house:
+        await tell(house, "which tea?")
+        [fact] = await house.stores.facts.live(SCOPE)
+        assert fact.source == "user_explicit"
+    assert "- Ann drinks green tea" in block(texts(model.requests[0])[-1])
