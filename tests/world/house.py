@@ -328,11 +328,8 @@ async def open_house(
     )
     checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores.of(
-            *(database, folder, config.owner, checked, new_id, redact),
-            timezone=ZONE,
-            memory=config.memory,
-        )
+        shared = (database, folder, config.owner, checked, new_id, redact)
+        stores = Stores.of(*shared, timezone=ZONE, memory=config.memory)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
         real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]
