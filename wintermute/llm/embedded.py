@@ -259,7 +259,7 @@ class EmbeddedEmbedder:
             try:
                 return await self._answer(child, texts, until)
             except _Lost:
-                continue
+                await self._drop(child)
         raise EmbeddingsUnavailable(child.told())
 
     async def _answer(
@@ -313,20 +313,24 @@ class EmbeddedEmbedder:
             if child is not None and child.trouble is None:
                 return child
             if child is not None:
-                self._child = None
-                self._count(child)
+                await self._drop(child)
             wait = self._not_before - self._clock.monotonic()
             if wait > 0:
                 raise EmbeddingsUnavailable(f"{self._told}; the next start is in {wait:.0f} s")
             self._child = await self._started()
             return self._child
 
-    def _count(self, lost: _Child) -> None:
+    async def _drop(self, lost: _Child) -> None:
+        """It is of no more use: count that once, however many have noticed, and let it end."""
+        if self._child is not lost:
+            return
+        self._child = None
         if not lost.left:
             self._failures += 1
             self._told = lost.told()
             self._not_before = self._clock.monotonic() + pause(self._failures)
             log.warning("embedder lost failures=%d reason=%s", self._failures, self._told)
+        await asyncio.wait({lost.gone}, timeout=ENDING_SECONDS)
 
     async def _started(self) -> _Child:
         """Raises: EmbeddingsUnavailable where no process can be made."""
