@@ -85,8 +85,9 @@ async def test_nothing_is_asked_for_texts_without_a_word(tmp_path: Path) -> None
 
 
 async def test_what_the_model_wants_before_a_text_stands_there(tmp_path: Path) -> None:
-    prefixes = {"query_prefix": "query: ", "document_prefix": "passage: ", "model": "e5"}
-    async with serving(tmp_path, **prefixes) as served:
+    async with serving(
+        tmp_path, query_prefix="query: ", document_prefix="passage: ", model="e5"
+    ) as served:
         await served.embedder.embed_query(["tea"])
         await served.embedder.embed_document(["tea"])
         assert [each["input"] for each in served.server.requests] == [

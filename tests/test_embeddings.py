@@ -77,6 +77,13 @@ async def gone(pid: int, within: float = WITHIN) -> None:
             await asyncio.sleep(0.02)
 
 
+def kilobytes(pid: int) -> int:
+    """What memory a process takes, with its share of what others have as well."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    (pss,) = (int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return pss
+
+
 def floats(found: Vector) -> list[float]:
     return list(struct.unpack(f"<{found.dimension}f", found.values))
 
@@ -187,7 +194,7 @@ async def test_a_model_that_is_killed_in_the_middle_of_a_call_is_started_again()
         first = embedder.pid
         assert first is not None
         async with asyncio.TaskGroup() as group:
-            long = group.create_task(embedder.embed_document(["word " * 90] * 600))
+            long = group.create_task(embedder.embed_document(["word " * 90] * 300))
             await asyncio.sleep(0.1)
             assert not long.done()
             os.kill(first, signal.SIGKILL)
@@ -210,9 +217,9 @@ def test_the_model_is_gone_when_who_asks_is_killed() -> None:
 @needs_the_model
 async def test_the_model_leaves_when_nobody_asks() -> None:
     """DESIGN A-8: it is no failure, and the next question starts it anew."""
-    limits = ChildLimits(idle=0.1, query=WITHIN)
+    limits = ChildLimits(idle=0.5, query=WITHIN)
     async with aclosing(EmbeddedEmbedder(FakeClock(), limits=limits)) as embedder:
-        for _ in range(4):
+        for _ in range(2):
             await embedder.embed_query(["tea"])
             assert embedder.pid is not None
             await gone(embedder.pid)
@@ -398,3 +405,16 @@ async def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(EmbeddingsUnavailable, match="cannot be started"):
         await nobody.embed_query(["tea"])
     await nobody.aclose()
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells of shared memory"
+)
+@needs_the_model
+async def test_the_model_takes_no_more_memory_than_was_said() -> None:
+    """DESIGN A-8: 160 MB beside the daemon, whatever it was asked."""
+    async with aclosing(EmbeddedEmbedder(FakeClock(), limits=PATIENT)) as embedder:
+        await embedder.embed_document(["word " * 100, "猫" * 200, "x" * 5000] * 32)
+        assert embedder.pid is not None
+        assert kilobytes(embedder.pid) < 160_000

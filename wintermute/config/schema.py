@@ -234,11 +234,11 @@ class Embeddings:
         backend=True,
     )
     model: str | None = key("Its embedding model; empty: the model of that backend.", None)
-    query_prefix: str = key(
-        "What the model wants to stand before what is searched for, such as 'query: '.", ""
+    query_prefix: str | None = key(
+        "What the model wants to stand before what is searched for, such as 'query: '.", None
     )
-    document_prefix: str = key(
-        "And before what is to be found, such as 'passage: '; changed, all is embedded anew.", ""
+    document_prefix: str | None = key(
+        "And before what is to be found, such as 'passage: '; changed, all is embedded anew.", None
     )
 
 

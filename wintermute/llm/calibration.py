@@ -28,7 +28,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KnownPair:
     """Two texts, and what a person says of them."""
 
     relation: Relation
@@ -44,12 +44,12 @@ across them, and .008 of the others.
 """
 
 
-def shipped_pairs() -> tuple[Pair, ...]:
+def shipped_pairs() -> tuple[KnownPair, ...]:
     """The forty that come with the program, in seven languages."""
     text = (resources.files("wintermute.llm") / "pairs.toml").read_text("utf-8")
     found = tomllib.loads(text)
     return tuple(
-        Pair(relation, one, other) for relation in RELATIONS for one, other in found[relation]
+        KnownPair(relation, one, other) for relation in RELATIONS for one, other in found[relation]
     )
 
 

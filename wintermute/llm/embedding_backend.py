@@ -179,14 +179,14 @@ class BackendEmbedder:
         if self._clock.monotonic() < self._rests_until:
             raise EmbeddingsUnavailable(self._told)
         try:
-            return await self._embed(texts, self._settings.query_prefix, QUERY_SECONDS, 0)
+            return await self._embed(texts, self._settings.query_prefix or "", QUERY_SECONDS, 0)
         except EmbeddingsUnavailable as problem:
             self._told = str(problem)
             self._rests_until = self._clock.monotonic() + REST_SECONDS
             raise
 
     async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
-        prefix, seconds = self._settings.document_prefix, self._recorded.seconds
+        prefix, seconds = self._settings.document_prefix or "", self._recorded.seconds
         return await self._embed(texts, prefix, seconds, self._retries)
 
     async def aclose(self) -> None:
