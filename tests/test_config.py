@@ -132,6 +132,21 @@ def test_a_language_that_is_a_path_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_an_endpoint_for_embeddings_names_a_backend_that_exists(tmp_path: Path) -> None:
+    """M-021."""
+    endpoint = GOOD + "memory: {embeddings: {provider: endpoint%s}}\n"
+    assert problem(tmp_path, endpoint % "").endswith(
+        "memory.embeddings.backend: is missing: write which of llm.backends computes embeddings:"
+        " local"
+    )
+    assert problem(tmp_path, endpoint % ", backend: locl").endswith(
+        "memory.embeddings.backend: no backend is called 'locl'; the nearest known one is local"
+    )
+    there = read(tmp_path, endpoint % ", backend: local, query_prefix: 'query: '")
+    assert there.memory.embeddings.backend == "local"
+    assert there.memory.embeddings.query_prefix == "query: "
+
+
 def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: Path) -> None:
     config = read(
         tmp_path,

@@ -18,6 +18,7 @@ WintermuteError
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
 ├── AudienceChanged             somebody came or went while it was on its way out: judged anew
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
+│   └── EmbeddingsUnavailable   nobody computes meanings now, or what came is none: words alone go on
 ├── FileUnusable                what stands where a text should be; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
@@ -130,6 +131,10 @@ class AudienceChanged(WintermuteError):
 
 class MemoryUnavailable(WintermuteError):
     """A search in memory failed (P-014)."""
+
+
+class EmbeddingsUnavailable(MemoryUnavailable):
+    """No vectors now: search goes on by words, and what was to be embedded is owed (M-008)."""
 
 
 class FileUnusable(WintermuteError):

@@ -35,6 +35,8 @@ from wintermute.errors import ConfigurationError
 BACKENDS = "llm.backends"
 BASE = "llm.roles.base"
 MEMORY = "memory.backend"
+PROVIDER = "memory.embeddings.provider"
+EMBEDDINGS = "memory.embeddings.backend"
 SECRET = "{env: NAME} or {file: PATH}"
 
 
@@ -114,6 +116,11 @@ def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
     backend = _value(found, MEMORY)
     if backend not in (None, "flat_file", "fts5"):
         yield _problem(found, MEMORY, f"{backend} is not built yet: write flat_file")
+    if _value(found, PROVIDER) == "endpoint" and EMBEDDINGS not in found:
+        backends = _value(found, BACKENDS)
+        names = ", ".join(backends) if isinstance(backends, Mapping) else ""
+        text = "is missing: write which of llm.backends computes embeddings"
+        yield _problem(found, EMBEDDINGS, f"{text}: {names}" if names else text)
 
 
 def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:

@@ -224,10 +224,22 @@ class Llm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
     provider: Literal["embedded", "endpoint", "none"] = key(
-        "Where meanings are computed.", "embedded"
+        "Where meanings are computed: embedded: here, without a network; endpoint: by a backend;"
+        " none: memories are found by their words alone.",
+        "embedded",
     )
-    backend: str | None = key("Backend for provider: endpoint.", None, backend=True)
-    model: str | None = key("Its embedding model.", None)
+    backend: str | None = key(
+        "For provider endpoint: which of llm.backends; it must have /embeddings.",
+        None,
+        backend=True,
+    )
+    model: str | None = key("Its embedding model; empty: the model of that backend.", None)
+    query_prefix: str | None = key(
+        "What the model wants to stand before what is searched for, such as 'query: '.", None
+    )
+    document_prefix: str | None = key(
+        "And before what is to be found, such as 'passage: '; changed, all is embedded anew.", None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +258,9 @@ class Memory:
     working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1, later=True)
     merge_top_k: int = key("Related facts considered for a merge.", 3, least=1, later=True)
     merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0, later=True)
-    embeddings: Embeddings = key("Embeddings.", Embeddings, later=True)
+    embeddings: Embeddings = key(
+        "What memories mean, so that other words find them as well.", Embeddings
+    )
     qdrant: Qdrant = key("For backend: qdrant.", Qdrant, later=True)
 
 

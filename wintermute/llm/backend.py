@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from wintermute.config.schema import Backend
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FIRST_TOKEN_TIMES = 4
 """So many times its longest silence an answer may take to begin in all (F-017)."""
 KNOCK_SECONDS = 2.0
+MOST_BYTES = 64 * 1024 * 1024
+"""Of an answer that is read as a whole."""
+Found = TypeVar("Found")
 LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
 
@@ -130,6 +133,23 @@ class Endpoint:
             return await self._asked(client, request, most_tokens, listener)
         except Failed as failure:
             raise failure.told_by(self.name, self._key, self._redact) from None
+
+    async def fetch(
+        self, path: str, body: Json, seconds: float, read: Callable[[bytes], Found]
+    ) -> Found:
+        """What `read` makes of a whole answer to something else than a question.
+
+        Raises: Failed, also that of `read`; its text names this backend and never its key.
+        """
+        try:
+            client = await self._opened()
+            async with asyncio.timeout(seconds), client.opened(body, path) as chunks:
+                return read(await _whole(chunks))
+        except TimeoutError:
+            failure: Failed = Outage("timeout", f"gave no answer in {seconds:g} s")
+        except Failed as failed:
+            failure = failed
+        raise failure.told_by(self.name, self._key, self._redact) from None
 
     async def listens(self) -> bool:
         """Whether somebody accepts connections at its address."""
@@ -240,6 +260,15 @@ class Endpoint:
         if gathering.begun:
             return now + self.settings.timeout_s
         return min(now + first, began + FIRST_TOKEN_TIMES * first)
+
+
+async def _whole(chunks: AsyncIterator[bytes]) -> bytes:
+    found = bytearray()
+    async for chunk in chunks:
+        found += chunk
+        if len(found) > MOST_BYTES:
+            raise Refused("garbage", f"sent more than {MOST_BYTES} bytes in one answer")
+    return bytes(found)
 
 
 def offered(request: Request) -> dict[str, Json]:

@@ -40,6 +40,10 @@ NO_TURNS = re.compile(r"(must|should) (be )?alternat", re.IGNORECASE)
 QUOTA = re.compile(
     r"insufficient_quota|billing_hard_limit|exceeded your current quota", re.IGNORECASE
 )
+LONGEST_PAUSE = 60.0
+LONGEST_WISH = 30.0
+"""A Retry-After above this many seconds is a reason to ask another backend, or to give up."""
+JITTER = 0.1
 PASSING = frozenset({408, 409, 425, 429})
 ADVICE = {
     401: "refuses the key ({status}): check its api_key in config.yaml",
@@ -106,6 +110,15 @@ class TooLarge(Failed):
     """A shorter request could succeed."""
 
     public = ContextTooLarge
+
+
+def pause_before(attempt: int, wish: float, chance: float) -> float:
+    """Seconds to wait before another attempt after that one (L-034).
+
+    `wish`: of the server; `chance`: from 0 to 1, so that not all come back at once.
+    """
+    pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (attempt - 1)))
+    return pause * (1 + JITTER * chance)
 
 
 def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:

@@ -11,16 +11,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wintermute.clock import Clock
-from wintermute.config.schema import Backend, Llm
+from wintermute.config.schema import Backend, Embeddings, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
-from wintermute.errors import BudgetSpent, EmptyReply, ModelError, ModelRefused, ModelUnavailable
+from wintermute.errors import (
+    BudgetSpent,
+    ConfigurationError,
+    EmptyReply,
+    ModelError,
+    ModelRefused,
+    ModelUnavailable,
+)
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, offered
 from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
-from wintermute.llm.failures import NOTHING, Empty, Failed, Outage, TooLarge, Unreachable
+from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
+from wintermute.llm.failures import (
+    LONGEST_WISH,
+    NOTHING,
+    Empty,
+    Failed,
+    Outage,
+    TooLarge,
+    Unreachable,
+    pause_before,
+)
 from wintermute.llm.spelled import Spellings, spelled_calls
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
 from wintermute.llm.windows import room, too_small
@@ -29,10 +46,6 @@ from wintermute.messages import Reply, Request, Size, Usage
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 60.0
-LONGEST_WISH = 30.0
-"""A Retry-After above this many seconds is a reason to ask another backend."""
-JITTER = 0.1
 PROBE = Request(({"role": "user", "content": "Reply with: ok"},))
 PROBE_SECONDS = 10.0
 ANSWER_SECONDS = 1.0
@@ -229,10 +242,10 @@ class Models:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._llm = llm
-        calls = ModelCalls(database, clock, new_id, llm.record)
-        budget = Budget(database, clock, new_id, llm.budget, timezone)
+        self._calls = ModelCalls(database, clock, new_id, llm.record)
+        self._budget = Budget(database, clock, new_id, llm.budget, timezone)
         self._counts = TokenCounts(database, clock)
-        self._attempts = Attempts(calls, budget, self._counts, clock)
+        self._attempts = Attempts(self._calls, self._budget, self._counts, clock)
         self._clock = clock
         self._redact = redact
         self._chance = chance
@@ -347,6 +360,22 @@ class Models:
         """That of one backend."""
         return self._endpoints[backend].settings.size
 
+    def embedder(self, settings: Embeddings) -> BackendEmbedder:
+        """The model that computes meanings, by the backend it names; closed with us.
+
+        Raises: ConfigurationError where it names none (M-021).
+        """
+        endpoint = self._endpoints.get(settings.backend or "")
+        if endpoint is None:
+            raise ConfigurationError(
+                "memory.embeddings.backend: name the backend of llm.backends that computes"
+                f" embeddings: {', '.join(self._endpoints) or 'there is none'}"
+            )
+        recorded = RecordedEmbeddings(endpoint, self._calls, self._budget, self._clock)
+        return BackendEmbedder(
+            recorded, settings, self._llm.max_retries, self._redact, self._clock, self._chance
+        )
+
     async def aclose(self) -> None:
         """Close all connections."""
         for endpoint in self._endpoints.values():
@@ -397,8 +426,7 @@ class Models:
             else:
                 self._answered[endpoint.name] = self._clock.monotonic()
                 return reply
-            pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (number - 1)))
-            await self._clock.sleep(pause * (1 + JITTER * self._chance()))
+            await self._clock.sleep(pause_before(number, wish, self._chance()))
             number += 1
 
 

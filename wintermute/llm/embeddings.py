@@ -1,0 +1,24 @@
+"""Which embedder the configuration asks for."""
+
+from typing import assert_never
+
+from wintermute.clock import Clock
+from wintermute.config.schema import Embeddings
+from wintermute.llm.embedded import EmbeddedEmbedder
+from wintermute.llm.models import Models
+from wintermute.llm.vector import Embedder
+
+
+def open_embedder(settings: Embeddings, models: Models, clock: Clock) -> Embedder | None:
+    """It starts nothing before it is asked; None: meanings are not wanted. To be closed.
+
+    Raises: ConfigurationError for an endpoint without a backend (M-021).
+    """
+    match settings.provider:
+        case "embedded":
+            return EmbeddedEmbedder(clock)
+        case "endpoint":
+            return models.embedder(settings)
+        case "none":
+            return None
+    assert_never(settings.provider)

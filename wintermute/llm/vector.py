@@ -1,0 +1,151 @@
+"""A text's meaning as a vector of length 1, and who computes it. Pure: lists and bytes, no numpy."""
+
+import math
+import re
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wintermute.errors import EmbeddingsUnavailable
+from wintermute.text import clean
+
+MOST_DIMENSIONS = 16_384
+"""More than any model has that is of use here; a server that says more says nonsense."""
+LEAST_LENGTH = 1e-9
+EVEN = 1e-6
+"""How far from 1 the length of a vector may be that is taken as it is."""
+FIRST_WORDS = 100
+SIGNS_PER_WORD = 2
+"""Of scripts that set no blanks."""
+LONGEST_WORD = 20
+"""Characters: what is longer counts as several words, for addresses and keys have no blanks."""
+# Chinese and Japanese signs, then whatever stands between blanks.
+WORD = re.compile(
+    "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "|[^\\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Its numbers as 32-bit floats, little-endian; their length is 1. `vector` makes one."""
+
+    values: bytes
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers it has."""
+        return len(self.values) // 4
+
+
+class Embedder(Protocol):
+    """Computes vectors: what is searched for, and what is found, may need different words before."""
+
+    @property
+    def name(self) -> str:
+        """What stands beside the vectors: those of another name are never compared with them."""
+        ...
+
+    async def warm(self) -> None:
+        """Begin to get ready, without waiting for it. Never fails."""
+        ...
+
+    async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
+        """What is searched for, within seconds; None for a text without a word.
+
+        Raises: EmbeddingsUnavailable; the search goes on with words alone.
+        """
+        ...
+
+    async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
+        """What is to be found, each by its first 100 words; None for a text without a word.
+
+        Raises: EmbeddingsUnavailable; the texts are owed then.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of processes and connections."""
+        ...
+
+
+def vector(values: bytes | Iterable[object], dimension: int | None = None) -> Vector:
+    """A vector of these numbers, made 1 long; bytes are 32-bit floats, little-endian.
+
+    Raises: EmbeddingsUnavailable for no numbers, NaN, infinity, a length of zero and for another
+    dimension than the one given (M-021, M-071).
+    """
+    numbers = _floats(values) if isinstance(values, bytes) else _numbers(values)
+    count = len(numbers)
+    if not 0 < count <= MOST_DIMENSIONS or (dimension is not None and count != dimension):
+        wanted = f"{dimension}" if dimension else f"1 to {MOST_DIMENSIONS}"
+        raise EmbeddingsUnavailable(f"a vector of {count} numbers where {wanted} are needed")
+    length = math.hypot(*numbers)
+    if not math.isfinite(length) or length < LEAST_LENGTH:
+        raise EmbeddingsUnavailable("a vector that is not finite, or zero")
+    even = abs(length - 1) <= EVEN
+    floats = array("f", numbers if even else (number / length for number in numbers))
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return Vector(floats.tobytes())
+
+
+def likeness(one: Vector, other: Vector) -> float:
+    """The cosine: 1 for the same direction, 0 for nothing in common.
+
+    Raises: EmbeddingsUnavailable for vectors of two dimensions.
+    """
+    if one.dimension != other.dimension:
+        raise EmbeddingsUnavailable(
+            f"vectors of {one.dimension} and {other.dimension} numbers cannot be compared"
+        )
+    pairs = zip(_floats(one.values), _floats(other.values), strict=True)
+    return math.fsum(mine * theirs for mine, theirs in pairs)
+
+
+def embeddable(text: str) -> str | None:
+    """What of a text is embedded: its first 100 words in one line; None if it has no word.
+
+    A model gives emoji and an empty text a direction as well, which would be like something.
+    """
+    text = clean(text)
+    if not any(map(str.isalnum, text)):
+        return None
+    return " ".join(text[: _end(text)].split())
+
+
+def _end(text: str) -> int:
+    """Where the first 100 words end."""
+    room = float(FIRST_WORDS)
+    for match in WORD.finditer(text):
+        long = math.ceil((match.end() - match.start()) / LONGEST_WORD)
+        cost = 1 / SIGNS_PER_WORD if match[1] else long
+        if cost > room:
+            return match.start() + int(room) * LONGEST_WORD if long > 1 else match.start()
+        room -= cost
+    return len(text)
+
+
+def _floats(values: bytes) -> "array[float]":
+    if len(values) % 4:
+        raise EmbeddingsUnavailable("a vector that ends in the middle of a number")
+    floats = array("f", values)
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return floats
+
+
+def _numbers(values: Iterable[object]) -> list[float]:
+    return list(_checked(values))
+
+
+def _checked(values: Iterable[object]) -> Iterator[float]:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise EmbeddingsUnavailable("a vector with something in it that is no number")
+        try:
+            yield float(value)
+        except OverflowError:
+            raise EmbeddingsUnavailable("a vector that is not finite, or zero") from None
