@@ -98,12 +98,20 @@ class Database:
         writer: aiosqlite.Connection,
         reader: aiosqlite.Connection,
         patience: Patience | None,
+        *,
+        knows_vectors: bool,
     ) -> None:
         self._path = path
         self._writer = writer
         self._reader = reader
         self._patience = patience
+        self._knows_vectors = knows_vectors
         self._lock = asyncio.Lock()
+
+    @property
+    def knows_vectors(self) -> bool:
+        """Whether sqlite-vec is loaded: without it nothing is found by meaning here."""
+        return self._knows_vectors
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -211,25 +219,30 @@ class Database:
 
 @asynccontextmanager
 async def open_database(
-    path: Path, *, read_only: bool = False, patience: Patience | None = None
+    path: Path,
+    *,
+    read_only: bool = False,
+    patience: Patience | None = None,
+    extensions: bool = True,
 ) -> AsyncIterator[Database]:
     """Open the file, bring its schema up to date, close it at the end.
 
     With `read_only` nothing is made or migrated, and transactions fail. With `patience` what is
-    asked of it later waits for locks of others.
+    asked of it later waits for locks of others. Without `extensions` it is as where none can be
+    loaded.
 
     Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file;
     StorageBlocked.
     """
     seconds = COMMAND_PATIENCE if patience is None else DAEMON_PATIENCE
-    open_one = partial(driver.connect, path, patience=seconds)
+    open_one = partial(driver.connect, path, patience=seconds, extensions=extensions)
     try:
-        await asyncio.to_thread(_prepare, path, open_one, read_only=read_only)
+        known = await asyncio.to_thread(_prepare, path, open_one, read_only=read_only)
     except driver.Error as error:
         raise _unusable(path, error) from error
     writer = aiosqlite.Connection(partial(open_one, read_only=read_only), iter_chunk_size=64)
     async with writer, aiosqlite.Connection(partial(open_one, read_only=True), 64) as reader:
-        yield Database(path, writer, reader, patience)
+        yield Database(path, writer, reader, patience, knows_vectors=known)
 
 
 async def prove_free(path: Path) -> None:
@@ -252,7 +265,8 @@ def shipped_migrations() -> list[Migration]:
     return migrations({item.name: item.read_text("utf-8") for item in folder.iterdir()})
 
 
-def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> None:
+def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bool:
+    """See that the file can be used, and as it should be; whether sqlite-vec is there for it."""
     if read_only and not path.exists():
         raise DatabaseUnusable(
             f"{path} does not exist: start the daemon once with `wintermute run`"
@@ -267,6 +281,7 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> No
             path.chmod(0o600)
             migrate(connection, path, shipped_migrations())
             erase_in_place(connection)
+        return driver.knows_vectors(connection)
 
 
 def _problem(connection: Any) -> object | None:

@@ -5,6 +5,8 @@ pysqlite3 brings its own SQLite: newer than most systems', free of the WAL-reset
 not those of the standard library, which is why both kinds are exported from here.
 """
 
+import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +17,8 @@ try:
     import pysqlite3 as sqlite3
 except ImportError:  # no wheel for this platform: the Python's own library
     import sqlite3  # noqa: TID251  the fallback lives here alone
+
+log = logging.getLogger(__name__)
 
 Error: type[Exception] = sqlite3.Error
 OperationalError: type[Exception] = sqlite3.OperationalError
@@ -33,11 +37,12 @@ WRITER = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_auto
 READER = ("PRAGMA query_only=ON",)
 
 
-def connect(path: Path, *, read_only: bool, patience: float = 10.0) -> Any:
+def connect(path: Path, *, read_only: bool, patience: float = 10.0, extensions: bool = True) -> Any:
     """An open DB-API connection in autocommit mode, with our PRAGMAs.
 
     The file must exist for a reader; a writer makes it. `patience`: seconds that a statement waits
-    for a lock of others; `forget` may rewrite the whole file beside us.
+    for a lock of others; `forget` may rewrite the whole file beside us. Without `extensions` it
+    is as where none can be loaded.
     """
     mode = "ro" if read_only else "rwc"
     uri = f"file:{quote(str(path))}?mode={mode}"
@@ -50,5 +55,36 @@ def connect(path: Path, *, read_only: bool, patience: float = 10.0) -> Any:
         connection.close()
         raise
     connection.create_function("says", 2, says, deterministic=True)
+    if extensions:
+        _load_vectors(connection)
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def knows_vectors(connection: Any) -> bool:
+    """Whether sqlite-vec's functions are there."""
+    try:
+        connection.execute("SELECT vec_version()").fetchone()
+    except OperationalError:
+        return False
+    return True
+
+
+def _load_vectors(connection: Any) -> None:
+    """Load sqlite-vec, where it is installed and this Python's driver can load extensions.
+
+    Nothing depends on it but the search by meaning: `Database.knows_vectors`.
+    """
+    # Its Python module is not wanted: that imports numpy, 30 MB, where there is one.
+    package = find_spec("sqlite_vec")
+    if package is None or package.origin is None:
+        return
+    if not hasattr(connection, "enable_load_extension"):
+        return
+    try:
+        connection.enable_load_extension(True)
+        connection.load_extension(str(Path(package.origin).with_name("vec0")))
+    except Error as problem:  # built for another C library
+        log.info("sqlite-vec cannot be loaded reason=%s", problem)
+    finally:
+        connection.enable_load_extension(False)

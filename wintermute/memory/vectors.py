@@ -1,0 +1,437 @@
+"""What facts mean, as vectors beside them, and the search for those that mean much the same.
+
+Vectors of different models have nothing in common, so each pair of model and dimension is a space
+of its own. A search takes two looks: the first compares only the signs of the numbers, 64 bytes of
+each vector, and the second the nearest of those as signed bytes.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import struct
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul
+from typing import Any, Literal, Protocol
+
+from wintermute.db import Database, Error, Row, Transaction, is_broken
+from wintermute.db.values import reader
+from wintermute.errors import MemoryUnavailable
+
+LIVE = "f.retired_at IS NULL AND NOT f.ended"
+LEAST_RESCORED = 1_024
+MOST_RESCORED = 2_048
+"""Vectors that get a second look. Of real ones 1,024 of 6,000 held .997 of the true first twenty
+and 2,048 of 100,000 held .991; no number of them holds more than .995, for bytes are not floats."""
+LARGEST = 8_192
+"""Numbers of a vector at most."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """One model's vectors: only these are compared with each other (M-022).
+
+    `same`, `related`, `floor`: likenesses from which texts say the same, may be about the same,
+    and under which a likeness means nothing; None where the model cannot tell them apart.
+    """
+
+    id: int
+    model: str
+    dimension: int
+    same: float | None
+    related: float | None
+    floor: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of one fact: of each piece of its text, in order; none of a text without a word.
+
+    `vectors`: 32-bit floats, little-endian, of whatever length. `digest`: of the text that was
+    embedded.
+    """
+
+    seq: int
+    id: str
+    digest: bytes
+    vectors: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unembedded:
+    """A fact that lacks its vectors."""
+
+    seq: int
+    id: str
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A fact and how alike its best piece is to what was asked: a cosine, 1 for the same."""
+
+    seq: int
+    likeness: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCheck:
+    """How an index stands to the facts. Facts that lack vectors are owed, the rest is wrong.
+
+    `stale`: vectors of facts that are not live. `wrong`: what is not as it was stored.
+    """
+
+    facts: int
+    owed: int
+    stale: int
+    wrong: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is there but what should be."""
+        return not (self.stale or self.wrong)
+
+
+class VectorIndex(Protocol):
+    """Where vectors are kept and compared. What it cannot do now is MemoryUnavailable (M-023)."""
+
+    async def send(self, space: Space, scope: str, entries: Sequence[Embedded]) -> None:
+        """What has to be done for `put` before it, and outside a transaction: it may take seconds."""
+        ...
+
+    async def put(
+        self, tx: Transaction, space: Space, scope: str, entries: Sequence[Embedded]
+    ) -> None:
+        """Let facts of a scope have these vectors, in the place of those they had.
+
+        Facts that are not live are passed over; so let the caller do with those that were changed
+        since their texts were read. Raises: MemoryUnavailable for a vector of another dimension,
+        one that is not finite, or zero, and then nothing was stored (M-071).
+        """
+        ...
+
+    async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
+        """These facts lack their vectors from now on: what stood around their texts is another.
+
+        Not for facts that are retired, ended, reworded or purged: they lose them by themselves.
+        """
+        ...
+
+    async def settle(self) -> int:
+        """What has to be done after vectors were lost, outside a transaction; how much is left of it."""
+        ...
+
+    async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
+        """The live facts of a scope that mean most nearly this, best first.
+
+        Raises: MemoryUnavailable, also while a new model's vectors are not complete: then words
+        have to do.
+        """
+        ...
+
+    async def missing(
+        self, space: Space, limit: int, before: int | None = None
+    ) -> list[Unembedded]:
+        """Live facts of all scopes that lack vectors, newest first; with a number under `before`."""
+        ...
+
+    async def outdated(self, space: Space, digests: Mapping[int, bytes]) -> list[int]:
+        """Those of these facts whose vectors are of another text than `digests` say."""
+        ...
+
+    async def complete(self, tx: Transaction, space: Space) -> bool:
+        """Whether every live fact had its vectors once; then nothing of other models is kept."""
+        ...
+
+    async def count(self, space: Space) -> int:
+        """How many facts have been dealt with."""
+        ...
+
+    async def check(self, space: Space) -> IndexCheck:
+        """Compare the index with the facts: it reads all of it."""
+        ...
+
+    async def rebuild(self, space: Space) -> None:
+        """Let only what is right stay in it; what goes is missing then."""
+        ...
+
+
+_space = reader(Space)
+SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
+
+
+class Spaces:
+    """The models whose vectors there are, or are to be."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def of(self, model: str) -> Space | None:
+        """The newest space of a model, if it has one."""
+        row = await self._database.row(
+            f"{SPACE} WHERE model = ? ORDER BY id DESC LIMIT 1", (model,)
+        )
+        return _space(row) if row else None
+
+    async def enter(self, tx: Transaction, model: str, dimension: int) -> Space:
+        """The space of a model whose vectors have so many numbers; a new one has no thresholds."""
+        if not 1 <= dimension <= LARGEST:
+            raise MemoryUnavailable(
+                f"{model} gives vectors of {dimension} numbers; 1 to {LARGEST} can be kept"
+            )
+        await tx.execute(
+            "INSERT INTO embedding_spaces (model, dimension) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (model, dimension),
+        )
+        row = await tx.row(f"{SPACE} WHERE model = ? AND dimension = ?", (model, dimension))
+        return _space(row)
+
+    async def calibrate(
+        self, tx: Transaction, space: Space, same: float, related: float, floor: float
+    ) -> None:
+        """Keep what likenesses mean there."""
+        await tx.execute(
+            "UPDATE embedding_spaces SET same = ?, related = ?, floor = ? WHERE id = ?",
+            (same, related, floor, space.id),
+        )
+
+
+class LocalVectors:
+    """The vectors in our own database, compared there by sqlite-vec. Owns `fact_vectors`.
+
+    Its index is one of SQLite's own, so it never says anything else than the rows. Erasing needs no
+    sqlite-vec: vectors go with their facts wherever the database can be opened.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def send(self, space: Space, scope: str, entries: Sequence[Embedded]) -> None:
+        """Nothing: it is all in `put`."""
+
+    async def put(
+        self, tx: Transaction, space: Space, scope: str, entries: Sequence[Embedded]
+    ) -> None:
+        """In the transaction, with the facts as they are in it."""
+        self._prove_usable()
+        rows = await asyncio.to_thread(_rows, space, scope, entries)
+        await tx.execute_many(
+            "DELETE FROM fact_vectors WHERE seq = ? AND space = ?",
+            [(entry.seq, space.id) for entry in entries],
+        )
+        await tx.execute_many(
+            "INSERT INTO fact_vectors (seq, space, piece, scope, digest, vector, signs)"
+            " SELECT f.seq, :space, :piece, f.scope, :digest, :vector,"
+            f" iif(:vector IS NULL, NULL, {SIGNS.format(':vector')})"
+            f" FROM facts f WHERE f.seq = :seq AND f.scope = :scope AND {LIVE}",
+            rows,
+        )
+
+    async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
+        """Of every space."""
+        await drop_all(tx, seqs)
+
+    async def settle(self) -> int:
+        """Nothing is ever left."""
+        return 0
+
+    async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
+        """Nearest by the signs first, then those by their bytes. A broken index is built anew."""
+        self._prove_usable()
+        query = {
+            "space": space.id,
+            "scope": scope,
+            "vector": await asyncio.to_thread(packed, vector, space),
+            "k": max(0, k),
+        }
+        try:
+            rows = await self._nearest(query)
+        except Error as problem:
+            if not is_broken(problem):
+                raise
+            log.warning("index of vectors broken, built anew reason=%s", problem)
+            rows = await self._nearest_anew(space, query)
+        if not rows:
+            await prove_complete(self._database, space, "local")
+        return [Near(row["seq"], min(1.0, row["likeness"])) for row in rows]
+
+    async def missing(
+        self, space: Space, limit: int, before: int | None = None
+    ) -> list[Unembedded]:
+        """Those without a row."""
+        return await are_missing(self._database, HAVE_LOCAL, space, limit, before)
+
+    async def outdated(self, space: Space, digests: Mapping[int, bytes]) -> list[int]:
+        """By what stands beside the first vector of each."""
+        return await are_outdated(self._database, HAVE_LOCAL, space, digests)
+
+    async def complete(self, tx: Transaction, space: Space) -> bool:
+        """Looks for one that lacks its vectors, unless none did before."""
+        return await is_complete(tx, HAVE_LOCAL, space, "local")
+
+    async def count(self, space: Space) -> int:
+        """Facts with a row, those without a word among them."""
+        query = "SELECT count(*) FROM fact_vectors WHERE space = ? AND piece = 0"
+        (count,) = await self._database.scalars(query, (space.id,))
+        return int(count)
+
+    async def check(self, space: Space) -> IndexCheck:
+        """Every row with its fact and its signs, and SQLite's own look at the index."""
+        self._prove_usable()
+        owed, stale, wrong = (
+            f"SELECT count(*) FROM facts f WHERE {LIVE} AND NOT EXISTS ({HAVE_LOCAL})",
+            f"SELECT count(*) FROM fact_vectors v WHERE v.space = :space AND {NOT_LIVE}",
+            f"SELECT count(*) FROM fact_vectors v WHERE v.space = :space AND ({WRONG})",
+        )
+        numbers = {"space": space.id, "size": _size(space)}
+        counts = [await self._database.scalars(query, numbers) for query in (owed, stale, wrong)]
+        problems = await self._database.scalars("PRAGMA integrity_check('fact_vectors')")
+        broken = len([problem for problem in problems if problem != "ok"])
+        facts = await self.count(space)
+        return IndexCheck(facts, counts[0][0], counts[1][0], counts[2][0] + broken)
+
+    async def rebuild(self, space: Space) -> None:
+        """In one transaction: until its end, and when the disk is full, the old index is used."""
+        self._prove_usable()
+        async with self._database.transaction() as tx:
+            await tx.execute("DROP INDEX IF EXISTS facts_vec")
+            await tx.execute(
+                "DELETE FROM fact_vectors WHERE seq IN (SELECT v.seq FROM fact_vectors v"
+                f" WHERE v.space = :space AND (({NOT_LIVE}) OR {WRONG}))",
+                {"space": space.id, "size": _size(space)},
+            )
+            await tx.execute(FACTS_VEC)
+
+    def _prove_usable(self) -> None:
+        if not self._database.knows_vectors:
+            raise MemoryUnavailable(
+                "sqlite-vec cannot be loaded here: install it, with a Python whose SQLite loads "
+                "extensions, or set memory.backend: fts5"
+            )
+
+    async def _nearest(self, query: Mapping[str, Any]) -> list[Row]:
+        return await self._database.rows(NEAREST, query)
+
+    async def _nearest_anew(self, space: Space, query: Mapping[str, Any]) -> list[Row]:
+        try:
+            await self.rebuild(space)
+            return await self._nearest(query)
+        except Error as problem:
+            raise MemoryUnavailable(f"the index of vectors is broken ({problem})") from problem
+
+
+def packed(vector: bytes, space: Space) -> bytes:
+    """A vector as signed bytes, the largest 127 or -127: only its direction counts.
+
+    Their number is a multiple of eight, so that the signs fill bytes. Raises: MemoryUnavailable for
+    one that does not belong into the space or has no direction.
+    """
+    if len(vector) != 4 * space.dimension:
+        raise MemoryUnavailable(
+            f"a vector of {space.model} has {len(vector) / 4:g} numbers instead of "
+            f"{space.dimension}: is it another model? `wintermute memory rebuild-index` embeds anew"
+        )
+    numbers = struct.unpack(f"<{space.dimension}f", vector)
+    if not 0 < sum(map(mul, numbers, numbers)) < math.inf:  # nor NaN
+        raise MemoryUnavailable(f"a vector of {space.model} is zero or not finite")
+    scale = 127 / max(map(abs, numbers))
+    whole = array("b", [round(number * scale) for number in numbers])
+    return whole.tobytes() + bytes(_size(space) - space.dimension)
+
+
+async def drop_all(tx: Transaction, seqs: Iterable[int]) -> None:
+    """Let facts lack their vectors wherever they are: an index that is not used now may be again."""
+    numbers = [(seq,) for seq in seqs]
+    await tx.execute_many("DELETE FROM fact_vectors WHERE seq = ?", numbers)
+    await tx.execute_many("DELETE FROM qdrant_points WHERE seq = ?", numbers)
+
+
+def _size(space: Space) -> int:
+    return -(-space.dimension // 8) * 8
+
+
+def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[str, Any]]:
+    """What is stored: also of a text without a word a row, else it would be owed for ever."""
+    return [
+        {
+            "seq": entry.seq,
+            "space": space.id,
+            "piece": piece,
+            "scope": scope,
+            "digest": entry.digest,
+            "vector": vector and packed(vector, space),
+        }
+        for entry in entries
+        for piece, vector in enumerate(entry.vectors or (None,))
+    ]
+
+
+SIGNS = "vec_quantize_binary(vec_int8({}))"
+FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, signs)"
+NEAREST = f"""
+WITH first AS MATERIALIZED (
+    SELECT id FROM fact_vectors INDEXED BY facts_vec
+    WHERE space = :space AND scope = :scope AND signs IS NOT NULL
+    ORDER BY vec_distance_hamming(vec_bit(signs), {SIGNS.format(":vector")})
+    LIMIT (SELECT min({MOST_RESCORED}, max({LEAST_RESCORED}, count(*) / 10)) FROM (
+        SELECT 1 FROM fact_vectors INDEXED BY facts_vec
+        WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
+)
+SELECT v.seq, max(1 - vec_distance_cosine(vec_int8(v.vector), vec_int8(:vector))) AS likeness
+FROM first CROSS JOIN fact_vectors v ON v.id = first.id
+WHERE EXISTS (SELECT 1 FROM embedding_spaces WHERE id = :space AND local)
+GROUP BY v.seq ORDER BY likeness DESC, v.seq DESC LIMIT :k
+"""
+HAVE_LOCAL = "SELECT digest FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
+NOT_LIVE = (
+    f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
+)
+WRONG = (
+    "(v.vector IS NULL) <> (v.signs IS NULL) OR v.vector IS NOT NULL AND"
+    f" iif(length(v.vector) <> :size, 1, v.signs IS NOT {SIGNS.format('v.vector')})"
+)
+
+Place = Literal["local", "qdrant"]
+
+
+async def prove_complete(database: Database, space: Space, place: Place) -> None:
+    query = f"SELECT 1 FROM embedding_spaces WHERE id = ? AND {place}"
+    if not await database.exists(query, (space.id,)):
+        raise MemoryUnavailable(f"the vectors of {space.model} are still being made")
+
+
+async def are_missing(
+    database: Database, have: str, space: Space, limit: int, before: int | None
+) -> list[Unembedded]:
+    rows = await database.rows(
+        f"SELECT f.seq, f.id, f.scope FROM facts f WHERE {LIVE} AND NOT EXISTS ({have})"
+        " AND (:before IS NULL OR f.seq < :before) ORDER BY f.seq DESC LIMIT :limit",
+        {"space": space.id, "before": before, "limit": limit},
+    )
+    return [Unembedded(row["seq"], row["id"], row["scope"]) for row in rows]
+
+
+async def are_outdated(
+    database: Database, have: str, space: Space, digests: Mapping[int, bytes]
+) -> list[int]:
+    rows = await database.rows(
+        f"SELECT f.seq, ({have} AND v.piece = 0) AS digest"
+        " FROM json_each(:seqs) w CROSS JOIN facts f ON f.seq = w.value ORDER BY f.seq",
+        {"space": space.id, "seqs": json.dumps(list(digests))},
+    )
+    return [row["seq"] for row in rows if row["digest"] not in (None, digests[row["seq"]])]
+
+
+async def is_complete(tx: Transaction, have: str, space: Space, place: Place) -> bool:
+    here = {"space": space.id}
+    if not await tx.exists(f"SELECT 1 FROM embedding_spaces WHERE id = :space AND {place}", here):
+        owed = f"SELECT 1 FROM facts f WHERE {LIVE} AND NOT EXISTS ({have}) LIMIT 1"
+        if await tx.exists(owed, here):
+            return False
+        await tx.execute(f"UPDATE embedding_spaces SET {place} = 1 WHERE id = :space", here)
+    await tx.execute("DELETE FROM embedding_spaces WHERE id <> :space", here)
+    return True
