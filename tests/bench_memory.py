@@ -90,7 +90,7 @@ class Memory:
 
     def __init__(self, turns: Sequence[Json], indexed: Indexed = Indexed()) -> None:
         self._turns = turns
-        self._connection = driver.sqlite3.connect(":memory:", isolation_level=None)
+        self._connection = _in_memory()
         self._connection.executescript(TABLES)
         self._scopes = {name: n for n, name in enumerate(dict.fromkeys(t["scope"] for t in turns))}
         self._sizes: dict[str, int] = defaultdict(int)
@@ -265,7 +265,7 @@ class Quality:
             "… without meaning and neighbours": replace(alone, near=(), meaning=0),
         }
         for name, weights in rows.items():
-            read = whole.values()
+            read = list(whole.values())
             if name == "… without words":
                 read = [replace(found, postings={}) for found in read]
             yield name, self._ranked(dict(zip(whole, read, strict=True)), weights)
@@ -319,7 +319,7 @@ class Quality:
 
     def _plain_words(self) -> Iterable[tuple[Json, list[int]]]:
         """FTS5 as it comes: the text, every word of the question, bm25."""
-        connection = driver.sqlite3.connect(":memory:")
+        connection = _in_memory()
         connection.execute("CREATE VIRTUAL TABLE plain USING fts5 (scope UNINDEXED, words)")
         rows = [(n, turn["scope"], turn["text"]) for n, turn in enumerate(self._turns)]
         connection.executemany("INSERT INTO plain (rowid, scope, words) VALUES (?, ?, ?)", rows)
@@ -356,6 +356,11 @@ class Quality:
         return self.figures(found)
 
 
+def _in_memory() -> Any:
+    sqlite: Any = vars(driver)["sqlite3"]
+    return sqlite.connect(":memory:", isolation_level=None)
+
+
 def _by_ranks(found: Found, weights: Weights) -> list[int]:
     """Reciprocal ranks of both lists added up, as a comparison."""
     sums: dict[int, float] = defaultdict(float)
@@ -375,7 +380,8 @@ def _letters(text: str) -> list[str]:
 
 
 def times(size: int, rounds: int = 200) -> str:
-    """How long a question takes in a scope of `size` facts, without the likest ones.
+    """Milliseconds of one core that a question takes in a scope of `size` facts, without the search
+    for the likest ones.
 
     The words of facts are drawn so that a few are very common; so are those of the questions.
     """
@@ -395,11 +401,11 @@ def times(size: int, rounds: int = 200) -> str:
     for _ in range(rounds):
         query = Query(" ".join(_drawn(draw) for _ in range(6)), " ".join(["word"] * 80))
         likest = {draw.randrange(size): draw.random() for _ in range(MOST_LEADING)}
-        began = time.perf_counter()
+        began = time.process_time()
         found = memory.candidates("room:!a", terms_of(query), likest)
-        read = time.perf_counter()
+        read = time.process_time()
         found.ranked(WEIGHTS)
-        done = time.perf_counter()
+        done = time.process_time()
         for name, seconds in (("read", read - began), ("rank", done - read), ("all", done - began)):
             taken[name].append(1000 * seconds)
     return ", ".join(

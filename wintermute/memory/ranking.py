@@ -9,7 +9,7 @@ few words in common with anything, meaning decides, and where nothing fits there
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,9 +31,9 @@ BEFORE_READ = 500
 BEFORE_TERMS = 12
 MOST_POSTINGS = 1_000
 """Facts of a scope that are read for one word, the newest; a word in more is a common one."""
-MOST_WORK = 6_000
+MOST_WORK = 4_000
 """Facts that are read for all words of a question, the rarest first."""
-MOST_LEADING = 200
+MOST_LEADING = 100
 """Facts that are weighed for their words, and for their meaning; besides their neighbours."""
 PIECE = 100
 """Words of a text that are embedded at once."""
@@ -95,7 +95,8 @@ class Candidate:
     """A live fact that may be a hit, or stands beside one.
 
     `place`: facts one after the other in a conversation have places one after the other; between
-    two conversations some are left out (`place_after`). `length`: characters.
+    two conversations some are left out (`place_after`). No two of a scope have the same place.
+    `length`: characters.
     """
 
     seq: int
@@ -135,7 +136,7 @@ def leading(
     number of facts in the scope.
     """
     values = _values(terms, postings, size, WEIGHTS)
-    sums: Counter[int] = Counter()
+    sums: dict[int, float] = defaultdict(float)
     for word, value in values.items():
         for seq in postings[word]:
             sums[seq] += value
@@ -156,15 +157,19 @@ def fuse(
     those that have one; empty without a model.
     """
     known = {fact.seq: fact for fact in candidates}
-    words = _spread_words(known, _values(terms, postings, size, weights), postings, weights)
-    meaning = _spread_meaning(known, likeness, weights)
-    asked = set(terms.asked)
+    shares = [(0, 1.0)]
+    for away, share in enumerate(weights.near, 1):
+        shares += [(away, share), (-away, share)]
+    values = _values(terms, postings, size, weights)
+    words = _words_at(known, shares, values, postings, weights)
+    meaning = _meaning_at(known, shares, likeness, weights)
+    named = _named({fact.speaker for fact in known.values()}, terms.asked)
     hits = []
-    for seq in words.keys() | meaning.keys():
-        by_words, by_meaning = words.get(seq, 0.0), meaning.get(seq, 0.0)
-        score = by_words + by_meaning + weights.named * _is_named(known[seq].speaker, asked)
-        if by_words + by_meaning >= weights.least:
-            hits.append(Hit(seq, score, by_words, by_meaning))
+    for fact in known.values():
+        by_words, by_meaning = words.get(fact.place, 0.0), meaning.get(fact.place, 0.0)
+        if (score := by_words + by_meaning) >= weights.least:
+            score += weights.named * (fact.speaker in named)
+            hits.append(Hit(fact.seq, score, by_words, by_meaning))
     return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
 
 
@@ -250,62 +255,45 @@ def _rarity(counts: Mapping[str, int], size: int) -> dict[str, float]:
     return found
 
 
-def _spread_words(
+def _words_at(
     known: Mapping[int, Candidate],
+    shares: Sequence[tuple[int, float]],
     values: Mapping[str, float],
     postings: Mapping[str, Sequence[int]],
     weights: Weights,
 ) -> dict[int, float]:
-    """What the words of facts, and of those beside them, add to their scores; each word once."""
-    beside = _beside(known, weights)
+    """What words add to the score at each place; each word once, from where it counts most."""
     sums: dict[int, float] = defaultdict(float)
     for word, value in values.items():
         best: dict[int, float] = {}
-        for seq in postings[word]:
-            if seq in known:
-                own = value * _voice(known[seq], weights) * _plainness(known[seq])
-                for other, share in beside(seq):
-                    best[other] = max(best.get(other, 0.0), share * own)
-        for seq, most in best.items():
-            sums[seq] += most
+        for seq in known.keys() & postings[word]:
+            fact = known[seq]
+            own = value * _voice(fact, weights) * _plainness(fact)
+            for away, share in shares:
+                place = fact.place + away
+                if share * own > best.get(place, 0.0):
+                    best[place] = share * own
+        for place, most in best.items():
+            sums[place] += most
     return sums
 
 
-def _spread_meaning(
-    known: Mapping[int, Candidate], likeness: Mapping[int, float], weights: Weights
+def _meaning_at(
+    known: Mapping[int, Candidate],
+    shares: Sequence[tuple[int, float]],
+    likeness: Mapping[int, float],
+    weights: Weights,
 ) -> dict[int, float]:
-    """What the likeness of facts, and of those beside them, adds to their scores."""
-    beside = _beside(known, weights)
+    """What likeness adds to the score at each place."""
     sums: dict[int, float] = defaultdict(float)
-    for seq, cosine in likeness.items():
-        if seq in known and cosine > max(weights.floor, 0.0):
+    for seq in sorted(known.keys() & likeness):
+        cosine = likeness[seq]
+        if cosine > max(weights.floor, 0.0):
             above = min(1.0, (cosine - weights.floor) / (1 - weights.floor))
             own = weights.meaning * above * _voice(known[seq], weights)
-            for other, share in beside(seq):
-                sums[other] += share * own
+            for away, share in shares:
+                sums[known[seq].place + away] += share * own
     return sums
-
-
-def _beside(
-    known: Mapping[int, Candidate], weights: Weights
-) -> Callable[[int], list[tuple[int, float]]]:
-    """Who has a share of what a fact has: itself, and those near it."""
-    at: dict[int, list[int]] = defaultdict(list)
-    for fact in known.values():
-        at[fact.place].append(fact.seq)
-    shares = [(0, weights.near[0] if weights.near else 0.0)]
-    for away, share in enumerate(weights.near, 1):
-        shares += [(away, share), (-away, share)]
-
-    def beside(seq: int) -> list[tuple[int, float]]:
-        place = known[seq].place
-        return [
-            (other, 1.0 if other == seq else share)
-            for away, share in shares
-            for other in at.get(place + away, ())
-        ]
-
-    return beside
 
 
 def _voice(fact: Candidate, weights: Weights) -> float:
@@ -317,10 +305,15 @@ def _plainness(fact: Candidate) -> float:
     return math.sqrt(LONG / fact.length) if fact.length > LONG else 1.0
 
 
-def _is_named(speaker: str | None, asked: Collection[str]) -> bool:
-    if not speaker or speaker == ASSISTANT:
-        return False
-    return any(word in asked for word in words_of("", speaker).split())
+def _named(speakers: Iterable[str | None], asked: Collection[str]) -> set[str]:
+    """The people who are named in the question."""
+    return {
+        speaker
+        for speaker in speakers
+        if speaker
+        and speaker != ASSISTANT
+        and not set(words_of("", speaker).split()).isdisjoint(asked)
+    }
 
 
 def _is_negated(text: str) -> bool:
