@@ -1,41 +1,323 @@
-"""How facts are found."""
+"""How memory ranks: words, meaning and what stands beside a fact make one score. Pure.
 
+A fact is seldom said in words that make sense alone: "yes, on Friday" is about what was said before.
+So a word counts for the facts beside the one it stands in, less and less, and only once, however
+many neighbours have it. All parts of a score are absolute: the share of what was asked for, each
+word by its rarity in this scope, and how far a likeness is above the floor. So where a question has
+few words in common with anything, meaning decides, and where nothing fits there is no hit (M-071).
+"""
+
+import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from typing import TypeVar
 
-CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+from wintermute.memory.fact import (
+    NEGATIONS,
+    SHORT_NOT,
+    SIGNS,
+    SIGNS_OF_NEGATION,
+    TOKENS,
+    main_words,
+)
+from wintermute.memory.words import query_words, spoken_name, words_of
+
+ASSISTANT = "assistant"
+"""Who speaks where an answer was kept as a fact."""
+BEFORE_READ = 500
+"""Characters of the last reply that are looked at (P-010)."""
+BEFORE_TERMS = 12
+MOST_POSTINGS = 1_000
+"""Facts of a scope that are read for one word, the newest; a word in more is a common one."""
+MOST_WORK = 4_000
+"""Facts that are read for all words of a question, the rarest first."""
+MOST_LEADING = 100
+"""Facts that are weighed for their words, and for their meaning; besides their neighbours."""
+PIECE = 100
+"""Words of a text that are embedded at once."""
+MOST_PIECES = 16
+TAIL = 30
+"""Words of the message before that are embedded with a fact, its last ones."""
+LONG = 600
+"""Characters; in a longer text a word says less of what it is about."""
+UNIT = re.compile(rf"{SIGNS.pattern[:-1]}|(?:(?!{SIGNS.pattern})\S){{1,40}}\s*|\s+")
+
+T = TypeVar("T")
 
 
-def segment(text: str) -> str:
-    """Text whose Chinese, Japanese and Korean runs are pairs and single signs."""
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What counts how much. `floor`: the likeness, of the embedded model, below which it is chance.
 
-    def split(found: re.Match[str]) -> str:
-        run = found[0]
-        return " " + " ".join([*(run[i : i + 2] for i in range(len(run) - 1)), *run]) + " "
+    `near`: what a fact has of its neighbours, one and two places away. `before`: what the last
+    reply counts beside the message. `named`: for what a person said who is named in the question;
+    0 switches that off. `assistant`: what the assistant said, beside what people said. `least`: the
+    score of the weakest hit.
+    """
 
-    return CJK.sub(split, text)
+    meaning: float = 0.7
+    floor: float = 0.3
+    near: tuple[float, ...] = (0.5, 0.4)
+    before: float = 0.2
+    named: float = 0.2
+    assistant: float = 0.5
+    least: float = 0.1
 
 
-def words_of(text: str, speaker: str, at: datetime) -> str:
-    """What is indexed of a fact."""
-    return segment(text)
+WEIGHTS = Weights()
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked. `before`: the beginning of the last reply, which weighs less (P-012)."""
+    """What is looked for: what a person wrote, and the reply that it followed."""
 
     text: str
     before: str = ""
 
 
-def query_words(text: str) -> tuple[str, ...]:
-    """The terms of a question."""
-    return tuple(dict.fromkeys(re.findall(r"\w+", segment(text))))[:64]
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The words of a query: those of the message, and those that only the reply before it has."""
+
+    asked: tuple[str, ...]
+    around: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """What is to be looked up, each word once."""
+        return self.asked + self.around
 
 
-def match(terms: Sequence[str]) -> str:
-    """An expression of FTS5 that finds any of these."""
-    return " OR ".join('"' + term.replace('"', '""') + '"' for term in terms)
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A live fact that may be a hit, or stands beside one.
+
+    `place`: facts one after the other in a conversation have places one after the other; between
+    two conversations some are left out (`place_after`). No two of a scope have the same place.
+    `length`: characters.
+    """
+
+    seq: int
+    place: int
+    speaker: str | None = None
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A fact that was found. `words` and `meaning` are what of its score is due to them."""
+
+    seq: int
+    score: float
+    words: float
+    meaning: float
+
+
+def terms_of(query: Query) -> Terms:
+    """The words to look up; of any text at all."""
+    asked = query_words(query.text)
+    around = query_words(query.before[:BEFORE_READ]) if query.before else ()
+    return Terms(asked, tuple(word for word in around if word not in asked)[:BEFORE_TERMS])
+
+
+def place_after(last: int, apart: bool) -> int:
+    """The place of a fact after the last one of its scope; `apart`: in another conversation."""
+    return last + (2 * len(WEIGHTS.near) if apart else 1)
+
+
+def leading(
+    terms: Terms, postings: Mapping[str, Sequence[int]], size: int, most: int = MOST_LEADING
+) -> list[int]:
+    """The facts with the most of the words, best first.
+
+    `postings`: for each word the facts that have it, by `seq`, at most MOST_POSTINGS. `size`: the
+    number of facts in the scope.
+    """
+    values = _values(terms, postings, size, WEIGHTS)
+    sums: dict[int, float] = defaultdict(float)
+    for word, value in values.items():
+        for seq in postings[word]:
+            sums[seq] += value
+    return sorted(sums, key=lambda seq: (-sums[seq], -seq))[:most]
+
+
+def fuse(
+    terms: Terms,
+    postings: Mapping[str, Sequence[int]],
+    size: int,
+    likeness: Mapping[int, float],
+    candidates: Iterable[Candidate],
+    weights: Weights = WEIGHTS,
+) -> list[Hit]:
+    """The hits, best first, of equal ones the newest; none if nothing fits.
+
+    `candidates`: the leading ones, the likest and the neighbours of both. `likeness`: cosines, of
+    those that have one; empty without a model.
+    """
+    known = {fact.seq: fact for fact in candidates}
+    shares = [(0, 1.0)]
+    for away, share in enumerate(weights.near, 1):
+        shares += [(away, share), (-away, share)]
+    values = _values(terms, postings, size, weights)
+    words = _words_at(known, shares, values, postings, weights)
+    meaning = _meaning_at(known, shares, likeness, weights)
+    named = _named({fact.speaker for fact in known.values()}, terms.asked)
+    hits = []
+    for fact in known.values():
+        by_words, by_meaning = words.get(fact.place, 0.0), meaning.get(fact.place, 0.0)
+        if (score := by_words + by_meaning) >= weights.least:
+            score += weights.named * (fact.speaker in named)
+            hits.append(Hit(fact.seq, score, by_words, by_meaning))
+    return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
+
+
+def distinct(hits: Iterable[T], said: Callable[[T], tuple[str | None, str]]) -> list[T]:
+    """The hits, of equal ones the first: same speaker, main words, numbers and negations.
+
+    `said`: speaker and text of a hit. Never by likeness: "tea in the morning" and "tea in the
+    evening" are alike.
+    """
+    first: dict[object, T] = {}
+    for hit in hits:
+        speaker, text = said(hit)
+        first.setdefault((speaker, main_words(text), _is_negated(text)), hit)
+    return list(first.values())
+
+
+def embedded_text(text: str, speaker: str = "", before: str = "") -> tuple[str, ...]:
+    """What is embedded of a fact, in pieces of about PIECE words; nothing if it has no word.
+
+    `before`: the message before it in its conversation, with its speaker. Its end stands behind the
+    first piece, so that an answer to a question is alike to what the question was about.
+    """
+    if not TOKENS.search(text):
+        return ()
+    name = f"{spoken_name(speaker)}: " if speaker else ""
+    first, *others = [name + piece for piece in pieces(text)]
+    return " ".join([first, *before.split()[-TAIL:]]), *others
+
+
+def pieces(text: str, most: int = PIECE) -> list[str]:
+    """A text in pieces of `most` words, two signs for a word; the first MOST_PIECES of them."""
+    found: list[str] = []
+    part, size = "", 0.0
+    for unit in UNIT.findall(text):
+        size += 0.5 if SIGNS.match(unit) else not unit.isspace()
+        if size > most:
+            found.append(part.strip())
+            part, size = "", 1.0
+            if len(found) == MOST_PIECES:
+                return found
+        part += unit
+    return [*found, part.strip()] if part.strip() else found
+
+
+def blended(message: Sequence[float], before: Sequence[float], share: float = 0.2) -> list[float]:
+    """One vector of length 1 for a message and the reply before it, which counts `share`."""
+    both = [a + share * b for a, b in zip(message, before, strict=True)]
+    length = math.hypot(*both)
+    return [value / length for value in both] if length else list(message)
+
+
+def _values(
+    terms: Terms, postings: Mapping[str, Sequence[int]], size: int, weights: Weights
+) -> dict[str, float]:
+    """What each word that is looked at adds to a score: in all 1, and `before` for the reply."""
+    rarity = _rarity({word: len(postings.get(word, ())) for word in terms.all}, size)
+    values: dict[str, float] = {}
+    for part, share in ((terms.asked, 1.0), (terms.around, weights.before)):
+        total = sum(rarity.get(word, 0.0) for word in part)
+        values |= {
+            word: share * rarity[word] / total
+            for word in part
+            if word in rarity and postings.get(word)
+        }
+    return values
+
+
+def _rarity(counts: Mapping[str, int], size: int) -> dict[str, float]:
+    """How much a word says, the rarest first, as long as the work for them is bounded.
+
+    Common words are left out where there are others.
+    """
+    most = (
+        MOST_POSTINGS if any(0 < count < MOST_POSTINGS for count in counts.values()) else math.inf
+    )
+    found: dict[str, float] = {}
+    work = 0
+    for word, count in sorted(counts.items(), key=lambda item: item[1]):
+        work += count
+        if count >= most or (work > MOST_WORK and found):
+            break
+        found[word] = math.log1p((max(size, count) - count + 0.5) / (count + 0.5))
+    return found
+
+
+def _words_at(
+    known: Mapping[int, Candidate],
+    shares: Sequence[tuple[int, float]],
+    values: Mapping[str, float],
+    postings: Mapping[str, Sequence[int]],
+    weights: Weights,
+) -> dict[int, float]:
+    """What words add to the score at each place; each word once, from where it counts most."""
+    sums: dict[int, float] = defaultdict(float)
+    for word, value in values.items():
+        best: dict[int, float] = {}
+        for seq in known.keys() & postings[word]:
+            fact = known[seq]
+            own = value * _voice(fact, weights) * _plainness(fact)
+            for away, share in shares:
+                place = fact.place + away
+                if share * own > best.get(place, 0.0):
+                    best[place] = share * own
+        for place, most in best.items():
+            sums[place] += most
+    return sums
+
+
+def _meaning_at(
+    known: Mapping[int, Candidate],
+    shares: Sequence[tuple[int, float]],
+    likeness: Mapping[int, float],
+    weights: Weights,
+) -> dict[int, float]:
+    """What likeness adds to the score at each place."""
+    sums: dict[int, float] = defaultdict(float)
+    for seq in sorted(known.keys() & likeness):
+        cosine = likeness[seq]
+        if cosine > max(weights.floor, 0.0):
+            above = min(1.0, (cosine - weights.floor) / (1 - weights.floor))
+            own = weights.meaning * above * _voice(known[seq], weights)
+            for away, share in shares:
+                sums[known[seq].place + away] += share * own
+    return sums
+
+
+def _voice(fact: Candidate, weights: Weights) -> float:
+    return weights.assistant if fact.speaker == ASSISTANT else 1.0
+
+
+def _plainness(fact: Candidate) -> float:
+    """How much one word says of what a text is about: less, the longer it is."""
+    return math.sqrt(LONG / fact.length) if fact.length > LONG else 1.0
+
+
+def _named(speakers: Iterable[str | None], asked: Collection[str]) -> set[str]:
+    """The people who are named in the question."""
+    return {
+        speaker
+        for speaker in speakers
+        if speaker
+        and speaker != ASSISTANT
+        and not set(words_of("", speaker).split()).isdisjoint(asked)
+    }
+
+
+def _is_negated(text: str) -> bool:
+    folded = SHORT_NOT.sub(" not", text.casefold())
+    return not (
+        NEGATIONS.isdisjoint(TOKENS.findall(folded)) and SIGNS_OF_NEGATION.isdisjoint(folded)
+    )

@@ -1,0 +1,191 @@
+"""The words by which a fact is found: what is put into the index, and what is asked of it. Pure.
+
+Both sides make their words here, so the tokenizer of the index has only blanks to find. A word is
+without case, accents and endings, and six letters long at most: rough, but the same for a dozen
+languages, and a German compound is found by its beginning. Chinese, Japanese and Korean are written
+in pairs and single signs.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator
+from datetime import datetime
+
+from wintermute.memory.fact import SIGNS, TOKENS
+
+MOST_LETTERS = 6
+MOST_SIGNS = 40
+"""Of a word with a digit in it, which is an amount, a number or a name: it is kept as it is."""
+SHORTEST_STEM = 3
+MOST_TERMS = 24
+"""Words of one text that are asked for."""
+READ = 4_000
+"""Characters of a text in which they are looked for."""
+
+ENDING = re.compile(
+    f"(?<={'.' * SHORTEST_STEM})"
+    r"(?:ings|ing|ied|ies|ed|es|s|ly|y|e|ern|en|er|em|os|as|o|a|i)$"
+)
+# English "May" is a month where it is written as a name, and not the first word.
+MAY = re.compile(r"(?<=[\w,] )May\b")
+MONTH_OF_SIGNS = re.compile(r"(?<!\d)(1[0-2]|[1-9]) ?月")
+MONTH_NAMES = (
+    "january januar janvier enero gennaio janeiro januari",
+    "february februar fevrier febrero febbraio fevereiro februari",
+    "march marz marzo maart",
+    "april avril abril aprile",
+    "mai mayo maggio maio mei",
+    "june juni juin junio giugno junho",
+    "july juli juillet julio luglio julho",
+    "august aout agosto augustus",
+    "september septembre septiembre settembre setembro",
+    "october oktober octobre octubre ottobre outubro",
+    "november novembre noviembre novembro",
+    "december dezember decembre diciembre dicembre dezembro",
+)
+MONTHS = {name: f"month{n}" for n, names in enumerate(MONTH_NAMES, 1) for name in names.split()}
+# A run of signs that are written without blanks, or anything else within one word.
+PARTS = re.compile(f"{SIGNS.pattern}|(?:(?!{SIGNS.pattern}).)+")
+SPOKEN = re.compile(r"@?([^:]*)")
+
+STOP_WORDS = (
+    # English
+    "a about again ago all also am an and any are as at be because been being between both but by"
+    " can could d did didn do does doesn doing don during each ever few for from had has have having"
+    " he her here hers him his how i if in into is isn it its just kind like ll m many may me might"
+    " mine more most much my of on or our ours own please re s should so some such sort t tell than"
+    " that the their theirs them then there these they this those though through to too type up us"
+    " ve very was wasn we were what when where which while who whom whose why will with would you"
+    " your yours",
+    # German
+    "aber alle als also am an auch auf aus bei bin bis bist da damit dann das dass dein deine dem"
+    " den denn der des dich die dir doch du durch ein eine einem einen einer eines er es euch euer"
+    " für gab gibt hab habe haben habt hast hat hatte hatten ich ihm ihn ihr ihre ihren im in ist ja"
+    " kann kannst man mal mein meine meinem meinen meiner mich mir mit nach noch nochmal nun nur ob"
+    " oder schon sein seine sich sie sind so um und uns unser unsere von vom vor wann war waren"
+    " warum was wegen weil welche welchem welchen welcher welches wem wen wenn wer werden wessen wie"
+    " wieder will wir wird wo wofür woher wohin womit worum wurde wurden zu zum zur über",
+    # French
+    "a ai as au aux avait avec avez avons c ce ces cet cette combien comment d dans de depuis des"
+    " donc du déjà elle en est et eu il ils j je l la le les leur leurs lui m ma mais me mes moi mon"
+    " n nos notre nous on ont ou où par plus pour pourquoi qu quand que quel quelle quelles quels"
+    " qui quoi s sa se ses si son sont sur t ta te tes toi ton tu un une va vos votre vous y à ça"
+    " était été être",
+    # Spanish
+    "a al algo ante antes aquel como con cual cuales cuando cuanto cuantos cuantas de del desde"
+    " donde e el ella ellos en era es esa ese eso esta estaba estado este esto estan fue fueron ha"
+    " habia han has he hay la las le les lo los me mi mis muy mas nos nosotros o para pero por porque"
+    " que quien quienes se ser si sido sobre son soy su sus tambien te tengo tenia tiene tienes tu"
+    " tus un una unas uno unos y ya yo",
+    # Italian
+    "a ad agli ai al alla alle anche avere aveva c che chi ci come con cosa cui da dal dalla de degli"
+    " dei del della delle dello di dove e ed era erano essere fa gli ha hai hanno ho i il in io l la"
+    " le lei li lo loro lui ma me mi mia mie miei mio nel nella noi o per perché più qual quale quali"
+    " quando quanto quanta quante quanti questa queste questi questo se sei si sia sono su sua sue"
+    " sul sulla suo suoi ti tu tua tuo un una uno vi voi è",
+    # Portuguese
+    "a ao aos as até com como da das de dela dele do dos e ela elas ele eles em era essa esse esta"
+    " este eu foi foram há isso isto já lhe mais mas me meu meus minha minhas na nas no nos nossa"
+    " nosso o onde os ou para pela pelo por porque qual quais quando quanto que quem se ser seu seus"
+    " sobre sua suas também te tem tenho teu tinha tu tua um uma você",
+    # Dutch
+    "aan al als bij dan dat de deze die dit door een en er had hadden heb hebben heeft het hij hoe ik"
+    " in is je jij jouw kan maar me mij mijn met na naar niet nog nu of om onze ook op over te tot"
+    " toen u uit van voor waar waarom wanneer was wat we welk welke werd wie wij ze zich zij zijn",
+)
+AMBIGUOUS = frozenset(
+    {"an", "bin", "come", "die", "dove", "hat", "man", "may", "more", "of", "on", "or", "plus"}
+    | {"pour", "son", "sur", "ton", "war", "will"}
+)
+"""Dropped only where a second word says that it is a word of that language."""
+# In writing without blanks: grammar and questions, between which the words stand.
+JOINING = re.compile(
+    "[的了吗嗎呢吧啊么麼是我你您他她它们們]"
+    "|什么|什麼|时候|時候|哪里|哪裡|哪个|哪個|哪些|多少|为什|為什|怎样|怎樣"
+    "|何時|何処|[\u3040-\u309f]+|언제|어디|무엇|누가|어떤"
+)
+
+
+def words_of(text: str, speaker: str = "", at: datetime | None = None) -> str:
+    """What is indexed of a fact, words between blanks: who said it, year and month, its own."""
+    dated = [str(at.year), f"month{at.month}"] if at else []
+    return " ".join([*_words(spoken_name(speaker)), *dated, *_words(text)])
+
+
+def query_words(text: str, most: int = MOST_TERMS) -> tuple[str, ...]:
+    """What a text asks for, each word once, at most `most`; of any text at all.
+
+    Words of questions and grammar are dropped unless nothing else is left.
+    """
+    read = text[:READ]
+    stops = _stop_words({_plain(part) for part in _parts(read)})
+    found = dict.fromkeys(_words(read, stops)) or dict.fromkeys(_words(read))
+    return tuple(found)[:most]
+
+
+def match(scope: str, *words: str) -> str:
+    """The FTS5 expression for any of the words, as `query_words` gives them, in one scope.
+
+    `scope`: the word that stands for the scope in the column of that name.
+    """
+    listed = " OR ".join(map(_quoted, words))
+    return f"scope : {_quoted(scope)} AND words : ({listed})"
+
+
+def spoken_name(speaker: str) -> str:
+    """What a speaker is called by others: of a Matrix id the name before the server."""
+    name = SPOKEN.match(speaker)
+    return name[1] if name and speaker.startswith("@") else speaker
+
+
+def _words(text: str, stops: Collection[str] = ()) -> Iterator[str]:
+    """The words of a text in its order; without those of no weight if stop words are given."""
+    for part in _parts(text):
+        if SIGNS.match(part):
+            yield from _asked(part) if stops else _split(part)
+        elif (plain := _plain(part)) not in stops:
+            yield _stem(plain)
+
+
+def _parts(text: str) -> Iterator[str]:
+    named = MONTH_OF_SIGNS.sub(r" month\1 ", MAY.sub("month5", text))
+    for token in TOKENS.findall(unicodedata.normalize("NFKC", named).casefold()):
+        yield from PARTS.findall(token)
+
+
+def _split(signs: str) -> Iterator[str]:
+    yield from (signs[i : i + 2] for i in range(len(signs) - 1))
+    yield from signs
+
+
+def _asked(signs: str) -> Iterator[str]:
+    """Pairs that carry meaning; a sign that stands alone."""
+    for run in JOINING.split(signs):
+        yield from (run[i : i + 2] for i in range(len(run) - 1)) if len(run) > 1 else run
+
+
+def _plain(word: str) -> str:
+    """A word without accents."""
+    if word.isascii():
+        return word
+    marks = unicodedata.normalize("NFKD", word)
+    return "".join(mark for mark in marks if unicodedata.category(mark)[0] != "M")
+
+
+def _stem(word: str) -> str:
+    if any(mark.isdigit() for mark in word):
+        return word[:MOST_SIGNS]
+    return MONTHS.get(word) or ENDING.sub("", word)[:MOST_LETTERS]
+
+
+def _stop_words(words: Collection[str]) -> frozenset[str]:
+    """The stop words of the language that most of these words belong to."""
+    stops = max(STOPS, key=lambda stops: len(stops.intersection(words)))
+    return stops if len(stops.intersection(words)) > 1 else stops - AMBIGUOUS
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"'
+
+
+STOPS = tuple(frozenset(_plain(word) for word in words.split()) for words in STOP_WORDS)
