@@ -39,6 +39,11 @@ class Vector:
         """How many numbers it has."""
         return len(self.values) // 4
 
+    @property
+    def numbers(self) -> list[float]:
+        """These numbers."""
+        return list(_floats(self.values))
+
 
 class Embedder(Protocol):
     """Computes vectors: what is searched for, and what is found, may need different words before."""

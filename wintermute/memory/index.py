@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from wintermute.clock import moment
 from wintermute.db import ERASES, Error, Row, Transaction, is_broken
 from wintermute.db.full_text import erasing
-from wintermute.memory.ranking import words_of
+from wintermute.memory.words import words_of
 
 STEP = 2_000
 """Facts that are read at once while all of it is built anew."""
-COLUMNS = 'fts5 (scope, words, tokenize = "unicode61 remove_diacritics 2")'
+COLUMNS = 'fts5 (scope, words, detail = column, tokenize = "unicode61 remove_diacritics 2")'
 ROWS = "SELECT f.seq, f.scope, f.text, f.speaker, f.created_at, f.retired_at FROM facts f"
 
 log = logging.getLogger(__name__)

@@ -106,7 +106,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Scored:
     """A fact that was found. `words` and `meaning` are what of its score is due to them."""
 
     seq: int
@@ -150,7 +150,7 @@ def fuse(
     likeness: Mapping[int, float],
     candidates: Iterable[Candidate],
     weights: Weights = WEIGHTS,
-) -> list[Hit]:
+) -> list[Scored]:
     """The hits, best first, of equal ones the newest; none if nothing fits.
 
     `candidates`: the leading ones, the likest and the neighbours of both. `likeness`: cosines, of
@@ -169,7 +169,7 @@ def fuse(
         by_words, by_meaning = words.get(fact.place, 0.0), meaning.get(fact.place, 0.0)
         if (score := by_words + by_meaning) >= weights.least:
             score += weights.named * (fact.speaker in named)
-            hits.append(Hit(fact.seq, score, by_words, by_meaning))
+            hits.append(Scored(fact.seq, score, by_words, by_meaning))
     return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
 
 

@@ -1,23 +1,55 @@
 """Finds facts by words, and by meaning where that is to be had: one function for whoever asks.
 
 The prompt, the tool, the commands in a chat and on the command line ask here, so the same words
-find the same facts everywhere.
+find the same facts everywhere. What is read of the index is bounded however many facts there are.
 """
 
 import asyncio
-from collections.abc import Sequence
-from datetime import datetime
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
 
-from wintermute.clock import stamp
-from wintermute.db import Database, Row
+from wintermute.clock import moment, stamp
+from wintermute.db import Database, Error, Row, is_broken
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Hit, fact_of
+from wintermute.memory.fact import Hit, facts_of
 from wintermute.memory.facts import LIVE, TRUE_THEN, Facts
 from wintermute.memory.index import scope_word
-from wintermute.memory.ranking import Query, match, query_words
+from wintermute.memory.ranking import (
+    MOST_LEADING,
+    MOST_POSTINGS,
+    WEIGHTS,
+    Candidate,
+    Query,
+    Scored,
+    distinct,
+    fuse,
+    leading,
+    place_after,
+    terms_of,
+)
+from wintermute.memory.words import match
 
 MOST_TOKENS = 1_500
 """Of the memories that come with one message; at most a twelfth of the window."""
+APART = timedelta(hours=6)
+"""What was learnt so long after something else was learnt in another conversation."""
+FEWEST = 50
+"""Facts that a scope is taken to have at least: of three, a word in each is not common yet."""
+EQUALS = 4
+"""How many more hits are read than are wanted, for equal ones are dropped."""
+
+log = logging.getLogger(__name__)
+
+
+class Likest(Protocol):
+    """Whoever knows what is alike in meaning."""
+
+    async def likest(self, scope: str, query: Query, most: int) -> Mapping[int, float]:
+        """Cosines of the likest live facts by number; none where meanings cannot be had now."""
+        ...
 
 
 def fitting(hits: Sequence[Hit], window: int) -> list[Hit]:
@@ -35,39 +67,118 @@ def fitting(hits: Sequence[Hit], window: int) -> list[Hit]:
 class Search:
     """Over the facts of one scope at a time; the scope is filtered where the index is read."""
 
-    def __init__(self, database: Database, facts: Facts) -> None:
+    def __init__(self, database: Database, facts: Facts, meaning: Likest | None = None) -> None:
         self._database = database
         self._facts = facts
+        self._meaning = meaning
 
     async def find(
         self, scope: str, query: Query, most: int, when: datetime | None = None
     ) -> list[Hit]:
         """The facts that fit, best first; nothing where nothing does (M-071).
 
-        `when`: also among what was true at that moment (M-074).
+        `when`: also among what was true at that moment, by words (M-074).
         """
         await self._facts.lapse()
         if most <= 0:
             return []
-        terms = query_words(query.text)
-        if not terms:
-            return []
-        rows = await self._by_words(scope, match(terms), when)
-        return await asyncio.to_thread(_hits, rows[:most])
+        terms = terms_of(query)
+        likeness: Mapping[int, float] = {}
+        if self._meaning is not None:
+            likeness = await self._meaning.likest(scope, query, MOST_LEADING)
+        postings = await self._postings(scope, terms.all)
+        size = max(FEWEST, await self._facts.count(scope))
+        first = leading(terms, postings, size)
+        beside = await self._beside(scope, {*first, *likeness}, when)
+        scored = await asyncio.to_thread(fuse, terms, postings, size, likeness, beside)
+        return await self._read(scored[: most * EQUALS], most)
 
-    async def _by_words(self, scope: str, expression: str, when: datetime | None) -> list[Row]:
+    async def _postings(self, scope: str, words: Sequence[str]) -> dict[str, list[int]]:
+        """For each word the newest facts of the scope that have it."""
+        wanted = json.dumps({word: match(scope_word(scope), word) for word in words})
+        asked = {"terms": wanted, "most": MOST_POSTINGS}
+        try:
+            rows = await self._database.rows(POSTINGS, asked)
+        except Error as problem:
+            if not is_broken(problem):
+                raise
+            log.warning("index of words built anew reason=%s", problem)
+            async with self._database.transaction() as tx:
+                await self._facts.words.rebuild(tx)
+            rows = await self._database.rows(POSTINGS, asked)
+        return {row["word"]: json.loads(row["seqs"]) for row in rows}
+
+    async def _beside(
+        self, scope: str, seqs: Iterable[int], when: datetime | None
+    ) -> list[Candidate]:
+        """These facts, and those that were learnt right before and after each of them."""
         true = LIVE if when is None else TRUE_THEN
-        return await self._database.rows(
-            "SELECT f.*, -bm25(facts_fts, 0, 1) AS score FROM facts_fts"
-            f" JOIN facts f ON f.seq = facts_fts.rowid WHERE facts_fts MATCH :match AND {true}"
-            " ORDER BY bm25(facts_fts, 0, 1), f.seq DESC LIMIT 200",
-            {
-                "match": f"scope : {scope_word(scope)} AND words : ({expression})",
-                "when": stamp(when) if when else None,
-            },
+        asked = {
+            "scope": scope,
+            "found": json.dumps(sorted(seqs)),
+            "near": len(WEIGHTS.near),
+            "when": stamp(when) if when else None,
+        }
+        rows = await self._database.rows(BESIDE.format(true=true), asked)
+        return await asyncio.to_thread(_placed, rows)
+
+    async def _read(self, scored: Sequence[Scored], most: int) -> list[Hit]:
+        rows = await self._database.rows(
+            "SELECT f.* FROM json_each(?) j JOIN facts f ON f.seq = j.value ORDER BY j.key",
+            (json.dumps([each.seq for each in scored]),),
         )
+        facts = await asyncio.to_thread(facts_of, rows)
+        scores = {row["id"]: {each.seq: each.score for each in scored}[row["seq"]] for row in rows}
+        hits = [Hit(fact, scores[fact.id]) for fact in facts]
+        return distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))[:most]
 
 
-def _hits(rows: Sequence[Row]) -> list[Hit]:
-    best = max((row["score"] for row in rows), default=1.0) or 1.0
-    return [Hit(fact_of(row), row["score"] / best) for row in rows]
+def _placed(rows: Sequence[Row]) -> list[Candidate]:
+    """The facts in the order in which they were learnt, with places that tell who are neighbours."""
+    ordered = sorted(rows, key=lambda row: (row["created_at"], row["seq"]))
+    found: list[Candidate] = []
+    place, last = 0, None
+    for row in ordered:
+        apart = last is None or row["earlier"] != last["seq"] or are_apart(last, row)
+        place = place_after(place, apart)
+        found.append(Candidate(row["seq"], place, row["speaker"], row["length"]))
+        last = row
+    return found
+
+
+def are_apart(one: Row, other: Row) -> bool:
+    """Whether two facts, one learnt right after the other, are no two messages of a conversation.
+
+    What nobody in particular has said, such as "Ann drinks tea", is understood alone.
+    """
+    if not (one["speaker"] and other["speaker"]):
+        return True
+    return moment(other["created_at"]) - moment(one["created_at"]) > APART
+
+
+POSTINGS = """
+SELECT key AS word, (SELECT json_group_array(rowid) FROM (
+    SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs
+FROM json_each(:terms)
+"""
+BESIDE = """
+WITH hit AS MATERIALIZED (
+    SELECT seq, created_at FROM facts
+    WHERE seq IN (SELECT value FROM json_each(:found)) AND scope = :scope AND {true}
+), near AS (
+    SELECT seq FROM hit
+    UNION SELECT b.value FROM hit, json_each((SELECT json_group_array(seq) FROM (
+        SELECT p.seq FROM facts p WHERE p.scope = :scope AND p.retired_at IS NULL AND NOT p.ended
+        AND (p.created_at, p.seq) < (hit.created_at, hit.seq)
+        ORDER BY p.created_at DESC, p.seq DESC LIMIT :near))) b
+    UNION SELECT b.value FROM hit, json_each((SELECT json_group_array(seq) FROM (
+        SELECT p.seq FROM facts p WHERE p.scope = :scope AND p.retired_at IS NULL AND NOT p.ended
+        AND (p.created_at, p.seq) > (hit.created_at, hit.seq)
+        ORDER BY p.created_at, p.seq LIMIT :near))) b
+)
+SELECT f.seq, f.created_at, f.speaker, length(f.text) AS length, (
+    SELECT p.seq FROM facts p WHERE p.scope = :scope AND p.retired_at IS NULL AND NOT p.ended
+    AND (p.created_at, p.seq) < (f.created_at, f.seq)
+    ORDER BY p.created_at DESC, p.seq DESC LIMIT 1) AS earlier
+FROM near JOIN facts f ON f.seq = near.seq
+"""

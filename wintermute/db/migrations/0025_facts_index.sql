@@ -18,7 +18,9 @@ CREATE INDEX facts_unwritten ON facts (scope) WHERE exported = (retired_at IS NO
 -- The words of all facts that are kept; derived: rebuilt whenever it is not what the rows say.
 -- `scope` is one token, so that a search reads the rows of its scope only.
 
-CREATE VIRTUAL TABLE facts_fts USING fts5 (scope, words, tokenize = "unicode61 remove_diacritics 2");
+CREATE VIRTUAL TABLE facts_fts USING fts5 (
+    scope, words, detail = column, tokenize = "unicode61 remove_diacritics 2"
+);
 
 -- Whose memories file is a two-way view of the facts, and whose an export that nobody reads (M-077) -------
 

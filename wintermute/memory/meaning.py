@@ -1,0 +1,195 @@
+"""Meaning: which facts are alike to a question, and that each fact gets its vectors in time.
+
+A fact is stored without them; they are owed and made by the work `embeddings`. Whatever fails here,
+words go on finding (M-008, M-022, M-023), and the status says so.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wintermute.db import Database, Row, Transaction
+from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
+from wintermute.health.health import Health
+from wintermute.llm.vector import Embedder, Vector, vector
+from wintermute.memory.ranking import Query, blended, embedded_text
+from wintermute.memory.search import are_apart
+from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
+
+PART = "meaning"
+"""What the status calls it."""
+BATCH = 128
+"""Facts whose vectors are made in one step."""
+ASKED = 16
+"""Questions whose vectors are kept: those of a message are the same however many turns it takes."""
+OWED = "embeddings"
+"""The name of the work that makes vectors."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A fact with what is embedded of it."""
+
+    seq: int
+    id: str
+    scope: str
+    texts: tuple[str, ...]
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.blake2b("\0".join(self.texts).encode(), digest_size=16).digest()
+
+
+class Meaning:
+    """Asks the embedder, and the index of vectors."""
+
+    def __init__(
+        self, database: Database, index: VectorIndex, embedder: Embedder, health: Health
+    ) -> None:
+        self._database = database
+        self._index = index
+        self._embedder = embedder
+        self._health = health
+        self._spaces = Spaces(database)
+        self._asked: dict[str, Vector | None] = {}
+        self._making = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """A question is to be expected."""
+        await self._embedder.warm()
+
+    async def likest(self, scope: str, query: Query, most: int) -> Mapping[int, float]:
+        """Cosines of the likest facts; none, and a note of it, where they cannot be had now."""
+        try:
+            return await self._likest(scope, query, most)
+        except MemoryUnavailable as problem:
+            log.warning("found by words alone reason=%s", problem)
+            await self._health.note(PART, "warn", f"found by words alone: {problem}")
+            return {}
+
+    async def _likest(self, scope: str, query: Query, most: int) -> Mapping[int, float]:
+        space = await self._spaces.of(self._embedder.name)
+        if space is None:
+            return {}  # nothing has been embedded yet
+        asked = await self._vector(query)
+        if asked is None:
+            return {}
+        near = await self._index.nearest(space, scope, asked.values, most)
+        return {each.seq: each.likeness for each in near}
+
+    async def _vector(self, query: Query) -> Vector | None:
+        """What is looked for, the message and, weighing less, the reply before it."""
+        missing = [
+            text for text in (query.text, query.before) if text.strip() and text not in self._asked
+        ]
+        if missing:
+            made = await self._embedder.embed_query(missing)
+            for text, each in zip(missing, made, strict=True):
+                self._asked[text] = each
+            while len(self._asked) > ASKED:
+                del self._asked[next(iter(self._asked))]
+        said, before = self._asked.get(query.text), self._asked.get(query.before)
+        if said is None or before is None or said.dimension != before.dimension:
+            return said
+        return vector(blended(said.numbers, before.numbers))
+
+    async def make(self, *, until: Callable[[int], None] = lambda _: None) -> int:
+        """Make all vectors that are owed; how many facts. `until` is told how many so far.
+
+        Raises: MemoryUnavailable; what was made stays.
+        """
+        async with self._making:
+            space, made = await self._space(), 0
+            before: int | None = None
+            while owed := await self._index.missing(space, BATCH, before):
+                before = min(fact.seq for fact in owed)
+                made += await self._step(space, [fact.seq for fact in owed])
+                until(made)
+            async with self._database.transaction() as tx:
+                complete = await self._index.complete(tx, space)
+            await self._index.settle()
+            if complete:
+                await self._health.note(PART, "ok", f"by {space.model}")
+            return made
+
+    async def rebuild(self, until: Callable[[int], None]) -> int:
+        """Drop what is wrong, and make what is missing."""
+        await self._index.rebuild(await self._space())
+        return await self.make(until=until)
+
+    async def owed(self) -> int:
+        """How many facts lack vectors."""
+        space = await self._spaces.of(self._embedder.name)
+        if space is None:
+            (count,) = await self._database.scalars(
+                "SELECT count(*) FROM facts WHERE retired_at IS NULL AND NOT ended"
+            )
+            return int(count)
+        return (await self._index.check(space)).owed
+
+    async def _space(self) -> Space:
+        """That of the embedder; its dimension is known once it has embedded something."""
+        known = await self._spaces.of(self._embedder.name)
+        if known is not None:
+            return known
+        [first] = await self._embedder.embed_document(["hello"])
+        if first is None:
+            raise EmbeddingsUnavailable(f"{self._embedder.name} gives no vector")
+        async with self._database.transaction() as tx:
+            return await self._spaces.enter(tx, self._embedder.name, first.dimension)
+
+    async def _step(self, space: Space, seqs: Sequence[int]) -> int:
+        """Embed some facts, and store that for those that are still the same."""
+        told = await self._told(seqs)
+        texts = [text for each in told for text in each.texts]
+        vectors = iter(await self._embedder.embed_document(texts) if texts else [])
+        ready = [(each, [next(vectors) for _ in each.texts]) for each in told]
+        by_scope: dict[str, list[Embedded]] = {}
+        for each, made in ready:
+            values = tuple(one.values for one in made if one is not None)
+            by_scope.setdefault(each.scope, []).append(
+                Embedded(each.seq, each.id, each.digest, values)
+            )
+        for scope, entries in by_scope.items():
+            await self._index.send(space, scope, entries)
+            async with self._database.transaction() as tx:
+                now = {each.seq: each.digest for each in await self._told(seqs, tx)}
+                same = [entry for entry in entries if now.get(entry.seq) == entry.digest]
+                await self._index.put(tx, space, scope, same)
+        return len(told)
+
+    async def _told(self, seqs: Iterable[int], tx: Transaction | None = None) -> list[_Told]:
+        """What is embedded of these facts: who said them, and what stood before."""
+        source, listed = tx or self._database, "(SELECT value FROM json_each(?))"
+        rows = await source.rows(BEFORE.format(listed), (json.dumps(list(seqs)),))
+        before = [row["before"] for row in rows if row["before"] is not None]
+        found = await source.rows(
+            f"SELECT seq, text, speaker, created_at FROM facts WHERE seq IN {listed}",
+            (json.dumps(before),),
+        )
+        earlier = {row["seq"]: row for row in found}
+        return await asyncio.to_thread(
+            lambda: [_told(row, earlier.get(row["before"])) for row in rows]
+        )
+
+
+def _told(row: Row, earlier: Row | None) -> _Told:
+    before = ""
+    if earlier is not None and not are_apart(earlier, row):
+        before = f"{earlier['speaker']}: {earlier['text']}"
+    texts = embedded_text(row["text"], row["speaker"] or "", before)
+    return _Told(int(row["seq"]), row["id"], row["scope"], texts)
+
+
+BEFORE = """
+SELECT f.seq, f.id, f.scope, f.text, f.speaker, f.created_at, (
+    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.retired_at IS NULL AND NOT p.ended
+    AND (p.created_at, p.seq) < (f.created_at, f.seq)
+    ORDER BY p.created_at DESC, p.seq DESC LIMIT 1) AS before
+FROM facts f WHERE f.seq IN {}
+"""
