@@ -193,7 +193,7 @@ async def test_in_the_system_message_what_fits_is_asked_for_each_time(
 async def test_few_memories_come_where_many_are_in_view(tmp_path: Path, model: ModelServer) -> None:
     """Issue 18, point 3: an eighth of the window in all; beyond it the best three of a message."""
     colours = ("blue", "green", "red", "black", "white", "yellow")
-    facts = [f"{c} cup {n} {'of glass ' * 12}" for c in colours for n in range(10)]
+    facts = [f"{c} cup {n} {'of glass ' * 40}" for c in colours for n in range(10)]
     async with opened(tmp_path, model, *facts) as house:
         for colour in colours:
             await tell(house, f"which cup is {colour}?")

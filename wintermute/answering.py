@@ -4,26 +4,30 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from wintermute.clock import CheckedClock
+from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands, Verifier
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Branching, Casting
+from wintermute.conversation.casting import AGAIN, Branching, Casting
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.state import CastSettings, Prompt, Speaker
 from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
-from wintermute.errors import ConfigurationError
+from wintermute.errors import ConfigurationError, MemoryUnavailable
+from wintermute.jobs import Job
 from wintermute.llm.fixed import known
 from wintermute.llm.models import Models
 from wintermute.llm.windows import Judgement, compared, judged, server_window
 from wintermute.loom.records import Wards
+from wintermute.memory.meaning import OWED
+from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
 from wintermute.prompt.assemble import CORE, INSTRUCTIONS, chosen, core_text, joined
 from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
@@ -37,6 +41,7 @@ from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
 from wintermute.tools.task import TaskTool
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
+from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs, RunSettings
 
@@ -120,8 +125,10 @@ def answering(
     toolbox = Toolbox([*own, *handing])
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
-    runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, *kinds])
-    promises = Promises(stores, Firing(stores, speaker, clock), runs.bell, speaker, clock)
+    embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
+    runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, embedding, *kinds])
+    rung = (runs.bell, embedding.bell)
+    promises = Promises(stores, Firing(stores, speaker, clock), rung, speaker, clock)
 
     trouble = Trouble(stores, models, speaker, clock)
     branching = Branching(stores, texts.seed, delegation)
@@ -135,6 +142,18 @@ def answering(
 
     edited = EditedNotices(stores, speaker, clock)
     return Answering(rooms, runner, promises, edited, toolbox)
+
+
+async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+    """Make the vectors that are owed; who makes or keeps them may be away for a while (M-023)."""
+    if stores.meaning is not None:
+        try:
+            await stores.meaning.make()
+        except MemoryUnavailable as problem:
+            log.warning("vectors not made reason=%s", problem)
+            await stores.health.note(MEANING, "warn", f"vectors are owed: {problem}")
+            return JobPutOff(clock.now() + AGAIN)
+    return JobDone()
 
 
 class Windows:

@@ -29,6 +29,7 @@ from wintermute.errors import (
 )
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
+from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
 from wintermute.matrix.client import open_client
 from wintermute.matrix.copies import Copies
@@ -227,14 +228,10 @@ async def open_wintermute(
         externals.logs.hide(*secrets)
 
     hide(session.access_token, session.pickle_key)
-    stores = Stores.of(
-        *(database, config.data_dir, config.owner, clock, ids, redact),
-        timezone=config.timezone,
-        memory=config.memory,
-    )
     async with (
-        open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
         aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
+        aclosing(_stores(config, database, models, clock, ids, redact)) as stores,
+        open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
     ):
         await models.recall()
         client.follow(await stores.known.moves())
@@ -288,13 +285,8 @@ async def open_chat(
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _texts(config, database)
             clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
-            owner, zone = config.owner, config.timezone
-            stores = Stores.of(
-                *(database, config.data_dir, owner, clock, new_id, redact),
-                timezone=zone,
-                memory=config.memory,
-            )
-            models = Models(config.llm, database, clock, new_id, zone, redact)
+            models = Models(config.llm, database, clock, new_id, config.timezone, redact)
+            stores = _stores(config, database, models, clock, new_id, redact)
             await models.recall()
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
@@ -306,13 +298,29 @@ async def open_chat(
                 if line:
                     warn(line)
             chat = Chat(stores, answers.rooms, speaker, clock, new_id)
-            async with aclosing(models), asyncio.TaskGroup() as group:
+            async with aclosing(models), aclosing(stores), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
                 parts += [answers.keep_promises()] if attended else []
                 work = [group.create_task(part) for part in parts]
                 yield chat
                 for part in work:
                     part.cancel()
+
+
+def _stores(
+    config: Config,
+    database: Database,
+    models: Models,
+    clock: Clock,
+    new_id: NewId,
+    redact: Redaction,
+) -> Stores:
+    return Stores.of(
+        *(database, config.data_dir, config.owner, clock, new_id, redact),
+        timezone=config.timezone,
+        memory=config.memory,
+        embedder=open_embedder(config.memory, models, clock),
+    )
 
 
 async def _texts(config: Config, database: Database) -> Texts:

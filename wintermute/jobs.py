@@ -79,6 +79,11 @@ class Jobs:
         }
         return await tx.execute(*insert("jobs", values, "ON CONFLICT (name, key) DO NOTHING")) == 1
 
+    async def owe(self, tx: Transaction, name: str) -> None:
+        """Owe a job that does whatever there is to do, unless one waits already."""
+        if not await tx.exists("SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting'", (name,)):
+            await self.enqueue(tx, name, self._new_id("owed"), "")
+
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
         """Begin what is ready, oldest first, of series that are not stopped."""
         rows = await tx.rows(

@@ -1,6 +1,7 @@
 """All stores over one database in one value, which is handed down instead of lists of them."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from wintermute.changes.change_sets import ChangeSets
@@ -14,6 +15,7 @@ from wintermute.ids import NewId
 from wintermute.jobs import Jobs
 from wintermute.llm.calls import ModelCalls
 from wintermute.llm.tokens import TokenCounts
+from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Folds, Rewards
 from wintermute.loom.sub_sessions import SubSessions
@@ -24,7 +26,10 @@ from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
+from wintermute.memory.meaning import OWED, Meaning
+from wintermute.memory.qdrant import QdrantVectors
 from wintermute.memory.search import Search
+from wintermute.memory.vectors import LocalVectors, VectorIndex
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
@@ -60,6 +65,7 @@ class Stores:
     facts: Facts
     versions: Versions
     memories: MemoryBackend
+    meaning: Meaning | None
     tasks: Tasks
     occurrences: Occurrences
     runs: TaskRuns
@@ -78,14 +84,21 @@ class Stores:
         *,
         timezone: str,
         memory: Memory | None = None,
+        embedder: Embedder | None = None,
     ) -> "Stores":
         """Those of a data folder. The days of its owner are counted in `timezone`.
 
-        `memory`: how memories are kept; None: as a list.
+        `memory`: how memories are kept; None: as a list. `embedder`: who knows what texts mean.
         """
+        memory, health = memory or Memory(), Health(database, clock)
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes = ChangeSets(database, clock, new_id)
-        facts = Facts(database, changes, clock, new_id)
+        jobs = Jobs(clock, new_id)
+        owed = partial(jobs.owe, name=OWED) if embedder else None
+        facts = Facts(database, changes, clock, new_id, owed)
+        meaning = None
+        if embedder is not None:
+            meaning = Meaning(database, _vectors(memory, database, new_id), embedder, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
         skills = Skills(data_dir / "skills", database, changes, owner.scope)
@@ -95,9 +108,9 @@ class Stores:
             owner=owner,
             prompts=data_dir / "prompts",
             places=places,
-            health=Health(database, clock),
+            health=health,
             clock_marks=ClockMarks(database),
-            jobs=Jobs(clock, new_id),
+            jobs=jobs,
             edited=edited,
             model_calls=ModelCalls(database, clock, new_id),
             token_counts=TokenCounts(database, clock),
@@ -114,7 +127,8 @@ class Stores:
             core=Core(places, edited),
             facts=facts,
             versions=Versions(database),
-            memories=backend(memory or Memory(), database, facts, places, changes),
+            memories=_backend(memory, database, facts, places, changes, meaning),
+            meaning=meaning,
             tasks=tasks,
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
@@ -122,13 +136,29 @@ class Stores:
             undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
         )
 
+    async def aclose(self) -> None:
+        """Let go of what memory has started."""
+        if self.meaning is not None:
+            await self.meaning.aclose()
 
-def backend(
-    memory: Memory, database: Database, facts: Facts, places: Places, changes: ChangeSets
+
+def _backend(
+    memory: Memory,
+    database: Database,
+    facts: Facts,
+    places: Places,
+    changes: ChangeSets,
+    meaning: Meaning | None,
 ) -> MemoryBackend:
     """The one that is configured (M-014)."""
     flat = FlatFile(database, facts, places, changes)
-    search = Search(database, facts)
+    search = Search(database, facts, meaning)
     if memory.backend == "flat_file":
         return Listed(flat, search)
     return Ranked(database, facts, places, changes, flat, search, memory.working_set_size)
+
+
+def _vectors(memory: Memory, database: Database, new_id: NewId) -> VectorIndex:
+    if memory.backend == "qdrant" and memory.qdrant.url:
+        return QdrantVectors(database, new_id, memory.qdrant.url, memory.qdrant.api_key)
+    return LocalVectors(database)

@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -26,6 +27,8 @@ from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
+from wintermute.llm.embeddings import open_embedder
+from wintermute.llm.models import Models
 from wintermute.matrix.login import load
 from wintermute.matrix.marks import secret_mark_key
 from wintermute.matrix.signing import secret_seeds
@@ -137,12 +140,15 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
             zone = config.timezone
+            models = Models(config.llm, database, clock, new_id, zone)
             stores = Stores.of(
                 *(database, folder, config.owner, clock, new_id),
                 timezone=zone,
                 memory=config.memory,
+                embedder=open_embedder(config.memory, models, clock),
             )
-            return await work(stores, config)
+            async with aclosing(models), aclosing(stores):
+                return await work(stores, config)
 
     return asyncio.run(opened())
 

@@ -114,8 +114,8 @@ def _crowded(backend: Backend) -> bool:
 def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
     """Better no start than another backend than the one that was asked for (M-021)."""
     backend = _value(found, MEMORY)
-    if backend not in (None, "flat_file", "fts5"):
-        yield _problem(found, MEMORY, f"{backend} is not built yet: write flat_file")
+    if backend == "qdrant" and _value(found, "memory.qdrant.url") is None:
+        yield _problem(found, "memory.qdrant.url", "is missing: backend qdrant needs its address")
     if _value(found, PROVIDER) == "endpoint" and EMBEDDINGS not in found:
         backends = _value(found, BACKENDS)
         names = ", ".join(backends) if isinstance(backends, Mapping) else ""

@@ -248,20 +248,25 @@ class Qdrant:
     api_key: Secret | None = key("Its key.", None)
 
 
+BY_MEANING = ("local_vector", "qdrant")
+"""The backends that have vectors."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
-        "How memories are kept; built is flat_file: all in every prompt, editable as MEMORIES.txt.",
+        "How memories are kept. flat_file: all in every prompt, editable as MEMORIES.txt; fts5: those"
+        " with the words of a message; local_vector: and those of its meaning; qdrant: by a server.",
         "flat_file",
     )
-    top_k: int = key("Memories shown for one message.", 10, least=1, later=True)
-    working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1, later=True)
+    top_k: int = key("Memories shown for one message.", 10, least=1)
+    working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1)
     merge_top_k: int = key("Related facts considered for a merge.", 3, least=1, later=True)
     merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0, later=True)
     embeddings: Embeddings = key(
         "What memories mean, so that other words find them as well.", Embeddings
     )
-    qdrant: Qdrant = key("For backend: qdrant.", Qdrant, later=True)
+    qdrant: Qdrant = key("For backend: qdrant.", Qdrant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

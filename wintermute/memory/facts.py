@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -49,6 +49,8 @@ LEFT = "(retired_at IS NOT NULL OR ended)"
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
 
+Owed = Callable[[Transaction], Awaitable[None]]
+
 _line = reader(FileLine)
 
 
@@ -59,12 +61,19 @@ class Facts:
     """
 
     def __init__(
-        self, database: Database, changes: ChangeSets, clock: Clock, new_id: NewId
+        self,
+        database: Database,
+        changes: ChangeSets,
+        clock: Clock,
+        new_id: NewId,
+        owed: Owed | None = None,
     ) -> None:
+        """`owed`: what has to be told when texts are new, in the transaction in which they are."""
         self._database = database
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
+        self._owed = owed
         self.words = WordIndex()
 
     # Reading
@@ -164,6 +173,13 @@ class Facts:
             (scope,),
         )
         return await asyncio.to_thread(facts_of, rows)
+
+    async def _renew(self, tx: Transaction, ids: Collection[str]) -> None:
+        """Let these facts be found by what they say now."""
+        if ids:
+            await self.words.renew(tx, ids)
+            if self._owed is not None:
+                await self._owed(tx)
 
     # What is of use
 
@@ -327,7 +343,7 @@ class Facts:
             " ended = :ended WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
-        await self.words.renew(tx, [row["id"] for row in batch.inserts])
+        await self._renew(tx, [row["id"] for row in batch.inserts])
         return batch.taken
 
     async def retire_unrecorded(
@@ -373,7 +389,7 @@ class Facts:
             " retired_by = NULL, replaced_by = NULL WHERE id = ?",
             [(fact.text, now, fact.id) for fact in facts],
         )
-        await self.words.renew(tx, [fact.id for fact in facts])
+        await self._renew(tx, [fact.id for fact in facts])
         return facts
 
     async def reword(
@@ -389,7 +405,7 @@ class Facts:
         await tx.execute_many(
             "UPDATE facts SET text = ? WHERE id = ?", [(texts[fact.id], fact.id) for fact in facts]
         )
-        await self.words.renew(tx, [fact.id for fact in facts])
+        await self._renew(tx, [fact.id for fact in facts])
         return [
             Change("fact", f.id, state_of(f), state_of(replace(f, text=texts[f.id]))) for f in facts
         ]
@@ -440,7 +456,7 @@ class Facts:
             "  AND o.id <> facts.id))",
             values,
         )
-        await self.words.renew(tx, [item])
+        await self._renew(tx, [item])
         return done == 1
 
     async def lapse(self) -> None:
@@ -461,9 +477,20 @@ class Facts:
 
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
+        listed = json.dumps(list(ids))
+        # What was said right after one of them was embedded with the end of its text.
+        await tx.execute(
+            "DELETE FROM fact_vectors WHERE seq IN (SELECT (SELECT n.seq FROM facts n"
+            "  WHERE n.scope = f.scope AND n.retired_at IS NULL AND NOT n.ended"
+            "  AND (n.created_at, n.seq) > (f.created_at, f.seq) ORDER BY n.created_at, n.seq LIMIT 1)"
+            f" FROM facts f WHERE f.id {IN_LIST} AND f.scope = ?)",
+            (listed, scope),
+        )
+        if self._owed is not None:
+            await self._owed(tx)
         rows = await tx.rows(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id, seq",
-            (scope, json.dumps(list(ids))),
+            (scope, listed),
         )
         await self.words.drop(tx, [row["seq"] for row in rows])
         return [row["id"] for row in rows]

@@ -98,12 +98,19 @@ class Meaning:
             return said
         return vector(blended(said.numbers, before.numbers))
 
+    async def aclose(self) -> None:
+        """Let go of processes and connections."""
+        await self._embedder.aclose()
+        await self._index.aclose()
+
     async def make(self, *, until: Callable[[int], None] = lambda _: None) -> int:
         """Make all vectors that are owed; how many facts. `until` is told how many so far.
 
         Raises: MemoryUnavailable; what was made stays.
         """
         async with self._making:
+            if await self._spaces.of(self._embedder.name) is None and not await self.owed():
+                return 0  # there is nothing, so nobody needs to be started
             space, made = await self._space(), 0
             before: int | None = None
             while owed := await self._index.missing(space, BATCH, before):

@@ -159,6 +159,10 @@ class VectorIndex(Protocol):
         """Let only what is right stay in it; what goes is missing then."""
         ...
 
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
+
 
 _space = reader(Space)
 SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
@@ -238,6 +242,9 @@ class LocalVectors:
     async def settle(self) -> int:
         """Nothing is ever left."""
         return 0
+
+    async def aclose(self) -> None:
+        """There is nothing of its own to be closed."""
 
     async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
         """Nearest by the signs first, then those by their bytes. A broken index is built anew."""

@@ -6,7 +6,7 @@ APScheduler only wakes us: it knows no tasks, the tables are the truth (DESIGN A
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -84,14 +84,14 @@ class Promises:
         self,
         stores: Stores,
         firing: Firing,
-        runs: asyncio.Event,
+        rung: Sequence[asyncio.Event],
         speaker: Speaker,
         clock: CheckedClock,
     ) -> None:
-        """`runs`: rung when there may be an autonomous run to begin."""
+        """`rung`: whenever something has changed, and there may be work to begin."""
         self._stores = stores
         self._firing = firing
-        self._runs = runs
+        self._rung = rung
         self._speaker = speaker
         self._clock = clock
         self._bell = asyncio.Event()
@@ -115,7 +115,8 @@ class Promises:
                 await self._note(fired)
                 await self._keep_mark()
                 alarm.after(fired.seconds if fired else None)
-                self._runs.set()
+                for bell in self._rung:
+                    bell.set()
                 await self._changed(version, alarm, fired)
 
     async def fire(self) -> Fired:
