@@ -35,6 +35,8 @@ MOST_WORK = 4_000
 """Facts that are read for all words of a question, the rarest first."""
 MOST_LEADING = 100
 """Facts that are weighed for their words, and for their meaning; besides their neighbours."""
+LEAST_SIZE = 100
+"""Facts that a scope is taken to have: in one of three facts no word is common."""
 PIECE = 100
 """Words of a text that are embedded at once."""
 MOST_PIECES = 16
@@ -62,8 +64,8 @@ class Weights:
     near: tuple[float, ...] = (0.5, 0.4)
     before: float = 0.2
     named: float = 0.2
-    assistant: float = 0.5
-    least: float = 0.1
+    assistant: float = 0.3
+    least: float = 0.05
 
 
 WEIGHTS = Weights()
@@ -251,7 +253,7 @@ def _rarity(counts: Mapping[str, int], size: int) -> dict[str, float]:
         work += count
         if count >= most or (work > MOST_WORK and found):
             break
-        found[word] = math.log1p((max(size, count) - count + 0.5) / (count + 0.5))
+        found[word] = math.log1p((max(size, count, LEAST_SIZE) - count + 0.5) / (count + 0.5))
     return found
 
 
