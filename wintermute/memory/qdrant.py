@@ -84,7 +84,7 @@ class QdrantVectors:
         self._where = where
         self._api_key = api_key
         self._lock = asyncio.Lock()
-        self._opened: _Server | None = None
+        self._opened: _Qdrant | None = None
         self._space: int | None = None
 
     async def aclose(self) -> None:
@@ -237,12 +237,12 @@ class QdrantVectors:
             self._space = None
             raise
 
-    async def _server(self) -> "_Server":
+    async def _server(self) -> "_Qdrant":
         if self._opened is None:
             self._opened = await asyncio.to_thread(_open, self._where, self._api_key)
         return self._opened
 
-    async def _ready(self, space: Space) -> "_Server":
+    async def _ready(self, space: Space) -> "_Qdrant":
         """The server, once its collection is ours and of this space."""
         server = await self._server()
         if self._space == space.id:
@@ -256,7 +256,7 @@ class QdrantVectors:
         self._space = space.id
         return server
 
-    async def _marked(self, server: "_Server") -> Mapping[str, Any] | None:
+    async def _marked(self, server: "_Qdrant") -> Mapping[str, Any] | None:
         """What our mark in the collection says; None: there is no collection, or an empty one.
 
         Raises: MemoryUnavailable for a collection of somebody else.
@@ -273,7 +273,7 @@ class QdrantVectors:
             raise server.foreign("holds what is not ours")
         return None
 
-    async def _make(self, server: "_Server", space: Space) -> None:
+    async def _make(self, server: "_Qdrant", space: Space) -> None:
         """A collection of this space with our mark; nothing is on record as being there."""
         client, models = server.client, server.models
         async with self._database.transaction() as tx:
@@ -300,7 +300,7 @@ class QdrantVectors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
+class _Qdrant:
     """The client of a server, and what that library calls things."""
 
     where: str
@@ -340,7 +340,7 @@ HAVE = "SELECT digest FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :sp
 COUNT = "SELECT count(*) FROM qdrant_points WHERE space = ?"
 
 
-def _open(where: str, api_key: Secret | None) -> _Server:
+def _open(where: str, api_key: Secret | None) -> _Qdrant:
     try:
         library = import_module("qdrant_client")  # numpy and grpc: for who uses it alone
         failing = import_module("qdrant_client.http.exceptions").ApiException
@@ -359,7 +359,7 @@ def _open(where: str, api_key: Secret | None) -> _Server:
         # As a header, for the client prints a warning beside a key over plain http.
         headers = {"api-key": api_key.reveal()} if api_key else {}
         client = make(url=where, headers=headers, timeout=int(LONGEST), trust_env=False)
-    return _Server(where, client, library.models, failures)
+    return _Qdrant(where, client, library.models, failures)
 
 
 def _named(space: Space) -> tuple[str, int]:

@@ -174,7 +174,7 @@ class Spaces:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def of(self, model: str) -> Space | None:
+    async def latest_of(self, model: str) -> Space | None:
         """The newest space of a model, if it has one."""
         row = await self._database.row(
             f"{SPACE} WHERE model = ? ORDER BY id DESC LIMIT 1", (model,)
@@ -370,7 +370,7 @@ def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[st
             "piece": piece,
             "scope": scope,
             "digest": entry.digest,
-            "vector": vector and packed(vector, space),
+            "vector": None if vector is None else packed(vector, space),
         }
         for entry in entries
         for piece, vector in enumerate(entry.vectors or (None,))

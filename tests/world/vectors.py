@@ -1,0 +1,93 @@
+"""Facts with vectors that mean what their names say, for our own database and for Qdrant."""
+
+import math
+import random
+import struct
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.world.memory import ANN, Memory
+from wintermute.db import Database
+from wintermute.ids import new_id
+from wintermute.memory.fact import Fact
+from wintermute.memory.qdrant import QdrantVectors
+from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
+
+SIZE = 20  # no multiple of eight
+IN_MEMORY = ":memory:"
+
+
+def vector(*numbers: float) -> bytes:
+    return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def some(seed: object, size: int = SIZE) -> bytes:
+    """A vector of length 1, the same for the same seed."""
+    chance = random.Random(str(seed))
+    numbers = [chance.gauss(0, 1) for _ in range(size)]
+    length = math.hypot(*numbers)
+    return vector(*(number / length for number in numbers))
+
+
+def cosine(one: bytes, other: bytes) -> float:
+    a, b = (struct.unpack(f"<{len(each) // 4}f", each) for each in (one, other))
+    product = math.fsum(x * y for x, y in zip(a, b, strict=True))
+    return product / (math.hypot(*a) * math.hypot(*b))
+
+
+@asynccontextmanager
+async def at_qdrant(database: Database, where: str) -> AsyncIterator[QdrantVectors]:
+    pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    index = QdrantVectors(database, new_id, where)
+    try:
+        yield index
+    finally:
+        await index.aclose()
+
+
+def needs_sqlite_vec(database: Database) -> None:
+    if not database.knows_vectors:
+        pytest.skip("sqlite-vec cannot be loaded here")
+
+
+async def entered(memory: Memory, model: str = "model", size: int = SIZE) -> Space:
+    async with memory.database.transaction() as tx:
+        return await Spaces(memory.database).enter(tx, model, size)
+
+
+async def seq(memory: Memory, fact: Fact) -> int:
+    (found,) = await memory.database.scalars("SELECT seq FROM facts WHERE id = ?", (fact.id,))
+    return int(found)
+
+
+async def embedded(memory: Memory, fact: Fact, *vectors: bytes, digest: bytes = b"d") -> Embedded:
+    return Embedded(await seq(memory, fact), fact.id, digest, vectors)
+
+
+async def put(
+    memory: Memory, index: VectorIndex, space: Space, entries: Sequence[Embedded], scope: str = ANN
+) -> None:
+    """As the work does it that embeds: sent, stored, and looked whether that was all."""
+    await index.send(space, scope, entries)
+    async with memory.database.transaction() as tx:
+        await index.put(tx, space, scope, entries)
+        await index.complete(tx, space)
+
+
+async def learnt(
+    memory: Memory, index: VectorIndex, space: Space, names: Iterable[str], scope: str = ANN
+) -> dict[str, int]:
+    """Facts with the vectors of their names; their numbers by name."""
+    facts = {name: (await memory.add(f"fact {name}", scope=scope))[0] for name in names}
+    size = space.dimension
+    entries = [await embedded(memory, fact, some(name, size)) for name, fact in facts.items()]
+    await put(memory, index, space, entries, scope)
+    return {name: entry.seq for name, entry in zip(facts, entries, strict=True)}
+
+
+async def found(
+    index: VectorIndex, space: Space, name: object, scope: str = ANN, k: int = 10
+) -> list[int]:
+    return [near.seq for near in await index.nearest(space, scope, some(name, space.dimension), k)]
