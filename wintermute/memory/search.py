@@ -55,15 +55,28 @@ class Search:
         rows = await self._by_words(scope, match(terms), when)
         return await asyncio.to_thread(_hits, rows[:most])
 
+    async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
+        """What fits of what is no longer true, best first, by words (M-074)."""
+        terms = query_words(query.text)
+        if most <= 0 or not terms:
+            return []
+        rows = await self._matching(scope, match(terms), "f.ended")
+        return await asyncio.to_thread(_hits, rows[:most])
+
     async def _by_words(self, scope: str, expression: str, when: datetime | None) -> list[Row]:
         true = (
             "NOT f.ended"
             if when is None
             else "f.valid_from <= :when AND (f.valid_to IS NULL OR f.valid_to > :when)"
         )
+        return await self._matching(scope, expression, true, when)
+
+    async def _matching(
+        self, scope: str, expression: str, which: str, when: datetime | None = None
+    ) -> list[Row]:
         return await self._database.rows(
             "SELECT f.*, -bm25(facts_fts, 0, 1) AS score FROM facts_fts"
-            f" JOIN facts f ON f.seq = facts_fts.rowid WHERE facts_fts MATCH :match AND {true}"
+            f" JOIN facts f ON f.seq = facts_fts.rowid WHERE facts_fts MATCH :match AND {which}"
             " ORDER BY bm25(facts_fts, 0, 1), f.seq DESC LIMIT 200",
             {
                 "match": f"scope : {scope_word(scope)} AND words : ({expression})",
