@@ -34,6 +34,7 @@ from wintermute.config.schema import (
     Llm,
     LoopSettings,
     Matrix,
+    Memory,
     Roles,
     Seed,
     Tools,
@@ -68,6 +69,7 @@ WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=F
 SYSTEM = "Be kind."
 CONTEXT = Context()
 UNLIMITED = Ceilings()
+LISTED = Memory()
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
@@ -306,6 +308,7 @@ async def open_house(
     budget: Ceilings = UNLIMITED,
     record: bool = False,
     llm: Llm | None = None,
+    memory: Memory = LISTED,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
@@ -317,6 +320,7 @@ async def open_house(
         timezone=ZONE,
         matrix=Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner),
         llm=llm or _llm(model, backend, max_retries=retries, budget=budget, record=record),
+        memory=memory,
         context=replace(context, component_size_limits=limits) if limits else context,
         loop=_loop(wards),
         seed=Seed(enabled=language is not None, language=language or "en"),
@@ -325,7 +329,9 @@ async def open_house(
     )
     checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
     async with open_migrated(folder / "wintermute.db") as database:
-        stores = Stores.of(database, folder, config.owner, checked, new_id, redact, timezone=ZONE)
+        stores = Stores.of(
+            *(database, folder, config.owner, checked, new_id, redact), timezone=ZONE, memory=memory
+        )
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
         real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]

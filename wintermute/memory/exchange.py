@@ -76,7 +76,7 @@ class Asked:
     before: str = ""
 
 
-Told = Callable[[int, str], None]
+TellLine = Callable[[int, str], None]
 """Takes the number of a bad line, and what is wrong with it."""
 
 
@@ -97,7 +97,7 @@ def lines_of_file(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def questions(lines: Iterable[str | bytes], scope: str, told: Told) -> Iterator[Asked]:
+def questions(lines: Iterable[str | bytes], scope: str, told: TellLine) -> Iterator[Asked]:
     """The questions of a file of lines of JSON; what is no question is told (M-069).
 
     `scope`: of lines that name none.
@@ -156,7 +156,7 @@ class Import:
         self,
         lines: Iterable[str | bytes],
         why: Reason,
-        told: Told = told_nobody,
+        told: TellLine = told_nobody,
         read: Callable[[int], None] = unwatched,
     ) -> Imported:
         """Take every good line; all of it is one change set. Lines are read as they are needed.
@@ -171,7 +171,11 @@ class Import:
         return result
 
     async def _take(
-        self, batch: Sequence[tuple[int, str | bytes]], why: Reason, so_far: Imported, told: Told
+        self,
+        batch: Sequence[tuple[int, str | bytes]],
+        why: Reason,
+        so_far: Imported,
+        told: TellLine,
     ) -> Imported:
         new, skipped, problems = self._read(batch)
         for problem in problems:
