@@ -111,13 +111,21 @@ def test_what_is_exported_comes_in_again_the_same(terminal: Terminal, tmp_path: 
     assert other.says("memory", "import", tmp_path / "all.jsonl").startswith("stored 2, ")
     assert other.says("memory", "export").splitlines() == lines
     again = other.json("memory", "import", "-", given=(tmp_path / "all.jsonl").read_bytes())
-    assert again == {"stored": 0, "raised": 0, "known": 2, "problems": [], "set": None}
+    assert again == {
+        "stored": 0,
+        "raised": 0,
+        "known": 2,
+        "ended": 0,
+        "skipped": 0,
+        "problems": [],
+        "set": None,
+    }
     assert (other.data / "scopes" / BOB / "MEMORIES.txt").read_text() == "Likes tea\n"
 
 
 def test_bad_lines_are_told_with_their_numbers_and_the_others_taken(terminal: Terminal) -> None:
     """M-067."""
-    lines = b'{"text": "first one"}\n\xff\xfe\n\n{"text": "-"}\n{"text": "last one"}\n{"id": "a"}'
+    lines = b'{"text": "first one"}\n\xff\xfe\n\n{"text": 4}\n{"text": "last one"}\n{"id": "a"}'
     done = terminal.run("memory", "import", "-", given=lines)
     assert (done.returncode, done.stdout) == (1, b"stored 2, raised 0, known already 0\n")
     told = [line.split(":")[0] for line in done.stderr.decode().splitlines()]

@@ -15,7 +15,7 @@ from tests.test_llm_models import DEAD, KEY, Asking, asking, backend
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.embedding_server import EmbeddingServer, EmbeddingStep, data, numbers, told
 from wintermute.config.schema import BudgetSettings as Ceilings
-from wintermute.config.schema import Embeddings, Price, Secret
+from wintermute.config.schema import Embeddings, Memory, Price, Secret
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ConfigurationError, EmbeddingsUnavailable
 from wintermute.llm.embedded import EmbeddedEmbedder
@@ -34,9 +34,13 @@ class Served:
     server: EmbeddingServer
 
 
+def vectors(embeddings: Embeddings) -> Memory:
+    return Memory(backend="local_vector", embeddings=embeddings)
+
+
 def opened(world: Asking, **settings: Any) -> Embedder:
     chosen = Embeddings(provider="endpoint", backend="local", **settings)
-    embedder = open_embedder(chosen, world.models, world.clock)
+    embedder = open_embedder(vectors(chosen), world.models, world.clock)
     assert embedder is not None
     return embedder
 
@@ -254,14 +258,14 @@ async def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
 async def test_a_provider_is_opened_by_its_name(tmp_path: Path) -> None:
     """M-014, M-021."""
     async with asking(tmp_path, {"local": backend(DEAD)}) as world:
-        none = open_embedder(Embeddings(provider="none"), world.models, world.clock)
-        ours = open_embedder(Embeddings(), world.models, FakeClock())
+        none = open_embedder(vectors(Embeddings(provider="none")), world.models, world.clock)
+        ours = open_embedder(vectors(Embeddings()), world.models, FakeClock())
         assert none is None
         assert isinstance(ours, EmbeddedEmbedder)
         for name in (None, "other"):
             nobody = Embeddings(provider="endpoint", backend=name)
             with pytest.raises(ConfigurationError, match=r"memory\.embeddings\.backend.*: local"):
-                open_embedder(nobody, world.models, world.clock)
+                open_embedder(vectors(nobody), world.models, world.clock)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ SCOPE = f"person:{ANN}"
 WORD = "zimtkanarie"
 """Its letters are the same in every writing, whatever the rest is escaped to."""
 WAYS = {
-    "plain": f"The password of the shed is {WORD}",
+    "plain": f"The name of the shed is {WORD}",
     "quotes": f'Ännchens Größe: 5\'7" and "{WORD}"',
     "emoji": f"🍵 {WORD} 🧑‍🚀 ﬁn",
     "backslashes": f"C:\\new\\{WORD}\\u00e4 \\o/",

@@ -53,6 +53,9 @@ class Fixed:
         facts = (Fact("f", scope, t, "harvest", None, (), noon, noon) for t in self._facts)
         return [Hit(fact, 1.0) for fact in facts]
 
+    async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
+        raise AssertionError
+
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         raise AssertionError
 

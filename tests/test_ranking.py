@@ -16,8 +16,8 @@ from wintermute.memory.ranking import (
     PIECE,
     WEIGHTS,
     Candidate,
-    Hit,
     Query,
+    Scored,
     Terms,
     Weights,
     blended,
@@ -47,7 +47,7 @@ ODD = (
 )
 
 
-def found(terms: Sequence[str], have: Mapping[int, str], **more: Candidate) -> list[Hit]:
+def found(terms: Sequence[str], have: Mapping[int, str], **more: Candidate) -> list[Scored]:
     """Facts by their words, each in a conversation of its own unless it is given in `more`."""
     known = [Candidate(seq, 10 * seq) for seq in have] + list(more.values())
     postings = {word: [seq for seq in have if word in have[seq].split()] for word in terms}

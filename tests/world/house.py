@@ -69,6 +69,7 @@ WARDS = Wards(max_turns=30, max_seconds=60, max_tokens=1_000_000, require_done=F
 SYSTEM = "Be kind."
 CONTEXT = Context()
 UNLIMITED = Ceilings()
+LISTED = Memory()
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
@@ -307,10 +308,10 @@ async def open_house(
     budget: Ceilings = UNLIMITED,
     record: bool = False,
     llm: Llm | None = None,
+    memory: Memory = LISTED,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
-    memory: Memory | None = None,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
@@ -319,9 +320,9 @@ async def open_house(
         timezone=ZONE,
         matrix=Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner),
         llm=llm or _llm(model, backend, max_retries=retries, budget=budget, record=record),
+        memory=memory,
         context=replace(context, component_size_limits=limits) if limits else context,
         loop=_loop(wards),
-        memory=memory or Memory(),
         seed=Seed(enabled=language is not None, language=language or "en"),
         sub_sessions=sub_sessions or Limits(max_depth=0),
         tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),

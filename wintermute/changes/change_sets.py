@@ -126,16 +126,28 @@ class ChangeSets:
         )
         return await self._whole(rows)
 
-    async def newest(self, kinds: Sequence[ItemKind], scope: str | None = None) -> ChangeSet | None:
-        """The newest change set that is neither an undo nor undone: the next one to undo."""
+    async def newest(
+        self, kinds: Sequence[ItemKind], scope: str | None = None, *, asked: bool = False
+    ) -> ChangeSet | None:
+        """The newest change set that is neither an undo nor undone: the next one to undo.
+
+        `asked`: of what a person did, or the assistant as it answered them; work in the background
+        is undone by its own name (M-076).
+        """
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
-            " AND cause <> 'undo' AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
+            " AND cause <> 'undo' AND NOT (:asked AND cause IN ('night', 'consolidation'))"
+            " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
             "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
             "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"
             "   WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item))"
             " ORDER BY seq DESC LIMIT 1",
-            {"scope": scope, "oldest": self._oldest(), "kinds": json.dumps(list(kinds))},
+            {
+                "scope": scope,
+                "oldest": self._oldest(),
+                "kinds": json.dumps(list(kinds)),
+                "asked": asked,
+            },
         )
         found = await self._whole(rows)
         return found[0] if found else None

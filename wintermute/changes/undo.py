@@ -9,7 +9,7 @@ Taking one change back out of an item that may have been changed again since.
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Protocol
@@ -139,6 +139,10 @@ class Rows(Protocol):
         """Make it this; False when that is not possible, and nothing was done."""
         ...
 
+    async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
+        """Of those of the items that are gone, and in whose place another one is: which that is."""
+        ...
+
 
 PutInPlace = Callable[[], Awaitable[None]]
 
@@ -174,6 +178,8 @@ class Undone:
     set_id: str | None
     back: tuple[Change, ...] = ()
     kept: tuple[Conflict, ...] = ()
+    merges: tuple["Undone", ...] = ()
+    """What had put others in the place of its items, and was taken back first, newest first."""
 
 
 class Undo:
@@ -213,7 +219,73 @@ class Undo:
     async def within(
         self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None = None
     ) -> Undone:
-        """The part of `run` that lies in the database."""
+        """The part of `run` that lies in the database.
+
+        What an item was merged into since goes with it, and what was merged with it is back
+        (M-076).
+        """
+        merges = await self._unmerged(tx, wanted, items)
+        undone = await self._undone(tx, wanted, items)
+        return replace(undone, merges=tuple(merges))
+
+    async def _unmerged(
+        self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None
+    ) -> list[Undone]:
+        """Take back the merges of what the change set had left, newest first."""
+        left: dict[ItemKind, list[str]] = {}
+        for change in wanted.changes:
+            meant = items is None or change.item in items
+            if meant and change.after is not None and change.kind in self._rows:
+                left.setdefault(change.kind, []).append(change.item)
+        return [
+            await self._undone(tx, merge, merged)
+            for kind, named in left.items()
+            for merge, merged in await self._merges(tx, kind, named)
+        ]
+
+    async def _merges(
+        self, tx: Transaction, kind: ItemKind, items: Collection[str]
+    ) -> list[tuple[ChangeSet, set[str]]]:
+        """What put others in the place of these, newest first; with its items that are about it."""
+        heirs = await self._chains(tx, kind, items)
+        histories = await self._changes.steps(tx, {(kind, item) for item in heirs})
+        found: dict[str, tuple[ChangeSet, set[str]]] = {}
+        for item, heir in reversed(heirs.items()):
+            ends = (step.set_id for step in histories[kind, item] if step.change.after is None)
+            merge = await self._changes.get(next(ends, ""))
+            if merge is None:
+                continue
+            touched = {change.item for change in merge.changes if change.kind == kind}
+            beside = await self._rows[kind].heirs(tx, touched)
+            about = {name for name in touched if heir in (name, beside.get(name))}
+            found.setdefault(merge.id, (merge, set()))[1].update(about)
+        return sorted(found.values(), key=lambda one: one[0].created_at, reverse=True)
+
+    async def _chains(
+        self, tx: Transaction, kind: ItemKind, items: Collection[str]
+    ) -> dict[str, str]:
+        """What is in the place of each of these, and in the place of that, as it went on.
+
+        Nothing of one whose last heir is gone as well: somebody took that away.
+        """
+        heirs: dict[str, str] = {}
+        ahead = set(items)
+        while ahead:
+            found = await self._rows[kind].heirs(tx, ahead)
+            heirs |= found
+            ahead = set(found.values()) - heirs.keys()
+        gone = {
+            heir
+            for heir in heirs.values()
+            if heir not in heirs and await self._rows[kind].state(tx, heir) is None
+        }
+        while more := {item for item, heir in heirs.items() if heir in gone} - gone:
+            gone |= more
+        return {item: heir for item, heir in heirs.items() if item not in gone}
+
+    async def _undone(
+        self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None
+    ) -> Undone:
         why = Reason("undo", wanted.scope, evidence=(wanted.id,))
         back: list[Change] = []
         kept: list[Conflict] = []

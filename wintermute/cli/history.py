@@ -61,10 +61,11 @@ def undo_command(kind: ItemKind) -> click.Command:
             "set": undone.set_id,
             "back": [asdict(change) for change in undone.back],
             "kept": [asdict(change) for change in undone.kept],
+            "merges": [asdict(merge) for merge in undone.merges],
         }
-        head = ["taken back:"] if undone.back else []
+        head = ["taken back:"] if undone.back or undone.merges else []
         tell(ctx, values, *head, *undone_lines(undone), as_json=as_json)
-        ctx.exit(0 if undone.back else 1)
+        ctx.exit(0 if undone.back or undone.merges else 1)
 
     undo.help = (
         "Take a change set back; what was changed again since stays as it is.\n\n"
@@ -75,7 +76,7 @@ def undo_command(kind: ItemKind) -> click.Command:
 
 async def _wanted(stores: Stores, kind: ItemKind, batch: str | None) -> ChangeSet:
     if batch is None:
-        found = await stores.changes.newest((kind,))
+        found = await stores.changes.newest((kind,), asked=True)
         missing = "nothing is left to undo"
     else:
         found = await stores.changes.get(batch.strip().removeprefix("#"))
@@ -96,7 +97,8 @@ async def _take_hand_edits(stores: Stores, kind: ItemKind) -> None:
 
 
 def _scopes(undone: Undone) -> set[str]:
-    states = [state for change in undone.back for state in (change.before, change.after) if state]
+    changes = [change for one in (undone, *undone.merges) for change in one.back]
+    states = [state for change in changes for state in (change.before, change.after) if state]
     return {state["scope"] for state in states if "scope" in state and "text" in state}
 
 

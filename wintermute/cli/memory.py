@@ -1,8 +1,8 @@
 """`wintermute memory`: what is remembered, also beside a running daemon."""
 
 import dataclasses
-import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
 from typing import BinaryIO
 from zoneinfo import ZoneInfo
 
@@ -10,6 +10,17 @@ import click
 
 from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.cli.history import history_command, undo_command
+from wintermute.cli.memory_search import (
+    bad_line,
+    fact_of_id,
+    fact_values,
+    facts_of_ids,
+    latest,
+    moment_option,
+    search,
+    stats,
+    why,
+)
 from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, tell, with_stores
 from wintermute.cli.options import config_option, reporting, write_whole
 from wintermute.clock import stamp
@@ -17,15 +28,17 @@ from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.tasks import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.memory.exchange import Import, Imported, exported
-from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Fact, Source
+from wintermute.memory.exchange import Import, Imported, as_line, exported, lines_of_file, moment_of
+from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Source
 from wintermute.stores import Stores
 
 SAID: dict[AddOutcome, str] = {
     "stored": "stored",
     "known": "known already",
     "raised": "known already, now as said by the person",
+    "ended": "known already, now with an end",
 }
+COUNTED = ("stored", "raised", "ended", "known", "skipped")
 whose = scope_option("Whose memories; default: the owner's.")
 
 
@@ -47,20 +60,17 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     Example: wintermute memory list --scope person:@ann:example.org
     """
 
-    async def work(stores: Stores, _: Config) -> list[str]:
-        zone = stores.tasks.zone
-        chosen = await _chosen(stores, scope, everyone)
-        if as_json:
-            return await exported(stores.facts, chosen)
-        lines = []
-        for name in chosen:
-            lines += [f"{name}:"] if everyone else []
-            lines += [fact_line(fact, zone) for fact in await stores.facts.live(name)]
-        return lines
+    async def work(stores: Stores, _: Config) -> Report:
+        zone, values, lines = stores.tasks.zone, [], []
+        for name in await _chosen(stores, scope, everyone):
+            facts = await stores.facts.live(name)
+            values += [as_line(fact) for fact in facts]
+            lines += [f"{name}:"] if everyone and facts else []
+            lines += [fact_line(fact, zone) for fact in facts]
+        return Report(values, lines or ["Nothing is remembered."])
 
-    lines = with_stores(ctx, work)
-    values = [json.loads(line) for line in lines] if as_json else None
-    tell(ctx, values, *(lines or ["Nothing is remembered."]), as_json=as_json)
+    listed = with_stores(ctx, work)
+    tell(ctx, listed.values, *listed.lines, as_json=as_json)
 
 
 @command.command("add")
@@ -73,17 +83,23 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     show_default=True,
     help="How it was learnt.",
 )
+@moment_option("--until", "Since when it is no longer true, or will not be: a day, or a time.")
 @on_stores
-async def add(stores: Stores, text: str, scope: str | None, source: Source) -> Report:
+async def add(
+    stores: Stores, text: str, scope: str | None, source: Source, until: str | None
+) -> Report:
     """Remember one thing.
 
-    Example: wintermute memory add "Anna moved to Lyon in March 2026."
+    What is no longer true is kept: `search --when` and `/memory WORDS` find it.
+
+    Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
+    end = moment_of(until, stores.tasks.zone) if until else None
     place = await scope_of(stores, scope or stores.owner.scope)
     await stores.memories.text(place)
     async with stores.database.transaction() as tx:
-        why = Reason("command", place)
-        fact, outcome = await stores.facts.add(tx, why, text, source, scope=place)
+        reason = Reason("command", place)
+        fact, outcome = await stores.facts.add(tx, reason, text, source, scope=place, until=end)
     await stores.memories.text(place)
     values = {"outcome": outcome, "id": fact.id, "text": fact.text, "source": fact.source}
     return Report(values, [f"{SAID[outcome]}  {fact.id}  {fact.text}"])
@@ -97,20 +113,8 @@ async def show(stores: Stores, fact_id: str) -> Report:
 
     Example: wintermute memory show fact_0123456789abcdef
     """
-    [fact] = await _facts(stores, [fact_id])
-    values = {
-        "id": fact.id,
-        "text": fact.text,
-        "scope": fact.scope,
-        "source": fact.source,
-        "speaker": fact.speaker,
-        "at": stamp(fact.created_at),
-        "valid_from": stamp(fact.valid_from),
-        "valid_to": stamp(fact.valid_to) if fact.valid_to else None,
-        "replaced_by": fact.replaced_by,
-        "origins": list(fact.origins),
-    }
-    shown = {**values, "origins": ", ".join(fact.origins)}
+    values = fact_values(await fact_of_id(stores, fact_id))
+    shown = {**values, "origins": ", ".join(values["origins"])}
     return Report(values, [f"{name}: {value}" for name, value in shown.items() if value])
 
 
@@ -128,7 +132,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     """
 
     async def work(stores: Stores, _: Config) -> tuple[Forgotten, ZoneInfo]:
-        return await forget(stores, await _facts(stores, fact_ids)), stores.tasks.zone
+        return await forget(stores, await facts_of_ids(stores, fact_ids)), stores.tasks.zone
 
     done, zone = with_stores(ctx, work)
     copies = [{"file": str(copy.path), "until": stamp(copy.made_at + KEPT)} for copy in done.copies]
@@ -183,7 +187,8 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     """Read memories from lines of JSON, as `export` writes them.
 
     Only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
-    file again adds nothing.
+    file again adds nothing. Lines without a word in them are skipped, and what looks like a password
+    or a key is refused.
 
     Example: wintermute memory import memories.jsonl
     """
@@ -197,21 +202,27 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
             stores.tasks.zone,
             (await stores.known.moves()).named,
         )
-        done = await reading.run(file, Reason("import", "everyone"))
+        done = await reading.run(
+            *(lines_of_file(file), Reason("import", "everyone")), told=bad_line, read=progress
+        )
         for scope in sorted(done.scopes):
             await stores.memories.text(scope)
         return done
 
     done = with_stores(ctx, work)
+    if sys.stderr.isatty():
+        click.echo(err=True)
     said = f"stored {done.stored}, raised {done.raised}, known already {done.known}"
-    counts = {"stored": done.stored, "raised": done.raised, "known": done.known}
+    said += f", given an end {done.ended}" if done.ended else ""
+    said += f", skipped without a word {done.skipped}" if done.skipped else ""
+    counts = {name: getattr(done, name) for name in COUNTED}
     bad = [{"line": number, "problem": problem} for number, problem in done.problems]
     tell(ctx, {**counts, "problems": bad, "set": done.set_id}, said, as_json=as_json)
-    for number, problem in done.problems:
-        click.echo(f"line {number}: {problem}", err=True)
-    ctx.exit(1 if done.problems else 0)
+    ctx.exit(1 if done.bad else 0)
 
 
+for verb in (search, latest, stats, why):
+    command.add_command(verb)
 command.add_command(undo_command("fact"))
 command.add_command(history_command("fact"))
 
@@ -222,13 +233,11 @@ async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str
     chosen = await stores.facts.scopes() if everyone else [one]
     for name in chosen:
         await stores.memories.text(name)
+    await stores.facts.lapse()
     return chosen
 
 
-async def _facts(stores: Stores, ids: Sequence[str]) -> list[Fact]:
-    names = dict.fromkeys(name.strip().removeprefix("#") for name in ids)
-    found = [(fact_id, await stores.facts.get(fact_id)) for fact_id in names]
-    missing = [fact_id for fact_id, fact in found if fact is None]
-    if missing:
-        raise WintermuteError(f"no memory {', '.join(missing)}: `wintermute memory list` shows ids")
-    return [fact for _, fact in found if fact]
+def progress(lines: int) -> None:
+    """How far an import is, on one line of a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{lines:,} lines", err=True, nl=False)

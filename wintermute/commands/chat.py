@@ -9,7 +9,9 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change
+from wintermute.changes.undo import Undone
 from wintermute.clock import Clock
+from wintermute.commands.memories import Remembered
 from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
@@ -52,6 +54,7 @@ NAMES = {
     "/stop": "stop what I am doing in this room",
     "/sessions": "the work I have handed out here; `/stop ID` ends one",
     "/memory": "what I remember here; `/memory WORDS` finds some of it",
+    "/why": "which memories my last answer had; in reply to an answer, which that one had",
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
     "/undo": "take back the last change of a memory or a task here",
@@ -89,10 +92,10 @@ class ChatCommands:
         self._clock = clock
         self._ceilings = ceilings
         self._verifier = verifier
+        self._remembered = Remembered(stores)
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
-            "/memory": self._memory,
             "/tasks": TaskVerbs(stores, clock).answer,
             "/remind": Reminding(stores.tasks, clock).answer,
             "/undo": self._undo,
@@ -102,10 +105,16 @@ class ChatCommands:
         }
 
     async def prepare(self, row: Waiting) -> str | None:
-        """Let edits of the memories file count, or fold: both take transactions of their own."""
-        if row.word in ("/memory", "/undo"):
+        """What looks into memories, or folds: both take transactions of their own."""
+        if row.word == "/compact":
+            return await self._compact(row)
+        if row.word == "/memory":
+            return await self._remembered.listed(await self._scope(row), _after_word(row.body))
+        if row.word == "/why":
+            return await self._remembered.why(row, await self._scope(row))
+        if row.word == "/undo":  # with what was edited by hand
             await self._stores.memories.text(await self._scope(row))
-        return await self._compact(row) if row.word == "/compact" else None
+        return None
 
     async def _compact(self, row: Waiting) -> str:
         async with self._stores.database.transaction() as tx:
@@ -130,14 +139,6 @@ class ChatCommands:
         await self._branching.begin_anew(tx, row)
         return "A fresh start: I no longer look at what was said before."
 
-    async def _memory(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        facts = await self._stores.facts.live(scope, tx)
-        words = row.body.lower().split()[1:]
-        found = [fact for fact in facts if all(word in fact.text.lower() for word in words)]
-        if not found:
-            return "I remember nothing of that." if facts else "I remember nothing here yet."
-        return bounded([f"- {plain(fact.text)} (`{fact.id}`)" for fact in reversed(found)])
-
     async def _verify(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         if self._verifier is None:  # whoever sits at this machine needs no proof
             return "There is nothing to verify at a terminal: `/verify` is for Matrix rooms."
@@ -146,15 +147,13 @@ class ChatCommands:
     async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:
         if self._stores.owner.is_unvouched(row.origin, scope):
             return "Here only a verified session of the owner can undo something."
-        last = await self._stores.changes.newest(("fact", "task"), scope)
+        last = await self._stores.changes.newest(("fact", "task"), scope, asked=True)
         if last is None:
             return "There is nothing to undo here."
         undone = await self._stores.undo.within(tx, last)
-        partly = {kept.item for kept in undone.kept}
-        lines = [f"- {_taken_back(change, change.item in partly)}" for change in undone.back]
-        lines += [
-            f"- stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept
-        ]
+        merged = [line for merge in undone.merges for line in _undone_lines(merge)]
+        lines = [f"- it was merged since, so first: {line}" for line in merged]
+        lines += [f"- {line}" for line in _undone_lines(undone)]
         return bounded(lines) or "There is nothing to undo: all of it is as it was before."
 
     async def _sessions(self, tx: Transaction, row: Waiting, scope: str) -> str:
@@ -182,6 +181,19 @@ class ChatCommands:
 
     async def _scope(self, row: Waiting) -> str:
         return (await self._stores.conversations.get(row.conversation_id)).scope
+
+
+def _after_word(body: str) -> str:
+    """What follows the name of a command."""
+    return "".join(body.split(maxsplit=1)[1:])
+
+
+def _undone_lines(undone: Undone) -> list[str]:
+    partly = {kept.item for kept in undone.kept}
+    return [
+        *(_taken_back(change, change.item in partly) for change in undone.back),
+        *(f"stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept),
+    ]
 
 
 def _taken_back(change: Change, partly: bool) -> str:

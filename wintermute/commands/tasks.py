@@ -38,9 +38,9 @@ def plain(text: str) -> str:
     return MARK.sub(r"\\\g<0>", text)
 
 
-def bounded(lines: list[str]) -> str:
-    """The first of the lines, and how many more there are."""
-    more = len(lines) - MOST_LINES
+def bounded(lines: list[str], count: int = 0) -> str:
+    """The first of the lines, and how many more there are; of `count`, if not all are given."""
+    more = max(len(lines), count) - MOST_LINES
     return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
 
 
@@ -97,9 +97,14 @@ def brief(value: object) -> str:
 def undone_lines(undone: Undone) -> list[str]:
     """What is back, and what a later edit holds on to."""
     return [
+        *(f"merged since, taken back first: {line}" for line in _of_merges(undone)),
         *(change_line(change) for change in undone.back),
         *(f"kept, it was changed since: {kept_words(kept)}" for kept in undone.kept),
     ] or ["nothing to undo: all of it is as it was before"]
+
+
+def _of_merges(undone: Undone) -> list[str]:
+    return [line for merge in undone.merges for line in undone_lines(merge)]
 
 
 def kept_words(kept: Conflict) -> str:

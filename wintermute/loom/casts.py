@@ -436,6 +436,31 @@ class Casts:
                 casts.append(cast if len(turns) == len(cast.turns) else replace(cast, turns=turns))
         return BranchView(fold, tuple(casts))
 
+    async def told_before(self, cast_id: str) -> list[str]:
+        """The casts whose blocks were in view as a cast began, newest first.
+
+        None where all stands in the system message, which is made anew for each.
+        """
+        row = await self._database.row(
+            "SELECT branch_id, seq, started_at FROM casts WHERE id = ?", (cast_id,)
+        )
+        if row is None:
+            return []
+        asked = {"branch": row["branch_id"], "cast": row["seq"], "begun": row["started_at"]}
+        (folded,) = await self._database.scalars(
+            f"{PATH} SELECT max(t.seq) FROM path p JOIN folds f ON f.branch_id = p.branch_id"
+            " AND f.created_at < :begun AND f.summary <> ''"
+            " JOIN turns t ON t.id = f.to_turn AND t.seq <= p.until",
+            asked,
+        )
+        return await self._database.scalars(
+            f"{PATH} SELECT c.id FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            f" AND c.seq < :cast AND c.block <> '' AND (p.until = {LAST} OR EXISTS (SELECT 1"
+            "  FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until)) AND NOT EXISTS (SELECT 1 FROM turns t"
+            "   WHERE t.cast_id = c.id AND t.seq <= :folded) ORDER BY c.seq DESC",
+            asked | {"folded": folded or 0},
+        )
+
     async def since(
         self, tx: Transaction, branch_id: str, events: Sequence[str]
     ) -> tuple[Cast, ...]:

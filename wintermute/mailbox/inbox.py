@@ -337,6 +337,17 @@ class Inbox:
             (row.conversation_id, row.seq),
         )
 
+    async def around(self, row: Waiting, most: int) -> tuple[list[Waiting], list[Waiting]]:
+        """What else people said in a conversation before and after a message, oldest first."""
+        query = (
+            "SELECT * FROM inbox WHERE conversation_id = ? AND seq {} ? AND kind = 'message'"
+            " AND body <> '' AND state IN ('waiting', 'casting', 'answered') ORDER BY seq {} LIMIT ?"
+        )
+        where = (row.conversation_id, row.seq, most)
+        before = await self._database.rows(query.format("<", "DESC"), where)
+        after = await self._database.rows(query.format(">", "ASC"), where)
+        return [_waiting(each) for each in reversed(before)], [_waiting(each) for each in after]
+
     async def newest_message(self, tx: Transaction, conversation_id: str) -> Waiting | None:
         """The last that was said to us here, edits of it included, whether answered or not."""
         row = await tx.row(

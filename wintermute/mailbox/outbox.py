@@ -500,6 +500,24 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
+    async def answers_to(self, events: Sequence[str]) -> dict[str, str]:
+        """What we said in answer to these events, as far as it is kept."""
+        rows = await self._database.rows(
+            "SELECT answers, body FROM outbox WHERE answers IN (SELECT value FROM json_each(?))"
+            " AND kind = 'reply' AND body <> '' ORDER BY seq",
+            (json.dumps(list(events)),),
+        )
+        return {row["answers"]: row["body"] for row in rows}
+
+    async def last_answer(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
+        """The cast of the last answer that was given here to those of a scope."""
+        found = await tx.scalars(
+            "SELECT cast_id FROM outbox WHERE conversation_id = ? AND meant_for = ?"
+            " AND kind = 'reply' AND cast_id IS NOT NULL ORDER BY seq DESC LIMIT 1",
+            (conversation_id, scope),
+        )
+        return found[0] if found else None
+
     async def relabel(self, tx: Transaction, outbox_id: str, late: Late, cause: str) -> None:
         """What waits to be said is late by now, and ends with something else (T-043).
 

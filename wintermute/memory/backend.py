@@ -48,6 +48,10 @@ class MemoryBackend(Protocol):
         """The facts that fit, best first. Raises: MemoryUnavailable."""
         ...
 
+    async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
+        """Those that fit and are no longer true, best first (M-074)."""
+        ...
+
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """Let the lines of a text stand for the facts (P-049). Raises: ToolFailed."""
         ...
@@ -76,6 +80,10 @@ class Listed:
         """By words."""
         await self._flat.text(scope)  # with what was edited by hand
         return await self._search.find(scope, query, most, when)
+
+    async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
+        """By words."""
+        return await self._search.past(scope, query, most)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """As `FlatFile` has it."""
@@ -127,6 +135,10 @@ class Ranked:
         """By words and by meaning."""
         await self._take_edits(scope)
         return await self._search.find(scope, query, most, when)
+
+    async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
+        """By words."""
+        return await self._search.past(scope, query, most)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """Nobody replaces what nobody sees whole. Raises: ToolFailed, with what to do."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 from wintermute.changes.change_sets import ChangeSets, Reason
 from wintermute.clock import stamp
@@ -20,9 +20,12 @@ from wintermute.memory.fact import (
     AddOutcome,
     Fact,
     NewFact,
+    cleaned,
     entry,
+    says_something,
 )
 from wintermute.memory.facts import Facts
+from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 
 BATCH = 500
@@ -30,29 +33,100 @@ BATCH = 500
 SCOPE = re.compile(r"(?:person:@[^\s:]+:|room:!)\S+")
 MOST_NAME = 300
 """Characters of an id, a speaker or an origin."""
+MOST_LINE = 1_000_000
+"""Bytes of a line; of a longer one only the beginning is read, which is a bad line then."""
+MOST_PROBLEMS = 1_000
+"""Bad lines of an import that are kept; all are told."""
 
 
 class _Problem(Exception):
     """What is wrong with a line."""
 
 
+class _Wordless(Exception):
+    """A line that says nothing is no memory, and no mistake either (M-075)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import did. `problems`: number of the line, and what is wrong with it."""
+    """What an import did, in lines. `problems`: number of the line, and what is wrong with it."""
 
     stored: int = 0
     raised: int = 0
+    ended: int = 0
+    """Known, and no longer true by now, or from a time to come on."""
     known: int = 0
+    skipped: int = 0
+    """Without a word."""
+    bad: int = 0
     problems: tuple[tuple[int, str], ...] = ()
+    """Of the first bad ones."""
     set_id: str | None = None
     scopes: frozenset[str] = field(default_factory=frozenset)
     """Whose memories changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of many. `before`: the last reply before it, if there was one."""
+
+    id: str
+    text: str
+    scope: str
+    before: str = ""
+
+
+TellLine = Callable[[int, str], None]
+"""Takes the number of a bad line, and what is wrong with it."""
+
+
+def told_nobody(_number: int, _problem: str) -> None:
+    """For whoever looks at what is kept."""
+
+
+def unwatched(_lines: int) -> None:
+    """Nobody waits for it."""
+
+
+def lines_of_file(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file as they are needed, each bounded."""
+    while line := file.readline(MOST_LINE):
+        more = line
+        while len(more) == MOST_LINE and not more.endswith(b"\n"):
+            more = file.readline(MOST_LINE)
+        yield line
+
+
+def questions(lines: Iterable[str | bytes], scope: str, told: TellLine) -> Iterator[Asked]:
+    """The questions of a file of lines of JSON; what is no question is told (M-069).
+
+    `scope`: of lines that name none.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield _asked(line, scope)
+            except _Problem as problem:
+                told(number, str(problem))
+
+
+def _asked(line: str | bytes, scope: str) -> Asked:
+    values = _object(line)
+    text, before = values.get("query"), values.get("before") or ""
+    if not isinstance(text, str) or not text.strip():
+        raise _Problem('"query" is missing or not text')
+    if not isinstance(before, str):
+        raise _Problem('"before" is not text')
+    name = _name(values, "id")
+    if name is None:
+        raise _Problem('"id" is missing')
+    return Asked(name, text, _scope(values) or scope, before)
+
+
 async def exported(facts: Facts, scopes: Collection[str]) -> list[str]:
     """One JSON line per fact of these scopes, also of what is no longer true, oldest first (M-068)."""
     return [
-        json.dumps(_line(fact), ensure_ascii=False)
+        json.dumps(as_line(fact), ensure_ascii=False)
         for scope in scopes
         for fact in await facts.kept(scope)
     ]
@@ -78,19 +152,34 @@ class Import:
         self._timezone = timezone
         self._named = named
 
-    async def run(self, lines: Iterable[str | bytes], why: Reason) -> Imported:
-        """Take every good line; all of it is one change set. Lines are read as they are needed."""
+    async def run(
+        self,
+        lines: Iterable[str | bytes],
+        why: Reason,
+        told: TellLine = told_nobody,
+        read: Callable[[int], None] = unwatched,
+    ) -> Imported:
+        """Take every good line; all of it is one change set. Lines are read as they are needed.
+
+        `told`: of each bad line. `read`: of how many lines are done, now and then.
+        """
         result = Imported()
         numbered = enumerate(lines, 1)
         while batch := list(islice(numbered, BATCH)):
-            result = await self._take(batch, why, result)
+            result = await self._take(batch, why, result, told)
+            read(batch[-1][0])
         return result
 
     async def _take(
-        self, batch: Sequence[tuple[int, str | bytes]], why: Reason, so_far: Imported
+        self,
+        batch: Sequence[tuple[int, str | bytes]],
+        why: Reason,
+        so_far: Imported,
+        told: TellLine,
     ) -> Imported:
-        problems: list[tuple[int, str]] = []
-        new = list(self._read(batch, problems))
+        new, skipped, problems = self._read(batch)
+        for problem in problems:
+            told(*problem)
         async with self._database.transaction() as tx:
             taken = await self._facts.take(tx, new)
             changes = [done.change for done in taken if done.change]
@@ -103,35 +192,43 @@ class Import:
         return Imported(
             stored=so_far.stored + outcomes.count("stored"),
             raised=so_far.raised + outcomes.count("raised"),
+            ended=so_far.ended + outcomes.count("ended"),
             known=so_far.known + outcomes.count("known"),
-            problems=(*so_far.problems, *problems),
+            skipped=so_far.skipped + skipped,
+            bad=so_far.bad + len(problems),
+            problems=(*so_far.problems, *problems)[:MOST_PROBLEMS],
             set_id=set_id,
             scopes=so_far.scopes | {done.fact.scope for done in taken if done.change},
         )
 
     def _read(
-        self, batch: Sequence[tuple[int, str | bytes]], problems: list[tuple[int, str]]
-    ) -> Iterator[NewFact]:
+        self, batch: Sequence[tuple[int, str | bytes]]
+    ) -> tuple[list[NewFact], int, list[tuple[int, str]]]:
+        """The facts, how many lines say nothing, and the bad lines."""
+        facts: list[NewFact] = []
+        problems: list[tuple[int, str]] = []
+        skipped = 0
         for number, line in batch:
             if line.strip():
                 try:
-                    yield self._fact(line)
+                    facts.append(self._fact(line))
+                except _Wordless:
+                    skipped += 1
                 except (_Problem, ToolFailed) as problem:
                     problems.append((number, str(problem)))
+        return facts, skipped, problems
 
     def _fact(self, line: str | bytes) -> NewFact:
         values = _object(line)
         if not isinstance(text := values.get("text"), str):
             raise _Problem('"text" is missing or not text')
-        scope = _name(values, "scope") or self._scope
-        if not SCOPE.fullmatch(scope):
-            raise _Problem('"scope" is neither person:@name:server nor room:!id')
+        scope = _scope(values) or self._scope
         source = _name(values, "source") or EXPLICIT
         if source not in SOURCES:
             raise _Problem(f'"source" is none of {", ".join(SOURCES)}')
-        return NewFact(
+        fact = NewFact(
             scope=self._named(scope),
-            text=entry(text, SHORTEST, LONGEST),
+            text=cleaned(text),
             source=source,
             speaker=_name(values, "speaker"),
             origins=_names(values, "origins"),
@@ -141,18 +238,40 @@ class Import:
             valid_to=self._moment(values, "valid_to"),
             replaced_by=_name(values, "replaced_by"),
         )
+        if not says_something(fact.text):
+            raise _Wordless
+        refuse_secret(entry(fact.text, SHORTEST, LONGEST))
+        return fact
 
     def _moment(self, values: Mapping[str, Any], key: str) -> datetime | None:
         text = _name(values, key)
         if text is None:
             return None
-        try:
-            found = datetime.fromisoformat(text)
-            aware = found if found.tzinfo else found.replace(tzinfo=self._timezone)
-            stamp(aware)  # the first and the last day of the calendar have no moment elsewhere
-        except (ValueError, OverflowError) as error:
-            raise _Problem(f'"{key}" is no ISO 8601 time such as 2026-05-04T12:00:00Z') from error
-        return aware
+        found = moment_of(text, self._timezone)
+        if found is None:
+            raise _Problem(f'"{key}" is no ISO 8601 time such as 2026-05-04T12:00:00Z')
+        return found
+
+
+def moment_of(text: str, zone: tzinfo) -> datetime | None:
+    """The moment that a day or a time in ISO 8601 names; None: it names none.
+
+    A day is meant from its beginning on. `zone`: of a time that names none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+        aware = found if found.tzinfo else found.replace(tzinfo=zone)
+        stamp(aware)  # the first and the last day of the calendar have no moment elsewhere
+    except (ValueError, OverflowError):
+        return None
+    return aware
+
+
+def _scope(values: Mapping[str, Any]) -> str | None:
+    scope = _name(values, "scope")
+    if scope is not None and not SCOPE.fullmatch(scope):
+        raise _Problem('"scope" is neither person:@name:server nor room:!id')
+    return scope
 
 
 def _object(line: str | bytes) -> Json:
@@ -183,7 +302,8 @@ def _names(values: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(name for name in names if name is not None)
 
 
-def _line(fact: Fact) -> Json:
+def as_line(fact: Fact) -> Json:
+    """A fact as a line says it (M-067)."""
     line: Json = {
         "id": fact.id,
         "text": fact.text,

@@ -91,6 +91,27 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """A fact that a message was given, by the cast of that message."""
+
+    cast_id: str
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many facts a scope has, by what became of them. `by_source`: of the live ones."""
+
+    scope: str
+    live: int
+    ended: int
+    retired: int
+    by_source: Mapping[Source, int]
+    indexed: int
+    """That are found by words: those that are live or ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileLine:
     """A fact as the memories file sees it. `exported`: the file has its line."""
 
@@ -104,6 +125,8 @@ class FileLine:
 LEAST = 3
 MOST = 2_000
 """Characters of a fact that a conversation or a model adds (M-006)."""
+MOST_ORIGINS = 100
+"""From how many places a fact is known to come; of more the first ones."""
 SHORTEST = 1
 LONGEST = 20_000
 """Characters of a fact that comes from a file (M-067)."""
@@ -124,7 +147,7 @@ def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
     Raises: ToolFailed, naming the limit, for a line that is too short or too long.
     """
     line = cleaned(text)
-    if len(line) < least or not _says_something(line):
+    if len(line) < least or not says_something(line):
         raise ToolFailed(
             f"a memory is one line with a letter or digit, of at least {least} characters"
         )
@@ -139,7 +162,7 @@ def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
 def entries(line: str) -> list[str]:
     """The facts in a line of a memories file: none in mere decoration, several if very long."""
     parts = textwrap.wrap(cleaned(line), LONGEST) if len(line) > LONGEST else [line]
-    return [text for part in parts if _says_something(text := cleaned(part))]
+    return [text for part in parts if says_something(text := cleaned(part))]
 
 
 def cleaned(text: str) -> str:
@@ -158,7 +181,8 @@ def key(text: str) -> str:
     return IDLE_BLANK.sub("", " ".join(folded.split()))
 
 
-def _says_something(line: str) -> bool:
+def says_something(line: str) -> bool:
+    """Whether a line has a word at all; decoration and signs alone are no memory."""
     return any(mark.isalnum() for mark in line)
 
 
@@ -464,7 +488,7 @@ def _met(known: Fact, new: NewFact) -> AddedFact:
     fact = replace(
         known,
         source=new.source if raised else known.source,
-        origins=tuple(dict.fromkeys([*known.origins, *also, *new.origins])),
+        origins=tuple(dict.fromkeys([*known.origins, *also, *new.origins]))[:MOST_ORIGINS],
         valid_to=new.valid_to or known.valid_to,
     )
     ended = fact.valid_to != known.valid_to

@@ -15,14 +15,17 @@ from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
     MOST,
+    SOURCES,
     AddedFact,
     AddOutcome,
     Fact,
     FileLine,
+    Given,
     Hit,
     NewFact,
     Replaced,
     Source,
+    Tally,
     entry,
     fact_of,
     facts_of,
@@ -35,6 +38,7 @@ from wintermute.memory.fact import (
     wanted,
 )
 from wintermute.memory.index import WordIndex
+from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 
 LIVE = "retired_at IS NULL AND NOT ended"
@@ -181,6 +185,35 @@ class Facts:
             if self._owed is not None:
                 await self._owed(tx)
 
+    async def kin(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
+        """What a fact stands for by now, and what stands for it: as far as it is kept."""
+        before = await self._database.rows(
+            "SELECT * FROM facts WHERE scope = ? AND replaced_by = ? ORDER BY created_at, seq",
+            (fact.scope, fact.id),
+        )
+        after = await self._database.rows(
+            "SELECT * FROM facts WHERE scope = ? AND id = ?", (fact.scope, fact.replaced_by)
+        )
+        return facts_of(before), facts_of(after)
+
+    async def tallies(self) -> list[Tally]:
+        """How many facts there are, for each scope that has some."""
+        rows = await self._database.rows(
+            f"SELECT scope, sum({LIVE}) AS live, sum(retired_at IS NULL AND ended) AS ended,"
+            f" sum(retired_at IS NOT NULL) AS retired,"
+            + ", ".join(f" sum({LIVE} AND source = '{each}') AS {each}" for each in SOURCES)
+            + " FROM facts GROUP BY scope ORDER BY scope"
+        )
+        indexed = await self.words.counts(self._database)
+        return [
+            Tally(
+                *(row["scope"], row["live"], row["ended"], row["retired"]),
+                by_source={each: row[each] for each in SOURCES},
+                indexed=indexed.get(row["scope"], 0),
+            )
+            for row in rows
+        ]
+
     # What is of use
 
     async def recall(self, cast_id: str, found: Sequence[Hit]) -> None:
@@ -230,6 +263,26 @@ class Facts:
         heirs = {row["key"]: row["heir"] or "" for row in rows}
         return [(text, heirs[name]) for name, text in named.items() if name in heirs]
 
+    async def given(self, casts: Sequence[str], scope: str) -> list[Given]:
+        """What the messages of these casts were given, in their order, what fitted best first.
+
+        Also what is no longer true or was taken out since.
+        """
+        rows = await self._database.rows(
+            "SELECT f.*, r.cast_id FROM json_each(?) c JOIN recalled r ON r.cast_id = c.value"
+            " JOIN facts f ON f.seq = r.fact WHERE f.scope = ? ORDER BY c.key, r.place",
+            (json.dumps(list(casts)), scope),
+        )
+        return [Given(row["cast_id"], fact_of(row)) for row in rows]
+
+    async def given_to(self, fact_id: str, most: int) -> list[str]:
+        """The casts whose messages were given a fact lately, newest first."""
+        return await self._database.scalars(
+            "SELECT r.cast_id FROM recalled r JOIN facts f ON f.seq = r.fact"
+            " JOIN casts c ON c.id = r.cast_id WHERE f.id = ? ORDER BY c.seq DESC LIMIT ?",
+            (fact_id, most),
+        )
+
     # Writing, on record
 
     async def add(
@@ -248,11 +301,11 @@ class Facts:
         """Remember one thing; an equal fact stays the only one (M-005 to M-007).
 
         `until`: when it stops, or stopped, being true. Raises: ToolFailed for a text that is too
-        short or too long.
+        short or too long, or gives a secret away.
         """
-        new = NewFact(
-            scope, entry(text, most=most), source, speaker, tuple(origins), valid_to=until
-        )
+        line = entry(text, most=most)
+        refuse_secret(line)
+        new = NewFact(scope, line, source, speaker, tuple(origins), valid_to=until)
         (taken,) = await self.take(tx, [new])
         if taken.change:
             await self._changes.record(tx, why, [taken.change])
@@ -431,6 +484,15 @@ class Facts:
         if (row["scope"], row["key"]) != (state["scope"], key(state["text"])):
             return False
         return await self._put_state(tx, item, state)
+
+    async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
+        """Of those of these facts that were merged into others, which stands for each."""
+        rows = await tx.rows(
+            f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND retired_at IS NOT NULL"
+            " AND retired_by <> 'undo' AND replaced_by IS NOT NULL AND valid_to IS NULL",
+            (json.dumps(list(items)),),
+        )
+        return {row["id"]: row["replaced_by"] for row in rows}
 
     async def _put_state(self, tx: Transaction, item: str, state: Json) -> bool:
         until = state.get("valid_to")

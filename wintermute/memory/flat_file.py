@@ -42,6 +42,7 @@ from wintermute.memory.fact import (
     successors,
 )
 from wintermute.memory.facts import LIVE, Facts
+from wintermute.memory.secret_shapes import refuse_secret, secret_kind
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
 """The first line of a file that is only an export (M-016)."""
@@ -514,6 +515,11 @@ class FlatFile:
         gone = await self._facts.retire_unrecorded(tx, scope, planned.removed, "edit")
         edits = await asyncio.to_thread(retirements, gone)
         edits += await self._facts.reword(tx, scope, planned.reworded)
+        if any(map(secret_kind, planned.added)):  # the person's own file, and their own choice
+            name = self._places.shown_memories(scope)
+            log.warning(
+                "a line written by hand looks like a secret, models will read it file=%s", name
+            )
         back = await self._facts.revive(tx, scope, planned.added)
         edits += await asyncio.to_thread(revivals, back)
         known = {fact.text for fact in back}
@@ -549,7 +555,12 @@ def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str,
     """The lines that may stand for the old facts. Raises: ToolFailed."""
     if problem := refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text):
         raise ToolFailed(problem)
-    return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
+    known = gone.union(key(fact.text) for fact in old)
+    new = listed(text)
+    for line in new:
+        if key(line) not in known:
+            refuse_secret(line)
+    return [(line, "dreaming_merge") for line in new if key(line) not in gone]
 
 
 def _without(lines: Sequence[str], goes: set[str]) -> tuple[str, ...]:

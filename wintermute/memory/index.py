@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from wintermute.clock import moment
-from wintermute.db import ERASES, Error, Row, Transaction, is_broken
+from wintermute.db import ERASES, Database, Error, Row, Transaction, is_broken
 from wintermute.db.full_text import erasing
 from wintermute.memory.words import words_of
 
@@ -52,6 +52,19 @@ class WordIndex:
         else:
             if numbers and not ERASES:
                 await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('optimize')")
+
+    async def counts(self, database: Database) -> dict[str, int]:
+        """Of how many facts of each scope it knows the words; empty where it cannot be read."""
+        query = (
+            "SELECT f.scope, count(*) AS n FROM facts_fts w JOIN facts f ON f.seq = w.rowid"
+            " GROUP BY f.scope"
+        )
+        try:
+            return {row["scope"]: row["n"] for row in await database.rows(query)}
+        except Error as problem:
+            if is_broken(problem):
+                return {}
+            raise
 
     async def is_sound(self, tx: Transaction) -> bool:
         """Whether it is in order and has exactly the facts that are kept."""

@@ -8,15 +8,17 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
 from wintermute.health.health import Health
+from wintermute.llm.calibration import calibrated
+from wintermute.llm.embedded import MODEL
 from wintermute.llm.vector import Embedder, Vector, vector
-from wintermute.memory.ranking import Query, blended, embedded_text
-from wintermute.memory.search import are_apart
+from wintermute.memory.ranking import WEIGHTS, Query, blended, embedded_text
+from wintermute.memory.search import NOTHING, Alike, are_apart
 from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
 
 PART = "meaning"
@@ -63,24 +65,25 @@ class Meaning:
         """A question is to be expected."""
         await self._embedder.warm()
 
-    async def likest(self, scope: str, query: Query, most: int) -> Mapping[int, float]:
-        """Cosines of the likest facts; none, and a note of it, where they cannot be had now."""
+    async def likest(self, scope: str, query: Query, most: int) -> Alike:
+        """The likest facts; nothing, and a note of it, where they cannot be had now."""
         try:
             return await self._likest(scope, query, most)
         except MemoryUnavailable as problem:
             log.warning("found by words alone reason=%s", problem)
             await self._health.note(PART, "warn", f"found by words alone: {problem}")
-            return {}
+            return NOTHING
 
-    async def _likest(self, scope: str, query: Query, most: int) -> Mapping[int, float]:
-        space = await self._spaces.of(self._embedder.name)
-        if space is None:
-            return {}  # nothing has been embedded yet
+    async def _likest(self, scope: str, query: Query, most: int) -> Alike:
+        space = await self._spaces.latest_of(self._embedder.name)
+        if space is None or space.floor is None:
+            return NOTHING  # nothing has been embedded yet, or all texts are alike to this model
         asked = await self._vector(query)
         if asked is None:
-            return {}
+            return NOTHING
         near = await self._index.nearest(space, scope, asked.values, most)
-        return {each.seq: each.likeness for each in near}
+        floor = WEIGHTS.floor if self._embedder.name == MODEL else space.floor
+        return Alike({each.seq: each.likeness for each in near}, floor)
 
     async def _vector(self, query: Query) -> Vector | None:
         """What is looked for, the message and, weighing less, the reply before it."""
@@ -109,7 +112,7 @@ class Meaning:
         Raises: MemoryUnavailable; what was made stays.
         """
         async with self._making:
-            if await self._spaces.of(self._embedder.name) is None and not await self.owed():
+            if await self._spaces.latest_of(self._embedder.name) is None and not await self.owed():
                 return 0  # there is nothing, so nobody needs to be started
             space, made = await self._space(), 0
             before: int | None = None
@@ -131,7 +134,7 @@ class Meaning:
 
     async def owed(self) -> int:
         """How many facts lack vectors."""
-        space = await self._spaces.of(self._embedder.name)
+        space = await self._spaces.latest_of(self._embedder.name)
         if space is None:
             (count,) = await self._database.scalars(
                 "SELECT count(*) FROM facts WHERE retired_at IS NULL AND NOT ended"
@@ -141,14 +144,20 @@ class Meaning:
 
     async def _space(self) -> Space:
         """That of the embedder; its dimension is known once it has embedded something."""
-        known = await self._spaces.of(self._embedder.name)
+        known = await self._spaces.latest_of(self._embedder.name)
         if known is not None:
             return known
         [first] = await self._embedder.embed_document(["hello"])
         if first is None:
             raise EmbeddingsUnavailable(f"{self._embedder.name} gives no vector")
+        means = await calibrated(self._embedder)
         async with self._database.transaction() as tx:
-            return await self._spaces.enter(tx, self._embedder.name, first.dimension)
+            space = await self._spaces.enter(tx, self._embedder.name, first.dimension)
+            if means is None:
+                log.warning("model tells no texts apart, words alone model=%s", space.model)
+                return space
+            await self._spaces.calibrate(tx, space, means.same, means.related, means.floor)
+        return replace(space, same=means.same, related=means.related, floor=means.floor)
 
     async def _step(self, space: Space, seqs: Sequence[int]) -> int:
         """Embed some facts, and store that for those that are still the same."""

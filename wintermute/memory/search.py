@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -44,11 +45,30 @@ EQUALS = 4
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Which facts are meant, as a clause of SQL that may ask for `:when`."""
+
+    clause: str
+    when: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """What is alike in meaning: cosines by the numbers of facts, and under which they are chance."""
+
+    likeness: Mapping[int, float]
+    floor: float = WEIGHTS.floor
+
+
+NOTHING = Alike({})
+
+
 class Likest(Protocol):
     """Whoever knows what is alike in meaning."""
 
-    async def likest(self, scope: str, query: Query, most: int) -> Mapping[int, float]:
-        """Cosines of the likest live facts by number; none where meanings cannot be had now."""
+    async def likest(self, scope: str, query: Query, most: int) -> Alike:
+        """The likest live facts; nothing where meanings cannot be had now."""
         ...
 
 
@@ -80,17 +100,30 @@ class Search:
         `when`: also among what was true at that moment, by words (M-074).
         """
         await self._facts.lapse()
+        alike = NOTHING
+        if self._meaning is not None and most > 0:
+            alike = await self._meaning.likest(scope, query, MOST_LEADING)
+        true = LIVE if when is None else TRUE_THEN
+        return await self._found(scope, query, most, alike, Truth(true, when))
+
+    async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
+        """What fits of what is no longer true, best first, by words (M-074)."""
+        return await self._found(scope, query, most, NOTHING, Truth("retired_at IS NULL AND ended"))
+
+    async def _found(
+        self, scope: str, query: Query, most: int, alike: Alike, truth: Truth
+    ) -> list[Hit]:
         if most <= 0:
             return []
         terms = terms_of(query)
-        likeness: Mapping[int, float] = {}
-        if self._meaning is not None:
-            likeness = await self._meaning.likest(scope, query, MOST_LEADING)
         postings = await self._postings(scope, terms.all)
         size = max(FEWEST, await self._facts.count(scope))
         first = leading(terms, postings, size)
-        beside = await self._beside(scope, {*first, *likeness}, when)
-        scored = await asyncio.to_thread(fuse, terms, postings, size, likeness, beside)
+        beside = await self._beside(scope, {*first, *alike.likeness}, truth)
+        weights = replace(WEIGHTS, floor=alike.floor)
+        scored = await asyncio.to_thread(
+            fuse, terms, postings, size, alike.likeness, beside, weights
+        )
         return await self._read(scored[: most * EQUALS], most)
 
     async def _postings(self, scope: str, words: Sequence[str]) -> dict[str, list[int]]:
@@ -108,18 +141,15 @@ class Search:
             rows = await self._database.rows(POSTINGS, asked)
         return {row["word"]: json.loads(row["seqs"]) for row in rows}
 
-    async def _beside(
-        self, scope: str, seqs: Iterable[int], when: datetime | None
-    ) -> list[Candidate]:
+    async def _beside(self, scope: str, seqs: Iterable[int], truth: Truth) -> list[Candidate]:
         """These facts, and those that were learnt right before and after each of them."""
-        true = LIVE if when is None else TRUE_THEN
         asked = {
             "scope": scope,
             "found": json.dumps(sorted(seqs)),
             "near": len(WEIGHTS.near),
-            "when": stamp(when) if when else None,
+            "when": stamp(truth.when) if truth.when else None,
         }
-        rows = await self._database.rows(BESIDE.format(true=true), asked)
+        rows = await self._database.rows(BESIDE.format(true=truth.clause), asked)
         return await asyncio.to_thread(_placed, rows)
 
     async def _read(self, scored: Sequence[Scored], most: int) -> list[Hit]:

@@ -395,6 +395,10 @@ class Tasks:
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
         return state_of(self._task(row)) if row else None
 
+    async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
+        """None: no task is put in the place of another."""
+        return {}
+
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
         """The way back of an undo. False for a task that was purged."""
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))

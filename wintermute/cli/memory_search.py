@@ -1,0 +1,312 @@
+"""`wintermute memory search`, `latest`, `stats` and `why`: what is found, and where it is from."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, BinaryIO, TypeVar
+from zoneinfo import ZoneInfo
+
+import click
+
+from wintermute.cli.opening import (
+    Report,
+    on_stores,
+    say,
+    scope_of,
+    scope_option,
+    tell,
+    with_stores,
+)
+from wintermute.cli.options import reporting
+from wintermute.clock import stamp
+from wintermute.commands.memories import Learnt, Provenance, Said, day, provenance
+from wintermute.commands.tasks import brief, fact_line
+from wintermute.config.schema import Config
+from wintermute.errors import WintermuteError
+from wintermute.memory.exchange import Asked, as_line, lines_of_file, moment_of, questions
+from wintermute.memory.fact import Fact, Hit, Tally
+from wintermute.memory.ranking import Query
+from wintermute.messages import Json
+from wintermute.stores import Stores
+
+whose = scope_option("Whose memories; default: the owner's.")
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+DAY = 10
+"""Characters of a date without a time."""
+
+
+def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
+    """A day such as 2026-05-04, or a time in ISO 8601, as it was written."""
+
+    def checked(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+        if value is None or moment_of(value, ZoneInfo("UTC")) is not None:
+            return value
+        raise click.BadParameter("write a day such as 2026-05-04, or a time: 2026-05-04T12:00")
+
+    return click.option(name, metavar="DATE", callback=checked, help=text)
+
+
+@click.command("search")
+@click.argument("query", required=False)
+@click.option("--batch", type=click.File("rb"), help="A file with a question on each line.")
+@click.option("--k", "most", default=10, show_default=True, help="How many for each question.")
+@whose
+@moment_option("--when", "What was true then; of a day, at its end.")
+@reporting
+def search(
+    ctx: click.Context,
+    query: str | None,
+    batch: BinaryIO | None,
+    most: int,
+    scope: str | None,
+    when: str | None,
+    as_json: bool,
+) -> None:
+    """Find memories by what they are about, as the prompt does; without QUERY the newest.
+
+    A line of a --batch file is {"id", "query", "scope"?}; each gets a line {"id", "hits"}.
+
+    Example: wintermute memory search "where does Anna live" --when 2026-03-01
+    """
+    if query is not None and batch is not None:
+        raise click.UsageError("give a QUERY or --batch FILE, not both")
+
+    async def work(stores: Stores, _: Config) -> bool:
+        place = await scope_of(stores, scope or stores.owner.scope)
+        then = _end_of(when, stores.tasks.zone) if when else None
+        if batch is not None:
+            return await _answer_all(ctx, stores, batch, place, most, then)
+        hits = await _found(stores, place, query, most, then)
+        values = {"hits": [_hit_values(*hit) for hit in hits]}
+        lines = [fact_line(fact, stores.tasks.zone) for fact, _ in hits]
+        tell(ctx, values, *(lines or ["Nothing fits."]), as_json=as_json)
+        return True
+
+    ctx.exit(0 if with_stores(ctx, work) else 1)
+
+
+async def _found(
+    stores: Stores, scope: str, query: str | None, most: int, when: datetime | None
+) -> list[tuple[Fact, float | None]]:
+    """Facts and how well they fit; the newest fit nothing."""
+    if query is not None:
+        hits = await stores.memories.search(scope, Query(query), most, when)
+        return [(hit.fact, hit.score) for hit in hits]
+    await stores.memories.text(scope)
+    await stores.facts.lapse()
+    if when is None:
+        return [(fact, None) for fact in await stores.facts.latest(scope, 1, most)]
+    kept = reversed(await stores.facts.kept(scope))
+    true = [fact for fact in kept if _is_true(fact, when)]
+    return [(fact, None) for fact in true[: max(most, 0)]]
+
+
+async def _answer_all(
+    ctx: click.Context,
+    stores: Stores,
+    batch: BinaryIO,
+    scope: str,
+    most: int,
+    when: datetime | None,
+) -> bool:
+    """Answer the lines of a file as they come; whether all of them were questions."""
+    bad: list[int] = []
+
+    def told(number: int, problem: str) -> None:
+        bad[:] = [number]
+        bad_line(number, problem)
+
+    moves = await stores.known.moves()
+    for asked in questions(lines_of_file(batch), scope, told):
+        hits = await stores.memories.search(
+            moves.named(asked.scope), Query(asked.text, asked.before), most, when
+        )
+        say(ctx, json.dumps(_answer(asked, hits), ensure_ascii=False))
+    return not bad
+
+
+def bad_line(number: int, problem: str) -> None:
+    """Tell on stderr what is wrong with a line of a file."""
+    click.echo(f"line {number}: {problem}", err=True)
+
+
+def _answer(asked: Asked, hits: Sequence[Hit]) -> Json:
+    return {"id": asked.id, "hits": [{"id": h.fact.id, "score": _score(h.score)} for h in hits]}
+
+
+def _hit_values(fact: Fact, score: float | None) -> Json:
+    return {
+        "id": fact.id,
+        "text": fact.text,
+        "score": _score(score),
+        "source": fact.source,
+        "at": stamp(fact.created_at),
+    }
+
+
+def _score(score: float | None) -> float | None:
+    return None if score is None else round(score, 6)
+
+
+def _end_of(when: str, zone: tzinfo) -> datetime | None:
+    found = moment_of(when, zone)
+    whole_day = timedelta(days=1, milliseconds=-1) if len(when) == DAY else timedelta()
+    return found + whole_day if found else None
+
+
+def _is_true(fact: Fact, when: datetime) -> bool:
+    return fact.valid_from <= when and (fact.valid_to is None or fact.valid_to > when)
+
+
+@click.command("latest")
+@click.option("--begin", default=1, show_default=True, help="From which one on; 1 is the newest.")
+@click.option("--count", default=10, show_default=True, help="How many.")
+@whose
+@on_stores
+async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> Report:
+    """Show the newest memories, newest first.
+
+    Example: wintermute memory latest --begin 11 --count 10
+    """
+    place = await scope_of(stores, scope or stores.owner.scope)
+    await stores.memories.text(place)
+    await stores.facts.lapse()
+    facts = await stores.facts.latest(place, begin, count)
+    lines = [fact_line(fact, stores.tasks.zone) for fact in facts]
+    return Report([as_line(fact) for fact in facts], lines or ["There is nothing there."])
+
+
+@click.command("stats")
+@reporting
+def stats(ctx: click.Context, as_json: bool) -> None:
+    """Show how much is remembered, of whom, and what can be found.
+
+    Example: wintermute memory stats
+    """
+
+    async def work(stores: Stores, config: Config) -> Report:
+        await stores.facts.lapse()
+        tallies = [_tally_values(stores, each) for each in await stores.facts.tallies()]
+        values = {"backend": config.memory.backend, "scopes": tallies}
+        return Report(values, _stats_lines(config.memory.backend, tallies))
+
+    report = with_stores(ctx, work)
+    tell(ctx, report.values, *report.lines, as_json=as_json)
+
+
+def _tally_values(stores: Stores, tally: Tally) -> Json:
+    file = stores.places.memories(tally.scope)
+    return {
+        "scope": tally.scope,
+        "live": tally.live,
+        "no_longer_true": tally.ended,
+        "retired": tally.retired,
+        "by_source": dict(tally.by_source),
+        "indexed": tally.indexed,
+        "vectors_owed": 0,
+        "file_bytes": file.stat().st_size if file.is_file() else 0,
+    }
+
+
+def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
+    yield f"backend: {backend}"
+    for each in tallies:
+        sources = ", ".join(f"{count} {name}" for name, count in each["by_source"].items() if count)
+        yield f"{each['scope']}:"
+        yield f"  live: {each['live']}{f' ({sources})' if sources else ''}"
+        yield f"  no longer true: {each['no_longer_true']}, retired: {each['retired']}"
+        yield f"  found by words: {each['indexed']}, vectors owed: {each['vectors_owed']}"
+        yield f"  file: {each['file_bytes']:,} bytes"
+
+
+@click.command("why")
+@click.argument("fact_id", metavar="ID")
+@on_stores
+async def why(stores: Stores, fact_id: str) -> Report:
+    """Show where a memory comes from, what it replaced, and which messages it was brought to.
+
+    Example: wintermute memory why fact_0123456789abcdef
+    """
+    fact = await fact_of_id(stores, fact_id)
+    found, zone = await provenance(stores, fact), stores.tasks.zone
+    return Report(fact_values(fact) | _why_values(found), _why_lines(fact, found, zone))
+
+
+def _why_values(found: Provenance) -> Json:
+    return {
+        "learnt": [
+            {
+                "origin": each.origin,
+                "link": each.link,
+                "message": _said_values(each.message) if each.message else None,
+                "before": [_said_values(said) for said in each.before],
+                "after": [_said_values(said) for said in each.after],
+            }
+            for each in found.learnt
+        ],
+        "replaced": [fact_values(fact) for fact in found.replaced],
+        "now": [fact_values(fact) for fact in found.replaced_by],
+        "brought_to": [_said_values(said) for said in found.brought_to],
+    }
+
+
+def _said_values(said: Said) -> Json:
+    return asdict(said) | {"at": stamp(said.at)}
+
+
+def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:
+    yield fact_line(fact, zone)
+    if not found.learnt:
+        yield "nothing is on record of where it comes from"
+    for each in found.learnt:
+        yield from _learnt_lines(each, zone)
+    yield from (f"it stands for: {fact_line(other, zone)}" for other in found.replaced)
+    yield from (f"it was replaced by: {fact_line(other, zone)}" for other in found.replaced_by)
+    yield from (f"brought to: {_said_line(said, zone)}" for said in found.brought_to)
+
+
+def _learnt_lines(learnt: Learnt, zone: ZoneInfo) -> Iterator[str]:
+    if learnt.message is None:
+        yield f"from {learnt.origin}"
+        return
+    yield f"from {learnt.link or learnt.origin}:"
+    yield from (f"    {_said_line(said, zone)}" for said in learnt.before)
+    yield f"  > {_said_line(learnt.message, zone)}"
+    yield from (f"    {_said_line(said, zone)}" for said in learnt.after)
+
+
+def _said_line(said: Said, zone: ZoneInfo) -> str:
+    return f"{day(said.at, zone)} {said.who}: {brief(said.text) or '[not kept any more]'}"
+
+
+def fact_values(fact: Fact) -> Json:
+    """All that a memory is, for a program."""
+    return {
+        "id": fact.id,
+        "text": fact.text,
+        "scope": fact.scope,
+        "source": fact.source,
+        "speaker": fact.speaker,
+        "at": stamp(fact.created_at),
+        "valid_from": stamp(fact.valid_from),
+        "valid_to": stamp(fact.valid_to) if fact.valid_to else None,
+        "retired_at": stamp(fact.retired_at) if fact.retired_at else None,
+        "replaced_by": fact.replaced_by,
+        "origins": list(fact.origins),
+    }
+
+
+async def fact_of_id(stores: Stores, fact_id: str) -> Fact:
+    """The memory with an id as `list` shows it. Raises: WintermuteError."""
+    return (await facts_of_ids(stores, [fact_id]))[0]
+
+
+async def facts_of_ids(stores: Stores, ids: Sequence[str]) -> list[Fact]:
+    """The memories with these ids, each once. Raises: WintermuteError, naming those that are not."""
+    names = dict.fromkeys(name.strip().removeprefix("#") for name in ids)
+    found = [(fact_id, await stores.facts.get(fact_id)) for fact_id in names]
+    missing = [fact_id for fact_id, fact in found if fact is None]
+    if missing:
+        raise WintermuteError(f"no memory {', '.join(missing)}: `wintermute memory list` shows ids")
+    return [fact for _, fact in found if fact]

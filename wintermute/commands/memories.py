@@ -1,0 +1,232 @@
+"""Memories for people: what there is, what fits words, where one comes from, and what an answer had."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from wintermute.commands.tasks import MOST_LINES, bounded, plain
+from wintermute.db import Transaction
+from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import ANYBODY
+from wintermute.memory.fact import Fact
+from wintermute.memory.ranking import Query
+from wintermute.stores import Stores
+
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+AROUND = 2
+"""Messages before and after the one that something was learnt from."""
+LATELY = 10
+"""Messages that a memory was brought to."""
+ASSISTANT = "assistant"
+
+NOTHING_YET = "I remember nothing here yet."
+NOTHING_LIKE_IT = "I remember nothing of that."
+ALL_OF_THEM = (
+    "All memories of this chat are in the prompt of every message, so each answer has all of them:"
+    " `/memory` lists them."
+)
+NO_ANSWER = "I have not answered anything here yet."
+NOT_MINE = (
+    "That is no answer of mine that I know of: reply to one with `/why`, or write `/why` alone for"
+    " the last one."
+)
+NO_MODEL = "That was said without a model: no memory was looked up for it."
+OTHERS = "That was said to other people than those who are here now."
+NONE_FITTED = "That answer had no memories: none fitted the message, and none was in view."
+BROUGHT = "**What that message brought**"
+IN_VIEW = "**What was in view from before**"
+
+
+def day(moment: datetime, zone: ZoneInfo) -> str:
+    """A moment as the day of the person."""
+    return f"{moment.astimezone(zone):%Y-%m-%d}"
+
+
+def until(fact: Fact, zone: ZoneInfo) -> str:
+    """`until May 2026`, or that it was taken out; "" while it is remembered and true."""
+    if fact.retired_at is not None:
+        return "taken out since"
+    if fact.valid_to is None:
+        return ""
+    local = fact.valid_to.astimezone(zone)
+    return f"until {MONTHS[local.month - 1]} {local.year}"
+
+
+def link(row: Waiting) -> str:
+    """The address of a message for people; "" where it was not in a Matrix room."""
+    if not (row.event_id.startswith("$") and row.room_id.startswith("!")):
+        return ""
+    room, event = (quote(name, safe="!$:") for name in (row.room_id, row.event_id))
+    return f"https://matrix.to/#/{room}/{event}"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One thing that was said. `text` "": it is not kept any more."""
+
+    at: datetime
+    who: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Where a memory comes from: the name of the origin, and the message, if it was one."""
+
+    origin: str
+    message: Said | None = None
+    link: str = ""
+    before: tuple[Said, ...] = ()
+    after: tuple[Said, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """All that is known of where a memory is from, what became of it and what it was used for."""
+
+    learnt: tuple[Learnt, ...]
+    replaced: tuple[Fact, ...]
+    replaced_by: tuple[Fact, ...]
+    brought_to: tuple[Said, ...]
+
+
+async def provenance(stores: Stores, fact: Fact) -> Provenance:
+    """Why a memory is there, for whoever owns this machine: messages of any room are told."""
+    async with stores.database.transaction() as tx:
+        learnt = [await _learnt(stores, tx, origin) for origin in fact.origins]
+        brought = [
+            await _message_of(stores, tx, cast_id)
+            for cast_id in await stores.facts.given_to(fact.id, LATELY)
+        ]
+    replaced, replaced_by = await stores.facts.kin(fact)
+    return Provenance(
+        tuple(learnt), tuple(replaced), tuple(replaced_by), tuple(filter(None, brought))
+    )
+
+
+async def _learnt(stores: Stores, tx: Transaction, origin: str) -> Learnt:
+    row = await stores.inbox.find(tx, origin)
+    if row is None:
+        return Learnt(origin)
+    before, after = await stores.inbox.around(row, AROUND)
+    answers = await stores.outbox.answers_to([each.event_id for each in (*before, row, *after)])
+    newest = await stores.inbox.newest_version(tx, origin) or row
+    told = tuple(_with_answers((row,), answers))[1:]
+    return Learnt(
+        origin,
+        _said(row, newest.body),
+        link(row),
+        tuple(_with_answers(before, answers)),
+        (*told, *_with_answers(after, answers)),
+    )
+
+
+def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[Said]:
+    for row in rows:
+        yield _said(row, row.body)
+        if answer := answers.get(row.event_id):
+            yield Said(row.sent_at, ASSISTANT, answer)
+
+
+def _said(row: Waiting, body: str) -> Said:
+    return Said(row.sent_at, row.sender_name or row.sender, body)
+
+
+async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> Said | None:
+    event_id = (await stores.casts.get(cast_id)).event_id
+    row = await stores.inbox.find(tx, event_id) if event_id else None
+    return _said(row, row.body) if row else None
+
+
+class Remembered:
+    """Answers `/memory` and `/why`, for those who are in a room now."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def listed(self, scope: str, words: str) -> str:
+        """All memories of a scope, newest first; or those that fit the words, best first.
+
+        What is no longer true comes after the others, with until when it was (M-074).
+        Raises: MemoryUnavailable.
+        """
+        facts, memories = self._stores.facts, self._stores.memories
+        await memories.text(scope)  # with what was edited by hand
+        await facts.lapse()
+        if not words:
+            found = await facts.latest(scope, 1, MOST_LINES)
+            return bounded(self._lines(found), await facts.count(scope)) or NOTHING_YET
+        asked = Query(words)
+        hits = await memories.search(scope, asked, MOST_LINES)
+        hits += await memories.past(scope, asked, MOST_LINES - len(hits))
+        if hits:
+            return bounded(self._lines([hit.fact for hit in hits]))
+        return NOTHING_LIKE_IT if await facts.count(scope) else NOTHING_YET
+
+    def _lines(self, facts: Sequence[Fact]) -> list[str]:
+        zone = self._stores.tasks.zone
+        notes = [", ".join(filter(None, (until(fact, zone), f"`{fact.id}`"))) for fact in facts]
+        return [f"- {plain(fact.text)} ({note})" for fact, note in zip(facts, notes, strict=True)]
+
+    async def why(self, row: Waiting, scope: str) -> str:
+        """Which memories an answer had: the one that is replied to, or else the last one here.
+
+        Only those of the scope: whoever is in the room may see them.
+        """
+        if not self._stores.memories.ranked:
+            return ALL_OF_THEM
+        async with self._stores.database.transaction() as tx:
+            cast_id, problem = await self._meant(tx, row, scope)
+        if cast_id is None:
+            return problem
+        before = await self._stores.casts.told_before(cast_id)
+        given = await self._stores.facts.given([cast_id, *before], scope)
+        earlier = {each.fact.id: each.fact for each in given if each.cast_id != cast_id}
+        now = {each.fact.id: each.fact for each in given if each.cast_id == cast_id}
+        brought = [fact for name, fact in now.items() if name not in earlier]
+        in_view = [fact for name, fact in {**now, **earlier}.items() if name in earlier]
+        parts = [
+            (BROUGHT, await self._sources(brought)),
+            (IN_VIEW, await self._sources(in_view)),
+        ]
+        told = [f"{heading}\n{bounded(lines)}" for heading, lines in parts if lines]
+        return "\n\n".join(told) or NONE_FITTED
+
+    async def _meant(self, tx: Transaction, row: Waiting, scope: str) -> tuple[str | None, str]:
+        """The cast of the answer that is meant; or why there is none to speak of."""
+        outbox = self._stores.outbox
+        if row.replies_to is None:
+            return await outbox.last_answer(tx, row.conversation_id, scope), NO_ANSWER
+        answer = await outbox.sent_event(tx, row.room_id, row.replies_to)
+        if answer is None:
+            return None, NOT_MINE
+        if answer.meant_for not in (scope, ANYBODY):
+            return None, OTHERS
+        return answer.cast_id, NO_MODEL
+
+    async def _sources(self, facts: Sequence[Fact]) -> list[str]:
+        zone = self._stores.tasks.zone
+        lines = []
+        for fact in facts:
+            address = await self._address(fact)
+            notes = (
+                fact.source,
+                f"[{day(fact.created_at, zone)}]({address})"
+                if address
+                else day(fact.created_at, zone),
+                until(fact, zone),
+                f"`{fact.id}`",
+            )
+            lines.append(f"- {plain(fact.text)} ({', '.join(filter(None, notes))})")
+        return lines
+
+    async def _address(self, fact: Fact) -> str:
+        """Of the first message that it came from."""
+        async with self._stores.database.transaction() as tx:
+            rows = [await self._stores.inbox.find(tx, origin) for origin in fact.origins[:5]]
+        return next(filter(None, (link(row) for row in rows if row)), "")
