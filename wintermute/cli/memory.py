@@ -17,6 +17,7 @@ from wintermute.cli.memory_search import (
     facts_of_ids,
     latest,
     moment_option,
+    rebuild_index,
     search,
     stats,
     why,
@@ -221,7 +222,7 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     ctx.exit(1 if done.bad else 0)
 
 
-for verb in (search, latest, stats, why):
+for verb in (search, latest, stats, why, rebuild_index):
     command.add_command(verb)
 command.add_command(undo_command("fact"))
 command.add_command(history_command("fact"))

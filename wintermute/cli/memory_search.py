@@ -1,6 +1,7 @@
 """`wintermute memory search`, `latest`, `stats` and `why`: what is found, and where it is from."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta, tzinfo
@@ -26,6 +27,7 @@ from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.memory.exchange import Asked, as_line, lines_of_file, moment_of, questions
 from wintermute.memory.fact import Fact, Hit, Tally
+from wintermute.memory.meaning import Meaning
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
 from wintermute.stores import Stores
@@ -218,6 +220,34 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
         yield f"  no longer true: {each['no_longer_true']}, retired: {each['retired']}"
         yield f"  found by words: {each['indexed']}, vectors owed: {each['vectors_owed']}"
         yield f"  file: {each['file_bytes']:,} bytes"
+
+
+@click.command("rebuild-index")
+@on_stores
+async def rebuild_index(stores: Stores) -> Report:
+    """Build anew what memories are found by, from the memories themselves.
+
+    That is done by itself when it is needed; this does it at once. Until it is done, memories are
+    found by words.
+
+    Example: wintermute memory rebuild-index
+    """
+    async with stores.database.transaction() as tx:
+        facts = await stores.facts.words.rebuild(tx)
+    made = 0
+    if stores.meaning is not None:
+        made = await _vectors_made(stores.meaning)
+    lines = [f"found by words: {facts}"]
+    if stores.meaning is not None:
+        lines.append(f"vectors made: {made}")
+    return Report({"words": facts, "vectors": made}, lines)
+
+
+async def _vectors_made(meaning: Meaning) -> int:
+    """Make what is owed, with a bar on stderr where somebody looks."""
+    owed = await meaning.owed()
+    with click.progressbar(length=owed, label="vectors", file=sys.stderr) as bar:
+        return await meaning.rebuild(lambda made: bar.update(made - bar.pos))
 
 
 @click.command("why")
