@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
-from wintermute.clock import Clock, stamp
+from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader, stored
@@ -38,6 +38,7 @@ from wintermute.memory.fact import (
     wanted,
 )
 from wintermute.memory.index import WordIndex
+from wintermute.memory.ranking import are_apart, place_after
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 
@@ -390,6 +391,7 @@ class Facts:
             (ids, pairs),
         )
         batch = await asyncio.to_thread(met, new, rows, self._clock.now(), self._new_id)
+        await self._place(tx, batch.inserts)
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
@@ -398,6 +400,24 @@ class Facts:
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])
         return batch.taken
+
+    async def _place(self, tx: Transaction, rows: Sequence[Json]) -> None:
+        """Give new rows their places, in their order."""
+        last: dict[str, tuple[int, str | None, datetime]] = {}
+        for scope in {row["scope"] for row in rows}:
+            query = (
+                "SELECT place, speaker, created_at FROM facts WHERE scope = ?"
+                " ORDER BY place DESC LIMIT 1"
+            )
+            newest = await tx.row(query, (scope,))
+            if newest is not None:
+                at = moment(newest["created_at"])
+                last[scope] = (newest["place"], newest["speaker"], at)
+        for row in rows:
+            speaker, at = row["speaker"], row["created_at"]
+            place, before, then = last.get(row["scope"], (0, None, at))
+            row["place"] = place_after(place, apart=are_apart(before, then, speaker, at))
+            last[row["scope"]] = (row["place"], speaker, at)
 
     async def retire_unrecorded(
         self,
@@ -542,10 +562,8 @@ class Facts:
         listed = json.dumps(list(ids))
         # What was said right after one of them was embedded with the end of its text.
         await tx.execute(
-            "DELETE FROM fact_vectors WHERE seq IN (SELECT (SELECT n.seq FROM facts n"
-            "  WHERE n.scope = f.scope AND n.retired_at IS NULL AND NOT n.ended"
-            "  AND (n.created_at, n.seq) > (f.created_at, f.seq) ORDER BY n.created_at, n.seq LIMIT 1)"
-            f" FROM facts f WHERE f.id {IN_LIST} AND f.scope = ?)",
+            "DELETE FROM fact_vectors WHERE seq IN (SELECT n.seq FROM facts f JOIN facts n"
+            f" ON n.scope = f.scope AND n.place = f.place + 1 WHERE f.id {IN_LIST} AND f.scope = ?)",
             (listed, scope),
         )
         if self._owed is not None:

@@ -18,7 +18,7 @@ from wintermute.llm.calibration import calibrated
 from wintermute.llm.embedded import MODEL
 from wintermute.llm.vector import Embedder, Vector, vector
 from wintermute.memory.ranking import WEIGHTS, Query, blended, embedded_text
-from wintermute.memory.search import NOTHING, Alike, are_apart
+from wintermute.memory.search import NOTHING, Alike
 from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
 
 PART = "meaning"
@@ -185,7 +185,7 @@ class Meaning:
         rows = await source.rows(BEFORE.format(listed), (json.dumps(list(seqs)),))
         before = [row["before"] for row in rows if row["before"] is not None]
         found = await source.rows(
-            f"SELECT seq, text, speaker, created_at FROM facts WHERE seq IN {listed}",
+            f"SELECT seq, text, speaker FROM facts WHERE seq IN {listed}",
             (json.dumps(before),),
         )
         earlier = {row["seq"]: row for row in found}
@@ -196,16 +196,15 @@ class Meaning:
 
 def _told(row: Row, earlier: Row | None) -> _Told:
     before = ""
-    if earlier is not None and not are_apart(earlier, row):
+    if earlier is not None:
         before = f"{earlier['speaker']}: {earlier['text']}"
     texts = embedded_text(row["text"], row["speaker"] or "", before)
     return _Told(int(row["seq"]), row["id"], row["scope"], texts)
 
 
 BEFORE = """
-SELECT f.seq, f.id, f.scope, f.text, f.speaker, f.created_at, (
-    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.retired_at IS NULL AND NOT p.ended
-    AND (p.created_at, p.seq) < (f.created_at, f.seq)
-    ORDER BY p.created_at DESC, p.seq DESC LIMIT 1) AS before
+SELECT f.seq, f.id, f.scope, f.text, f.speaker, (
+    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.place = f.place - 1
+    AND p.retired_at IS NULL AND NOT p.ended) AS before
 FROM facts f WHERE f.seq IN {}
 """

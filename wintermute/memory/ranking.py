@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from wintermute.memory.fact import (
@@ -45,6 +46,9 @@ TAIL = 30
 LONG = 600
 """Characters; in a longer text a word says less of what it is about."""
 UNIT = re.compile(rf"{SIGNS.pattern[:-1]}|(?:(?!{SIGNS.pattern})\S){{1,40}}\s*|\s+")
+
+APART = timedelta(hours=6)
+"""What was said so long after something else was said in another conversation."""
 
 T = TypeVar("T")
 
@@ -122,6 +126,15 @@ def terms_of(query: Query) -> Terms:
     asked = query_words(query.text)
     around = query_words(query.before[:BEFORE_READ]) if query.before else ()
     return Terms(asked, tuple(word for word in around if word not in asked)[:BEFORE_TERMS])
+
+
+def are_apart(before: str | None, then: datetime, speaker: str | None, at: datetime) -> bool:
+    """Whether two facts, one learnt right after the other, are no two messages of a conversation.
+
+    `before`, `speaker`: who said them. What nobody in particular has said, such as "Ann drinks
+    tea", is understood alone.
+    """
+    return not (before and speaker) or abs(at - then) > APART
 
 
 def place_after(last: int, apart: bool) -> int:

@@ -9,14 +9,14 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
-from wintermute.clock import moment, stamp
-from wintermute.db import Database, Error, Row, is_broken
+from wintermute.clock import stamp
+from wintermute.db import Database, Error, is_broken
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Hit, facts_of
-from wintermute.memory.facts import LIVE, TRUE_THEN, Facts
+from wintermute.memory.facts import Facts
 from wintermute.memory.index import scope_word
 from wintermute.memory.ranking import (
     MOST_LEADING,
@@ -28,15 +28,12 @@ from wintermute.memory.ranking import (
     distinct,
     fuse,
     leading,
-    place_after,
     terms_of,
 )
 from wintermute.memory.words import match
 
 MOST_TOKENS = 1_500
 """Of the memories that come with one message; at most a twelfth of the window."""
-APART = timedelta(hours=6)
-"""What was learnt so long after something else was learnt in another conversation."""
 FEWEST = 50
 """Facts that a scope is taken to have at least: of three, a word in each is not common yet."""
 EQUALS = 4
@@ -47,10 +44,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Which facts are meant, as a clause of SQL that may ask for `:when`."""
+    """Which facts are meant, as a clause of SQL about `{}` that may ask for `:when`."""
 
     clause: str
     when: datetime | None = None
+
+    def of(self, table: str) -> str:
+        """The clause about the rows of this table."""
+        return self.clause.replace("{}", table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Search:
         self._database = database
         self._facts = facts
         self._meaning = meaning
+        self._sizes: dict[str, tuple[int, int]] = {}
 
     async def find(
         self, scope: str, query: Query, most: int, when: datetime | None = None
@@ -103,12 +105,14 @@ class Search:
         alike = NOTHING
         if self._meaning is not None and most > 0:
             alike = await self._meaning.likest(scope, query, MOST_LEADING)
-        true = LIVE if when is None else TRUE_THEN
-        return await self._found(scope, query, most, alike, Truth(true, when))
+        truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
+        return await self._found(scope, query, most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         """What fits of what is no longer true, best first, by words (M-074)."""
-        return await self._found(scope, query, most, NOTHING, Truth("retired_at IS NULL AND ended"))
+        return await self._found(
+            scope, query, most, NOTHING, Truth("{}.retired_at IS NULL AND {}.ended")
+        )
 
     async def _found(
         self, scope: str, query: Query, most: int, alike: Alike, truth: Truth
@@ -117,7 +121,7 @@ class Search:
             return []
         terms = terms_of(query)
         postings = await self._postings(scope, terms.all)
-        size = max(FEWEST, await self._facts.count(scope))
+        size = await self._size(scope)
         first = leading(terms, postings, size)
         beside = await self._beside(scope, {*first, *alike.likeness}, truth)
         weights = replace(WEIGHTS, floor=alike.floor)
@@ -125,6 +129,14 @@ class Search:
             fuse, terms, postings, size, alike.likeness, beside, weights
         )
         return await self._read(scored[: most * EQUALS], most)
+
+    async def _size(self, scope: str) -> int:
+        """About how many facts there are; counted anew when there are a twentieth more."""
+        (newest,) = await self._database.scalars("SELECT max(seq) FROM facts")
+        known = self._sizes.get(scope)
+        if known is None or newest - known[0] > known[1] // 20:
+            known = self._sizes[scope] = newest, max(FEWEST, await self._facts.count(scope))
+        return known[1]
 
     async def _postings(self, scope: str, words: Sequence[str]) -> dict[str, list[int]]:
         """For each word the newest facts of the scope that have it."""
@@ -149,8 +161,9 @@ class Search:
             "near": len(WEIGHTS.near),
             "when": stamp(truth.when) if truth.when else None,
         }
-        rows = await self._database.rows(BESIDE.format(true=truth.clause), asked)
-        return await asyncio.to_thread(_placed, rows)
+        query = BESIDE.format(hit=truth.of("hit"), true=truth.of("f"))
+        rows = await self._database.rows(query, asked)
+        return [Candidate(row["seq"], row["place"], row["speaker"], row["length"]) for row in rows]
 
     async def _read(self, scored: Sequence[Scored], most: int) -> list[Hit]:
         rows = await self._database.rows(
@@ -163,52 +176,19 @@ class Search:
         return distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))[:most]
 
 
-def _placed(rows: Sequence[Row]) -> list[Candidate]:
-    """The facts in the order in which they were learnt, with places that tell who are neighbours."""
-    ordered = sorted(rows, key=lambda row: (row["created_at"], row["seq"]))
-    found: list[Candidate] = []
-    place, last = 0, None
-    for row in ordered:
-        apart = last is None or row["earlier"] != last["seq"] or are_apart(last, row)
-        place = place_after(place, apart)
-        found.append(Candidate(row["seq"], place, row["speaker"], row["length"]))
-        last = row
-    return found
-
-
-def are_apart(one: Row, other: Row) -> bool:
-    """Whether two facts, one learnt right after the other, are no two messages of a conversation.
-
-    What nobody in particular has said, such as "Ann drinks tea", is understood alone.
-    """
-    if not (one["speaker"] and other["speaker"]):
-        return True
-    return moment(other["created_at"]) - moment(one["created_at"]) > APART
-
-
+TRUE = "{}.retired_at IS NULL AND NOT {}.ended"
+WAS_TRUE = (
+    "{}.retired_at IS NULL AND (NOT {}.ended OR {}.valid_to > :when AND"
+    " ({}.valid_from <= :when OR {}.valid_from >= {}.valid_to))"
+)
 POSTINGS = """
 SELECT key AS word, (SELECT json_group_array(rowid) FROM (
     SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs
 FROM json_each(:terms)
 """
 BESIDE = """
-WITH hit AS MATERIALIZED (
-    SELECT seq, created_at FROM facts
-    WHERE seq IN (SELECT value FROM json_each(:found)) AND scope = :scope AND {true}
-), near AS (
-    SELECT seq FROM hit
-    UNION SELECT b.value FROM hit, json_each((SELECT json_group_array(seq) FROM (
-        SELECT p.seq FROM facts p WHERE p.scope = :scope AND p.retired_at IS NULL AND NOT p.ended
-        AND (p.created_at, p.seq) < (hit.created_at, hit.seq)
-        ORDER BY p.created_at DESC, p.seq DESC LIMIT :near))) b
-    UNION SELECT b.value FROM hit, json_each((SELECT json_group_array(seq) FROM (
-        SELECT p.seq FROM facts p WHERE p.scope = :scope AND p.retired_at IS NULL AND NOT p.ended
-        AND (p.created_at, p.seq) > (hit.created_at, hit.seq)
-        ORDER BY p.created_at, p.seq LIMIT :near))) b
-)
-SELECT f.seq, f.created_at, f.speaker, length(f.text) AS length, (
-    SELECT p.seq FROM facts p WHERE p.scope = :scope AND p.retired_at IS NULL AND NOT p.ended
-    AND (p.created_at, p.seq) < (f.created_at, f.seq)
-    ORDER BY p.created_at DESC, p.seq DESC LIMIT 1) AS earlier
-FROM near JOIN facts f ON f.seq = near.seq
+SELECT DISTINCT f.seq, f.place, f.speaker, length(f.text) AS length
+FROM json_each(:found) CROSS JOIN facts hit ON hit.seq = value
+CROSS JOIN facts f ON f.scope = hit.scope AND f.place BETWEEN hit.place - :near AND hit.place + :near
+WHERE hit.scope = :scope AND {hit} AND {true}
 """

@@ -4,6 +4,12 @@ ALTER TABLE facts RENAME COLUMN valid_to TO retired_at;  -- NULL while it is kep
 ALTER TABLE facts ADD COLUMN valid_to TEXT;          -- until when it was true; NULL: it still is
 ALTER TABLE facts ADD COLUMN ended INTEGER NOT NULL DEFAULT 0;  -- 1 once valid_to has passed: in no prompt, list or file
 
+-- Messages of one conversation that became facts one after the other have places one after the other;
+-- between any others some are left out. No two of a scope have the same.
+ALTER TABLE facts ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
+UPDATE facts SET place = 4 * seq;
+CREATE UNIQUE INDEX facts_places ON facts (scope, place);
+
 DROP INDEX facts_live;
 DROP INDEX facts_newest;
 DROP INDEX facts_retired;
