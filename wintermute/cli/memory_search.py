@@ -93,6 +93,8 @@ async def _found(
 ) -> list[tuple[Fact, float | None]]:
     """Facts and how well they fit; the newest fit nothing."""
     if query is not None:
+        if stores.meaning is not None:
+            await stores.meaning.ready()
         hits = await stores.memories.search(scope, Query(query), most, when)
         return [(hit.fact, hit.score) for hit in hits]
     await stores.memories.text(scope)
@@ -119,6 +121,8 @@ async def _answer_all(
         bad[:] = [number]
         bad_line(number, problem)
 
+    if stores.meaning is not None:
+        await stores.meaning.ready()
     moves = await stores.known.moves()
     for asked in questions(lines_of_file(batch), scope, told):
         hits = await stores.memories.search(

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from wintermute.db import Database, Row, Transaction
@@ -60,19 +61,30 @@ class Meaning:
         self._spaces = Spaces(database)
         self._asked: dict[str, Vector | None] = {}
         self._making = asyncio.Lock()
+        self._in_trouble = False
 
     async def warm(self) -> None:
         """A question is to be expected."""
         await self._embedder.warm()
 
+    async def ready(self) -> None:
+        """Wait until questions are answered at once, for who has the time. Never fails."""
+        with suppress(MemoryUnavailable):
+            await self._embedder.embed_document(["ready"])
+
     async def likest(self, scope: str, query: Query, most: int) -> Alike:
         """The likest facts; nothing, and a note of it, where they cannot be had now."""
         try:
-            return await self._likest(scope, query, most)
+            found = await self._likest(scope, query, most)
         except MemoryUnavailable as problem:
             log.warning("found by words alone reason=%s", problem)
+            self._in_trouble = True
             await self._health.note(PART, "warn", f"found by words alone: {problem}")
             return NOTHING
+        if self._in_trouble:
+            self._in_trouble = False
+            await self._health.note(PART, "ok", f"by {self._embedder.name}")
+        return found
 
     async def _likest(self, scope: str, query: Query, most: int) -> Alike:
         space = await self._spaces.latest_of(self._embedder.name)
