@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
 from pathlib import Path
 
 from tests.world.schema import open_migrated
@@ -25,7 +24,7 @@ from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.memory.exchange import Import
 from wintermute.memory.ranking import Query
 from wintermute.owner import Owner
-from wintermute.stores import Stores
+from wintermute.stores import Stores, closing
 
 OWNER = "@ann:test"
 SCOPE = f"person:{OWNER}"
@@ -66,7 +65,7 @@ async def measured(count: int, rounds: int) -> Iterator[str]:
                 memory=Memory(backend="local_vector"),
                 embedder=EmbeddedEmbedder(clock),
             )
-            async with aclosing(stores):
+            async with closing(stores):
                 began = time.perf_counter()
                 reading = Import(database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
                 await reading.run(lines(count), Reason("import", SCOPE))

@@ -68,7 +68,7 @@ async def test_init_restores_missing_prompt_files_only(tmp_path: Path, python: I
         ({"context": {"component_size_limits": {"skills_total": "x"}}}, "limits.skills_total"),
         ({"seed": {"language": "../x"}}, "seed.language"),
         ({"memory": {"backend": "files"}}, "local_vector, fts5, flat_file, qdrant"),
-        ({"memory": {"backend": "qdrant"}}, "memory.backend"),
+        ({"memory": {"backend": "qdrant"}}, "memory.qdrant.url"),
     ],
 )
 async def test_a_key_that_cannot_be_used_ends_the_start(

@@ -29,6 +29,7 @@ from wintermute.mailbox.rooms import Invitation, Link
 from wintermute.matrix.copies import Rollback
 from wintermute.matrix.people import Device, Person
 from wintermute.memory.fact import Fact, FileLine
+from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
@@ -57,6 +58,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Person: (),
     Recorded: (),
     Rollback: (),
+    Space: (),
     Spent: (),
     Spot: (),
     Spoken: (),

@@ -1,5 +1,7 @@
 """All stores over one database in one value, which is handed down instead of lists of them."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -94,11 +96,9 @@ class Stores:
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes = ChangeSets(database, clock, new_id)
         jobs = Jobs(clock, new_id)
-        owed = partial(jobs.owe, name=OWED) if embedder else None
+        meaning = _meaning(memory, database, embedder, new_id, health)
+        owed = partial(jobs.owe, name=OWED) if meaning else None
         facts = Facts(database, changes, clock, new_id, owed)
-        meaning = None
-        if embedder is not None:
-            meaning = Meaning(database, _vectors(memory, database, new_id), embedder, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
         skills = Skills(data_dir / "skills", database, changes, owner.scope)
@@ -136,10 +136,15 @@ class Stores:
             undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
         )
 
-    async def aclose(self) -> None:
-        """Let go of what memory has started."""
-        if self.meaning is not None:
-            await self.meaning.aclose()
+
+@asynccontextmanager
+async def closing(stores: Stores) -> AsyncIterator[Stores]:
+    """In the end let go of what memory has started."""
+    try:
+        yield stores
+    finally:
+        if stores.meaning is not None:
+            await stores.meaning.aclose()
 
 
 def _backend(
@@ -158,7 +163,16 @@ def _backend(
     return Ranked(database, facts, places, changes, flat, search, memory.working_set_size)
 
 
-def _vectors(memory: Memory, database: Database, new_id: NewId) -> VectorIndex:
+def _meaning(
+    memory: Memory,
+    database: Database,
+    embedder: Embedder | None,
+    new_id: NewId,
+    health: Health,
+) -> Meaning | None:
+    if embedder is None:
+        return None
+    index: VectorIndex = LocalVectors(database)
     if memory.backend == "qdrant" and memory.qdrant.url:
-        return QdrantVectors(database, new_id, memory.qdrant.url, memory.qdrant.api_key)
-    return LocalVectors(database)
+        index = QdrantVectors(database, new_id, memory.qdrant.url, memory.qdrant.api_key)
+    return Meaning(database, index, embedder, health)

@@ -54,7 +54,7 @@ def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
 @click.option("--batch", type=click.File("rb"), help="A file with a question on each line.")
 @click.option("--k", "most", default=10, show_default=True, help="How many for each question.")
 @whose
-@moment_option("--when", "What was true then; of a day, at its end.")
+@moment_option("--when", "Also what was true then; of a day, at its end.")
 @reporting
 def search(
     ctx: click.Context,
@@ -99,11 +99,7 @@ async def _found(
         return [(hit.fact, hit.score) for hit in hits]
     await stores.memories.text(scope)
     await stores.facts.lapse()
-    if when is None:
-        return [(fact, None) for fact in await stores.facts.latest(scope, 1, most)]
-    kept = reversed(await stores.facts.kept(scope))
-    true = [fact for fact in kept if _is_true(fact, when)]
-    return [(fact, None) for fact in true[: max(most, 0)]]
+    return [(fact, None) for fact in await stores.facts.latest(scope, 1, most, when)]
 
 
 async def _answer_all(
@@ -159,10 +155,6 @@ def _end_of(when: str, zone: tzinfo) -> datetime | None:
     found = moment_of(when, zone)
     whole_day = timedelta(days=1, milliseconds=-1) if len(when) == DAY else timedelta()
     return found + whole_day if found else None
-
-
-def _is_true(fact: Fact, when: datetime) -> bool:
-    return fact.valid_from <= when and (fact.valid_to is None or fact.valid_to > when)
 
 
 @click.command("latest")

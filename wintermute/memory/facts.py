@@ -54,7 +54,7 @@ LEFT = "(retired_at IS NOT NULL OR ended)"
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
 
-Owed = Callable[[Transaction], Awaitable[None]]
+Owing = Callable[[Transaction], Awaitable[None]]
 
 _line = reader(FileLine)
 
@@ -71,7 +71,7 @@ class Facts:
         changes: ChangeSets,
         clock: Clock,
         new_id: NewId,
-        owed: Owed | None = None,
+        owed: Owing | None = None,
     ) -> None:
         """`owed`: what has to be told when texts are new, in the transaction in which they are."""
         self._database = database
