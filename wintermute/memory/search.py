@@ -49,7 +49,7 @@ class Truth:
     clause: str
     when: datetime | None = None
 
-    def of(self, table: str) -> str:
+    def about(self, table: str) -> str:
         """The clause about the rows of this table."""
         return self.clause.replace("{}", table)
 
@@ -132,7 +132,7 @@ class Search:
 
     async def _size(self, scope: str) -> int:
         """About how many facts there are; counted anew when there are a twentieth more."""
-        (newest,) = await self._database.scalars("SELECT max(seq) FROM facts")
+        (newest,) = await self._database.scalars("SELECT coalesce(max(seq), 0) FROM facts")
         known = self._sizes.get(scope)
         if known is None or newest - known[0] > known[1] // 20:
             known = self._sizes[scope] = newest, max(FEWEST, await self._facts.count(scope))
@@ -161,7 +161,7 @@ class Search:
             "near": len(WEIGHTS.near),
             "when": stamp(truth.when) if truth.when else None,
         }
-        query = BESIDE.format(hit=truth.of("hit"), true=truth.of("f"))
+        query = BESIDE.format(hit=truth.about("hit"), true=truth.about("f"))
         rows = await self._database.rows(query, asked)
         return [Candidate(row["seq"], row["place"], row["speaker"], row["length"]) for row in rows]
 
