@@ -95,7 +95,7 @@ class Stores:
         changes = ChangeSets(database, clock, new_id)
         jobs = Jobs(clock, new_id)
         owed = partial(jobs.owe, name=OWED) if embedder else None
-        facts = Facts(database, changes, clock, new_id, owed)
+        facts = Facts(database, changes, clock, new_id, owed, health)
         meaning = None
         if embedder is not None:
             meaning = Meaning(database, _vectors(memory, database, new_id), embedder, health)
@@ -135,6 +135,13 @@ class Stores:
             skills=skills,
             undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
         )
+
+    async def prepare(self) -> None:
+        """At a start: what memories are found by is as they are, or soon will be (M-022)."""
+        await self.facts.words.prove(self.database)
+        if self.meaning is not None and await self.meaning.is_behind():
+            async with self.database.transaction() as tx:
+                await self.jobs.owe(tx, OWED)
 
     async def aclose(self) -> None:
         """Let go of what memory has started."""
