@@ -273,11 +273,10 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
         )
     with closing(open_one(read_only=read_only)) as connection:
         problem = _problem(connection)
-        # What is derived is no reason to refuse; who may write drops what is broken of it.
-        if problem and read_only and others_are_sound(connection):
-            problem = None
-        elif problem and not read_only and drop_broken(connection):
-            problem = _problem(connection)
+        if problem and others_are_sound(connection):  # what is derived is no reason to refuse
+            if not read_only:
+                drop_broken(connection)
+            problem = None if read_only else _problem(connection)
         if problem:
             raise _unusable(path, problem)
         if not read_only:

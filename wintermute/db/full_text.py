@@ -13,7 +13,10 @@ TABLES = (
     "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
     " AND sql LIKE 'CREATE VIRTUAL TABLE%USING fts5%'"
 )
-ORDINARY = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table'"
+ORDINARY = (
+    "SELECT name FROM sqlite_schema t WHERE type = 'table' AND rootpage > 0 AND NOT EXISTS"
+    f" (SELECT 1 FROM ({TABLES}) f WHERE substr(t.name, 1, length(f.name) + 1) = f.name || '_')"
+)
 
 
 def erasing(name: str) -> str:
@@ -39,21 +42,20 @@ def dropping(name: str) -> tuple[str, ...]:
     )
 
 
-def drop_broken(connection: Any) -> bool:
-    """Drop every such table if one of them is broken; whether one was.
+def drop_broken(connection: Any) -> None:
+    """Drop every such table if one of them is broken.
 
     Who owns it finds it missing, whichever process that is in, and builds it anew.
     """
     names = [name for name, _ in connection.execute(TABLES).fetchall()]
     if all(_is_sound(connection, name) for name in names):
-        return False
+        return
     connection.execute("BEGIN IMMEDIATE")
     for name in names:
         log.warning("full-text index broken, dropped name=%s", name)
         for statement in dropping(name):
             connection.execute(statement)
     connection.execute("COMMIT")
-    return True
 
 
 def others_are_sound(connection: Any) -> bool:
