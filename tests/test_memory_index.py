@@ -12,6 +12,7 @@ from tests.tiers import tiered
 from tests.world.house import PROMPTS, open_house
 from tests.world.memory import ANN, memory_in
 from tests.world.model import ModelServer
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
 from wintermute.db import driver, open_database
 from wintermute.memory.index import PART
@@ -140,3 +141,22 @@ def test_what_else_is_broken_is_still_told(terminal: Terminal) -> None:
         done = terminal.run(*words)
         assert (done.returncode, done.stdout) == (2, b"")
         assert b"cannot be used" in done.stderr
+
+
+@pytest.mark.slow
+async def test_a_daemon_finds_everything_again(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """M-017, issue 18: `wintermute run` and `/memory WORDS`, with what `status` says of it."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    await daemon.command("memory", "add", "Likes green tea", "--scope", f"person:{ann.user_id}")
+    await daemon.stop()
+    spoil(daemon.data, DAMAGES["garbage"])
+    await daemon.start()
+    await ann.send(chat, "/memory green")
+    await ann.wait_for(chat, lambda message: "Likes green tea" in message.body)
+    _, said = await daemon.command("status")
+    assert "built anew from 1 memories" in said
+    assert await is_sound(daemon.data)
