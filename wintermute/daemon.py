@@ -44,7 +44,7 @@ from wintermute.night.expiry import Expiry
 from wintermute.prompt.edited import FOLDER
 from wintermute.prompt.gather import Texts, read_texts
 from wintermute.signals import Orders, Supervisor, WatchedClock
-from wintermute.stores import Stores, closing
+from wintermute.stores import Stores, closing, prepare
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
 
 log = logging.getLogger(__name__)
@@ -234,6 +234,7 @@ async def open_wintermute(
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
     ):
         await models.recall()
+        await prepare(stores)
         client.follow(await stores.known.moves())
         known = PeopleStore(database, clock)
         people.restore(await known.people(), await known.signed())
@@ -288,6 +289,7 @@ async def open_chat(
             models = Models(config.llm, database, clock, new_id, config.timezone, redact)
             stores = _stores(config, database, models, clock, new_id, redact)
             await models.recall()
+            await prepare(stores)
             speaker = TerminalSpeaker(screen, page)
             answers = answering(config, stores, models, texts, speaker, clock, redact)
             windows = Windows(

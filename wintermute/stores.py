@@ -98,7 +98,7 @@ class Stores:
         jobs = Jobs(clock, new_id)
         meaning = _meaning(memory, database, embedder, new_id, health)
         owed = partial(jobs.owe, name=OWED) if meaning else None
-        facts = Facts(database, changes, clock, new_id, owed)
+        facts = Facts(database, changes, clock, new_id, owed, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
         skills = Skills(data_dir / "skills", database, changes, owner.scope)
@@ -145,6 +145,14 @@ async def closing(stores: Stores) -> AsyncIterator[Stores]:
     finally:
         if stores.meaning is not None:
             await stores.meaning.aclose()
+
+
+async def prepare(stores: Stores) -> None:
+    """At a start: what memories are found by is as they are, or soon will be (M-022)."""
+    await stores.facts.words.prove(stores.database)
+    if stores.meaning is not None and await stores.meaning.is_behind():
+        async with stores.database.transaction() as tx:
+            await stores.jobs.owe(tx, OWED)
 
 
 def _backend(

@@ -49,6 +49,7 @@ from wintermute.db import Database
 from wintermute.health.health import Health
 from wintermute.ids import new_id
 from wintermute.llm.models import Models
+from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Wards
@@ -58,7 +59,7 @@ from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Recall, read_texts
 from wintermute.schedule.promises import Promises
-from wintermute.stores import Stores
+from wintermute.stores import Stores, closing, prepare
 from wintermute.work.delegation import Delegation
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs
@@ -309,6 +310,7 @@ async def open_house(
     record: bool = False,
     llm: Llm | None = None,
     memory: Memory = LISTED,
+    embedder: Embedder | None = None,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
@@ -330,12 +332,13 @@ async def open_house(
     checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
     async with open_migrated(folder / "wintermute.db") as database:
         shared = (database, folder, config.owner, checked, new_id, redact)
-        stores = Stores.of(*shared, timezone=ZONE, memory=config.memory)
+        stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
         real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]
         asked = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
-        async with aclosing(asked) as models:
+        async with aclosing(asked) as models, closing(stores):
+            await prepare(stores)
             answers = answering(
                 *(config, stores, models, texts, speaker, checked, redact),
                 kinds=[kind(stores, speaker, checked) for kind in kinds],

@@ -15,7 +15,7 @@ import aiosqlite
 
 from wintermute.clock import Clock
 from wintermute.db import driver
-from wintermute.db.full_text import empty_broken, erase_in_place
+from wintermute.db.full_text import drop_broken, erase_in_place, others_are_sound
 from wintermute.db.migrate import Migration, UpgradeCopy, copies, expire_copies, migrate, migrations
 from wintermute.errors import (
     DatabaseLocked,
@@ -273,8 +273,10 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
         )
     with closing(open_one(read_only=read_only)) as connection:
         problem = _problem(connection)
-        if problem and not read_only and empty_broken(connection):
-            problem = _problem(connection)
+        if problem and others_are_sound(connection):  # what is derived is no reason to refuse
+            if not read_only:
+                drop_broken(connection)
+            problem = None if read_only else _problem(connection)
         if problem:
             raise _unusable(path, problem)
         if not read_only:

@@ -13,6 +13,10 @@ TABLES = (
     "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
     " AND sql LIKE 'CREATE VIRTUAL TABLE%USING fts5%'"
 )
+ORDINARY = (
+    "SELECT name FROM sqlite_schema t WHERE type = 'table' AND rootpage > 0 AND NOT EXISTS"
+    f" (SELECT 1 FROM ({TABLES}) f WHERE substr(t.name, 1, length(f.name) + 1) = f.name || '_')"
+)
 
 
 def erasing(name: str) -> str:
@@ -28,26 +32,40 @@ def erase_in_place(connection: Any) -> None:
             connection.execute(erasing(name))
 
 
-def empty_broken(connection: Any) -> bool:
-    """Make every such table anew, without its words, if one of them is broken; whether one was.
-
-    Who owns it sees that it is not what its rows say, and fills it again.
-    """
-    found = connection.execute(TABLES).fetchall()
-    if all(_is_sound(connection, name) for name, _ in found):
-        return False
-    connection.execute("BEGIN IMMEDIATE")
-    for name, sql in found:
-        log.warning("full-text index broken, emptied name=%s", name)
+def dropping(name: str) -> tuple[str, ...]:
+    """The statements after which such a table, which is there, is gone, whatever is wrong with it."""
+    return (
         # Nobody can drop a table whose settings are gone.
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {name}_config (k PRIMARY KEY, v) WITHOUT ROWID"
-        )
-        connection.execute(f"INSERT OR IGNORE INTO {name}_config VALUES ('version', 4)")
-        connection.execute(f"DROP TABLE {name}")
-        connection.execute(sql)
+        f"CREATE TABLE IF NOT EXISTS {name}_config (k PRIMARY KEY, v) WITHOUT ROWID",
+        f"INSERT OR IGNORE INTO {name}_config VALUES ('version', 4)",
+        f"DROP TABLE {name}",
+    )
+
+
+def drop_broken(connection: Any) -> None:
+    """Drop every such table if one of them is broken.
+
+    Who owns it finds it missing, whichever process that is in, and builds it anew.
+    """
+    names = [name for name, _ in connection.execute(TABLES).fetchall()]
+    if all(_is_sound(connection, name) for name in names):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for name in names:
+        log.warning("full-text index broken, dropped name=%s", name)
+        for statement in dropping(name):
+            connection.execute(statement)
     connection.execute("COMMIT")
-    return True
+
+
+def others_are_sound(connection: Any) -> bool:
+    """Whether each table that is none of these, nor of their parts, stands a quick look."""
+    try:
+        listed = connection.execute(ORDINARY).fetchall()
+        checks = [connection.execute(f"PRAGMA quick_check('{name}')") for (name,) in listed]
+        return bool(checks) and all(check.fetchone()[0] == "ok" for check in checks)
+    except driver.Error:
+        return False
 
 
 def _is_sound(connection: Any, name: str) -> bool:

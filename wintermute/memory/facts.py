@@ -12,6 +12,7 @@ from wintermute.db import Database, Transaction
 from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
+from wintermute.health.health import Health
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
     MOST,
@@ -72,14 +73,18 @@ class Facts:
         clock: Clock,
         new_id: NewId,
         owed: Owing | None = None,
+        health: Health | None = None,
     ) -> None:
-        """`owed`: what has to be told when texts are new, in the transaction in which they are."""
+        """`owed`: what has to be told when texts are new, in the transaction in which they are.
+
+        `health`: who is told when the index of words had to be mended.
+        """
         self._database = database
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
         self._owed = owed
-        self.words = WordIndex()
+        self.words = WordIndex(health)
 
     # Reading
 

@@ -24,6 +24,7 @@ from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
 
 PART = "meaning"
 """What the status calls it."""
+ALONE = "found by words alone"
 BATCH = 128
 """Facts whose vectors are made in one step."""
 ASKED = 16
@@ -61,7 +62,8 @@ class Meaning:
         self._spaces = Spaces(database)
         self._asked: dict[str, Vector | None] = {}
         self._making = asyncio.Lock()
-        self._in_trouble = False
+        self._doubted = True
+        """Whether a note of a search that failed may stand; one of an earlier run as well."""
 
     async def warm(self) -> None:
         """A question is to be expected."""
@@ -78,16 +80,25 @@ class Meaning:
             found = await self._likest(scope, query, most)
         except MemoryUnavailable as problem:
             log.warning("found by words alone reason=%s", problem)
-            self._in_trouble = True
-            await self._health.note(PART, "warn", f"found by words alone: {problem}")
+            self._doubted = True
+            await self._health.note(PART, "warn", f"{ALONE}: {problem}")
             return NOTHING
-        if self._in_trouble:
-            self._in_trouble = False
-            await self._health.note(PART, "ok", f"by {self._embedder.name}")
+        await self._over()
         return found
+
+    async def _over(self) -> None:
+        """What was noted of a search is not so any more; what is owed may be."""
+        if not self._doubted:
+            return
+        self._doubted = False
+        part = await self._health.part(PART)
+        if part is not None and part.detail.startswith(ALONE):
+            await self._health.note(PART, "ok", f"by {self._embedder.name}")
 
     async def _likest(self, scope: str, query: Query, most: int) -> Alike:
         space = await self._spaces.latest_of(self._embedder.name)
+        if space is None and await self._database.exists("SELECT 1 FROM embedding_spaces"):
+            raise MemoryUnavailable(f"the vectors are not of {self._embedder.name} yet")
         if space is None or space.floor is None:
             return NOTHING  # nothing has been embedded yet, or all texts are alike to this model
         asked = await self._vector(query)
@@ -143,6 +154,15 @@ class Meaning:
         """Drop what is wrong, and make what is missing."""
         await self._index.rebuild(await self._space())
         return await self.make(until=until)
+
+    async def is_behind(self) -> bool:
+        """Whether vectors are owed, or have to leave; one look at our own database."""
+        space = await self._spaces.latest_of(self._embedder.name)
+        if space is None:
+            return bool(await self.owed())
+        return bool(await self._index.missing(space, 1)) or await self._database.exists(
+            "SELECT 1 FROM qdrant_gone"
+        )
 
     async def owed(self) -> int:
         """How many facts lack vectors."""

@@ -6,7 +6,6 @@ find the same facts everywhere. What is read of the index is bounded however man
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -38,8 +37,6 @@ FEWEST = 50
 """Facts that a scope is taken to have at least: of three, a word in each is not common yet."""
 EQUALS = 4
 """How many more hits are read than are wanted, for equal ones are dropped."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +139,14 @@ class Search:
         """For each word the newest facts of the scope that have it."""
         wanted = json.dumps({word: match(scope_word(scope), word) for word in words})
         asked = {"terms": wanted, "most": MOST_POSTINGS}
+        await self._facts.words.prove(self._database)
         try:
             rows = await self._database.rows(POSTINGS, asked)
         except Error as problem:
             if not is_broken(problem):
                 raise
-            log.warning("index of words built anew reason=%s", problem)
             async with self._database.transaction() as tx:
-                await self._facts.words.rebuild(tx)
+                await self._facts.words.mend(tx, problem)
             rows = await self._database.rows(POSTINGS, asked)
         return {row["word"]: json.loads(row["seqs"]) for row in rows}
 

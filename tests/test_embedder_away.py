@@ -1,0 +1,241 @@
+"""Memories by meaning when who computes meanings dies, hangs or lies: words go on, vectors are owed."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_embeddings import command
+from tests.test_ranked_memory import SCOPE, block, remember
+from tests.test_told_once import tell, texts
+from tests.tiers import tiered
+from tests.world.clock import WITHIN, FakeClock, HeldClock
+from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.schema import lay_schema
+from tests.world.vectors import needs_sqlite_vec
+from wintermute.changes.change_sets import Reason
+from wintermute.clock import SystemClock
+from wintermute.config.schema import Memory
+from wintermute.db import open_database
+from wintermute.errors import MemoryUnavailable
+from wintermute.ids import new_id
+from wintermute.llm.embedded import ChildLimits, EmbeddedEmbedder
+from wintermute.llm.vector import Embedder
+from wintermute.memory.meaning import ALONE, OWED, PART, Meaning
+from wintermute.memory.ranking import Query
+from wintermute.owner import Owner
+from wintermute.stores import Stores, prepare
+
+TEA, CHESS = "Ann drinks green tea", "Carl plays chess"
+BY_MEANING = Memory(backend="local_vector")
+MOST = 5.0
+"""Seconds to the request of the model: two for the vector, the rest for a busy machine."""
+WAYS = {each: each for each in ("dies", "hangs", "never ready", "garbage", "nan", "zero", "short")}
+
+
+class OtherModel(EmbeddedEmbedder):
+    """One that calls itself something else."""
+
+    @property
+    def name(self) -> str:
+        return "another model"
+
+
+def child(
+    way: str,
+    folder: Path,
+    kind: type[EmbeddedEmbedder] = EmbeddedEmbedder,
+    clock: FakeClock | None = None,
+) -> EmbeddedEmbedder:
+    """An embedder in a process that behaves so; as patient as the daemon's."""
+    return kind(clock or FakeClock(), command(way, folder), ChildLimits())
+
+
+@asynccontextmanager
+async def house_with(
+    folder: Path, model: ModelServer, embedder: Embedder
+) -> AsyncIterator[tuple[House, HeldClock]]:
+    clock = HeldClock()
+    async with (
+        open_house(
+            folder, model.url, prompts=PROMPTS, clock=clock, memory=BY_MEANING, embedder=embedder
+        ) as house,
+        house.working(),
+    ):
+        needs_sqlite_vec(house.database)
+        yield house, clock
+
+
+async def soon(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WITHIN):
+        while not await true():  # noqa: ASYNC110  nobody tells us
+            await asyncio.sleep(0.01)
+
+
+def meaning_of(house: House) -> Meaning:
+    assert house.stores.meaning is not None
+    return house.stores.meaning
+
+
+async def all_made(house: House) -> None:
+    """Wait until the work that is owed has made all vectors."""
+
+    async def done() -> bool:
+        waiting = await house.rows("SELECT 1 FROM jobs WHERE state IN ('waiting', 'running')")
+        return not waiting and not await meaning_of(house).owed()
+
+    await soon(done)
+
+
+async def note(house: House) -> tuple[str, str]:
+    part = await house.health.part(PART)
+    return (part.state, part.detail) if part else ("", "")
+
+
+async def lay_memories(folder: Path, model: ModelServer) -> None:
+    """Two facts with their vectors."""
+    async with house_with(folder, model, child("well", folder)) as (house, _):
+        for text in (TEA, CHESS):
+            await remember(house, text)
+        house.runner.ring(OWED)
+        await all_made(house)
+        assert (await note(house))[0] == "ok"
+
+
+@pytest.mark.parametrize("way", tiered(WAYS, ("dies", "hangs", "garbage")))
+async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
+    tmp_path: Path, model: ModelServer, way: str
+) -> None:
+    """M-008, M-022: within two seconds, noted in the status; then vectors are made by themselves."""
+    await lay_memories(tmp_path, model)
+    keep = Calls((Use("append_memory", {"entry": "Ann takes milk with her tea"}),))
+    model.script(keep, Text("noted"))
+    async with house_with(tmp_path, model, child(way, tmp_path)) as (house, _):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await house.incoming("which tea do I like?")
+        await model.request_arrived(1)
+        assert loop.time() - began < MOST
+        await house.settled()
+        assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
+        state, detail = await note(house)
+        assert state == "warn"
+        assert ALONE in detail or "vectors are owed" in detail
+        [hit, *_] = await house.stores.memories.search(SCOPE, Query("milk"), 5)
+        assert hit.fact.text == "Ann takes milk with her tea"
+        assert await meaning_of(house).owed() == 1
+    async with house_with(tmp_path, model, child("well", tmp_path)) as (house, clock):
+        await clock.move(120)
+        await all_made(house)
+        await house.stores.memories.search(SCOPE, Query("tea"), 5)
+        assert (await note(house))[0] == "ok"
+
+
+async def test_an_embedder_that_comes_back_is_used_without_a_start(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-023: the work waits for it, and what was noted is over."""
+    (tmp_path / "starts").touch()
+    its = FakeClock()
+    embedder = child("dies", tmp_path, clock=its)
+    async with house_with(tmp_path, model, embedder) as (house, clock):
+        await remember(house, TEA)
+        house.runner.ring(OWED)
+
+        async def told() -> bool:
+            return (await note(house))[1].startswith("vectors are owed")
+
+        await soon(told)
+        (tmp_path / "once").touch()
+        its.advance(600)
+        await clock.asleep()
+        await clock.move(120)
+        await all_made(house)
+        assert (await note(house))[0] == "ok"
+
+
+async def test_an_embedder_that_is_killed_between_two_messages_is_not_missed(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 18: it is started again."""
+    await lay_memories(tmp_path, model)
+    embedder = child("well", tmp_path)
+    async with house_with(tmp_path, model, embedder) as (house, _):
+        await tell(house, "which tea?")
+        killed = embedder.pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        await tell(house, "and which chess?")
+        assert embedder.pid not in (None, killed)
+        assert (await note(house))[0] == "ok"
+    assert CHESS in str(model.requests[1].messages)
+
+
+async def test_another_model_is_noticed_and_all_is_embedded_anew(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-022: words meanwhile, and vectors of two models are never compared."""
+    await lay_memories(tmp_path, model)
+    other = child("hangs", tmp_path, OtherModel)
+    async with house_with(tmp_path, model, other) as (house, _):
+        await tell(house, "which tea?")
+        assert await note(house) == (
+            "warn",
+            f"{ALONE}: the vectors are not of another model yet",
+        )
+    assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
+    async with house_with(tmp_path, model, child("well", tmp_path, OtherModel)) as (house, clock):
+        await clock.move(120)
+        await all_made(house)
+        left = await house.rows(
+            "SELECT DISTINCT s.model FROM fact_vectors v JOIN embedding_spaces s ON s.id = v.space"
+        )
+        assert left == [{"model": "another model"}]
+        await house.stores.memories.search(SCOPE, Query("tea"), 5)
+        assert (await note(house))[0] == "ok"
+
+
+async def test_facts_from_before_meanings_were_kept_get_their_vectors_by_themselves(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-077, M-014: a switch of the backend; nobody has to ask for it."""
+    fts5 = Memory(backend="fts5")
+    async with open_house(tmp_path, model.url, prompts=PROMPTS, memory=fts5) as house:
+        await remember(house, TEA)
+    async with house_with(tmp_path, model, child("well", tmp_path)) as (house, _):
+        await all_made(house)
+        assert len(await house.rows("SELECT 1 FROM fact_vectors")) == 1
+
+
+async def test_where_sqlite_vec_cannot_be_loaded_words_find(tmp_path: Path) -> None:
+    """M-023, issue 18: a Python without loadable extensions."""
+    path = tmp_path / "wintermute.db"
+    lay_schema(path)
+    async with open_database(path, extensions=False) as database:
+        stores = Stores.of(
+            *(database, tmp_path, Owner(ANN), SystemClock(), new_id),
+            timezone="UTC",
+            memory=BY_MEANING,
+            embedder=child("well", tmp_path),
+        )
+        await prepare(stores)
+        async with database.transaction() as tx:
+            why = Reason("command", SCOPE)
+            await stores.facts.add(tx, why, TEA, "user_explicit", scope=SCOPE)
+        [hit] = await stores.memories.search(SCOPE, Query("tea"), 5)
+        assert hit.fact.text == TEA
+        assert stores.meaning is not None
+        with pytest.raises(MemoryUnavailable, match="sqlite-vec cannot be loaded here"):
+            await stores.meaning.make()
+        [hit] = await stores.memories.search(SCOPE, Query("tea"), 5)
+        part = await stores.health.part(PART)
+        assert part is not None
+        assert (part.state, part.detail.partition(":")[0]) == ("warn", ALONE)
+        assert "fts5" in part.detail
+        assert stores.meaning is not None
+        await stores.meaning.aclose()

@@ -1,0 +1,101 @@
+"""Memories searched and written by several programs at once: a daemon, and commands beside it."""
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from tests.test_memory_index import is_sound
+from tests.test_memory_switches import keep_by
+from tests.test_ranked_memory import remember
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ModelServer
+from tests.world.terminal import PASSWORD, Terminal
+from tests.world.warm import Ended
+from wintermute.config.schema import Memory
+from wintermute.memory.ranking import Query
+
+YOU = "person:@you:example.org"
+LINES, ROUNDS = 600, 12
+
+
+async def beside(terminal: Terminal, *words: str) -> Ended:
+    """A command, while everything else goes on."""
+    env = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": PASSWORD}
+    return await terminal.python.command(*words, cwd=terminal.folder, env=env)
+
+
+def imported(terminal: Terminal, name: str) -> str:
+    file = terminal.folder / f"{name}.jsonl"
+    lines = ({"id": f"{name}{n}", "text": f"{name} number {n} is white"} for n in range(LINES))
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(file)
+
+
+async def live_on(house: House) -> None:
+    """Store, search and take back, as a daemon does, until it has been enough."""
+    for n in range(ROUNDS):
+        stored = await remember(house, f"Tea number {n} is green", YOU)
+        hits = await house.stores.memories.search(YOU, Query(f"green tea number {n}"), 50)
+        assert stored in {hit.fact.id for hit in hits}
+        await house.stores.memories.text(YOU)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("way", ["flat_file", "fts5"])
+async def test_commands_beside_a_daemon_find_and_lose_nothing(
+    terminal: Terminal, model: ModelServer, way: str
+) -> None:
+    """M-065, M-069, issue 18: two that import, some that search, and one that answers."""
+    keep_by(terminal, way)
+    memory = Memory(backend=way)  # type: ignore[arg-type]  # one of them
+    house = open_house(
+        terminal.data, model.url, prompts=PROMPTS, memory=memory, owner="@you:example.org"
+    )
+    files = [imported(terminal, name) for name in ("Milk", "Salt")]
+    search: tuple[str, ...] = ("memory", "search", "green tea", "--k", "50", "--json")
+    async with house as opened:
+        commands = [*(("memory", "import", file) for file in files), *[search] * 3]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(live_on(opened))
+            tasks = [group.create_task(beside(terminal, *words)) for words in commands]
+        done = [task.result() for task in tasks]
+        assert [(each.returncode, each.stderr) for each in done] == [(0, b"")] * len(done)
+        found = json.loads((await beside(terminal, *search)).stdout)["hits"]
+        assert len(found) == ROUNDS
+        live = [fact.text for fact in await opened.stores.facts.live(YOU)]
+        assert len(live) == len(set(live)) == 2 * LINES + ROUNDS
+        for name in ("Milk", "Salt"):
+            hits = await opened.stores.memories.search(YOU, Query(f"{name} number 7"), 1)
+            assert [hit.fact.id for hit in hits] == [f"{name}7"]
+    assert await is_sound(terminal.data)
+
+
+async def test_what_one_program_takes_back_another_finds_no_more(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    """M-020, M-065: at the very next search, whoever changed it."""
+    keep_by(terminal, "fts5")
+    house = open_house(
+        terminal.data,
+        model.url,
+        prompts=PROMPTS,
+        memory=Memory(backend="fts5"),
+        owner="@you:example.org",
+    )
+    async with house as opened:
+        search = opened.stores.memories.search
+        added = await beside(terminal, "memory", "add", "Likes tea", "--json")
+        stored = json.loads(added.stdout)["id"]
+        [hit] = await search(YOU, Query("tea"), 5)
+        assert hit.fact.id == stored
+        steps = ((("undo", "--last"), 0), (("add", "Likes tea"), 1), (("rebuild-index",), 1))
+        for words, n in steps:
+            done = await beside(terminal, "memory", *words)
+            assert done.returncode == 0, done.stderr
+            assert len(await search(YOU, Query("tea"), 5)) == n
+        [hit] = await search(YOU, Query("tea"), 5)
+        done = await beside(terminal, "memory", "forget", hit.fact.id)
+        assert await search(YOU, Query("tea"), 5) == []
+    assert await is_sound(terminal.data)
