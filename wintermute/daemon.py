@@ -44,7 +44,7 @@ from wintermute.night.expiry import Expiry
 from wintermute.prompt.edited import FOLDER
 from wintermute.prompt.gather import Texts, read_texts
 from wintermute.signals import Orders, Supervisor, WatchedClock
-from wintermute.stores import Stores
+from wintermute.stores import Stores, held
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
 
 log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ async def open_wintermute(
     hide(session.access_token, session.pickle_key)
     async with (
         aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
-        aclosing(_stores(config, database, models, clock, ids, redact)) as stores,
+        held(_stores(config, database, models, clock, ids, redact)) as stores,
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
     ):
         await models.recall()
@@ -298,7 +298,7 @@ async def open_chat(
                 if line:
                     warn(line)
             chat = Chat(stores, answers.rooms, speaker, clock, new_id)
-            async with aclosing(models), aclosing(stores), asyncio.TaskGroup() as group:
+            async with aclosing(models), held(stores), asyncio.TaskGroup() as group:
                 parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
                 parts += [answers.keep_promises()] if attended else []
                 work = [group.create_task(part) for part in parts]

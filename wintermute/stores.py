@@ -1,5 +1,7 @@
 """All stores over one database in one value, which is handed down instead of lists of them."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,11 +31,15 @@ from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
 from wintermute.memory.qdrant import QdrantVectors
 from wintermute.memory.search import Search
+from wintermute.memory.status import MemoryStatus
 from wintermute.memory.vectors import LocalVectors, VectorIndex
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
+
+INDEX, MENDED = "memory index", "it was broken, and was built anew from the memories"
+"""What a status calls the words that memories are found by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class Stores:
     versions: Versions
     memories: MemoryBackend
     meaning: Meaning | None
+    memory_status: MemoryStatus
     tasks: Tasks
     occurrences: Occurrences
     runs: TaskRuns
@@ -94,11 +101,9 @@ class Stores:
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes = ChangeSets(database, clock, new_id)
         jobs = Jobs(clock, new_id)
-        owed = partial(jobs.owe, name=OWED) if embedder else None
-        facts = Facts(database, changes, clock, new_id, owed)
-        meaning = None
-        if embedder is not None:
-            meaning = Meaning(database, _vectors(memory, database, new_id), embedder, health)
+        facts = _facts(memory, database, changes, clock, new_id, jobs, health)
+        index = _vectors(memory, database, new_id)
+        meaning = Meaning(database, index, embedder, health) if embedder else None
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
         skills = Skills(data_dir / "skills", database, changes, owner.scope)
@@ -129,6 +134,7 @@ class Stores:
             versions=Versions(database),
             memories=_backend(memory, database, facts, places, changes, meaning),
             meaning=meaning,
+            memory_status=MemoryStatus(memory, database, meaning, health),
             tasks=tasks,
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
@@ -136,10 +142,30 @@ class Stores:
             undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
         )
 
-    async def aclose(self) -> None:
-        """Let go of what memory has started."""
-        if self.meaning is not None:
-            await self.meaning.aclose()
+
+@asynccontextmanager
+async def held(stores: Stores) -> AsyncIterator[Stores]:
+    """The stores, until the block ends: then what memory has started is let go of."""
+    try:
+        yield stores
+    finally:
+        if stores.meaning is not None:
+            await stores.meaning.aclose()
+
+
+def _facts(
+    memory: Memory,
+    database: Database,
+    changes: ChangeSets,
+    clock: Clock,
+    new_id: NewId,
+    jobs: Jobs,
+    health: Health,
+) -> Facts:
+    """Where files or vectors follow the facts, each change owes that."""
+    owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
+    mended = partial(health.note_in, part=INDEX, state="ok", detail=MENDED)
+    return Facts(database, changes, clock, new_id, owed, mended)
 
 
 def _backend(

@@ -189,7 +189,9 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config) -> Report:
         await stores.facts.lapse()
-        tallies = [_tally_values(stores, each) for each in await stores.facts.tallies()]
+        owed = await stores.meaning.owed() if stores.meaning else {}
+        found = await stores.facts.tallies()
+        tallies = [_tally_values(stores, each, owed.get(each.scope, 0)) for each in found]
         values = {"backend": config.memory.backend, "scopes": tallies}
         return Report(values, _stats_lines(config.memory.backend, tallies))
 
@@ -197,7 +199,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     tell(ctx, report.values, *report.lines, as_json=as_json)
 
 
-def _tally_values(stores: Stores, tally: Tally) -> Json:
+def _tally_values(stores: Stores, tally: Tally, owed: int) -> Json:
     file = stores.places.memories(tally.scope)
     return {
         "scope": tally.scope,
@@ -206,7 +208,7 @@ def _tally_values(stores: Stores, tally: Tally) -> Json:
         "retired": tally.retired,
         "by_source": dict(tally.by_source),
         "indexed": tally.indexed,
-        "vectors_owed": 0,
+        "vectors_owed": owed,
         "file_bytes": file.stat().st_size if file.is_file() else 0,
     }
 
@@ -245,7 +247,7 @@ async def rebuild_index(stores: Stores) -> Report:
 
 async def _vectors_made(meaning: Meaning) -> int:
     """Make what is owed, with a bar on stderr where somebody looks."""
-    owed = await meaning.owed()
+    owed = sum((await meaning.owed()).values())
     with click.progressbar(length=owed, label="vectors", file=sys.stderr) as bar:
         return await meaning.rebuild(lambda made: bar.update(made - bar.pos))
 

@@ -33,7 +33,7 @@ from wintermute.matrix.login import load
 from wintermute.matrix.marks import secret_mark_key
 from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE
-from wintermute.stores import Stores
+from wintermute.stores import Stores, held
 
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
@@ -147,7 +147,7 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
                 memory=config.memory,
                 embedder=open_embedder(config.memory, models, clock),
             )
-            async with aclosing(models), aclosing(stores):
+            async with aclosing(models), held(stores):
                 return await work(stores, config)
 
     return asyncio.run(opened())

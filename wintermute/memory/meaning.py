@@ -82,8 +82,12 @@ class Meaning:
         if asked is None:
             return NOTHING
         near = await self._index.nearest(space, scope, asked.values, most)
+        await self._works()
         floor = WEIGHTS.floor if self._embedder.name == MODEL else space.floor
         return Alike({each.seq: each.likeness for each in near}, floor)
+
+    async def _works(self) -> None:
+        await self._health.note(PART, "ok", f"by {self._embedder.name}")
 
     async def _vector(self, query: Query) -> Vector | None:
         """What is looked for, the message and, weighing less, the reply before it."""
@@ -124,7 +128,7 @@ class Meaning:
                 complete = await self._index.complete(tx, space)
             await self._index.settle()
             if complete:
-                await self._health.note(PART, "ok", f"by {space.model}")
+                await self._works()
             return made
 
     async def rebuild(self, until: Callable[[int], None]) -> int:
@@ -132,15 +136,28 @@ class Meaning:
         await self._index.rebuild(await self._space())
         return await self.make(until=until)
 
-    async def owed(self) -> int:
-        """How many facts lack vectors."""
+    async def owed(self) -> dict[str, int]:
+        """How many facts of each scope lack vectors; of a model that was never asked all."""
         space = await self._spaces.latest_of(self._embedder.name)
-        if space is None:
-            (count,) = await self._database.scalars(
-                "SELECT count(*) FROM facts WHERE retired_at IS NULL AND NOT ended"
-            )
-            return int(count)
-        return (await self._index.check(space)).owed
+        if space is not None:
+            return await self._index.owed(space)
+        rows = await self._database.rows(
+            "SELECT scope, count(*) AS n FROM facts WHERE retired_at IS NULL AND NOT ended"
+            " GROUP BY scope"
+        )
+        return {row["scope"]: int(row["n"]) for row in rows}
+
+    async def former(self) -> str:
+        """The model whose vectors are being replaced; "": it is the same as before (M-022)."""
+        return await self._spaces.former(self._embedder.name)
+
+    async def probe(self) -> str:
+        """Ask the index and the embedder once; what answered. Raises: MemoryUnavailable."""
+        await self._index.prove_usable()
+        (made,) = await self._embedder.embed_document(["hello"])
+        if made is None:
+            raise EmbeddingsUnavailable(f"{self._embedder.name} gives no vector")
+        return f"{self._embedder.name}, {made.dimension} numbers each"
 
     async def _space(self) -> Space:
         """That of the embedder; its dimension is known once it has embedded something."""

@@ -6,7 +6,6 @@ find the same facts everywhere. What is read of the index is bounded however man
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -41,8 +40,6 @@ FEWEST = 50
 """Facts that a scope is taken to have at least: of three, a word in each is not common yet."""
 EQUALS = 4
 """How many more hits are read than are wanted, for equal ones are dropped."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,7 @@ class Search:
         self._database = database
         self._facts = facts
         self._meaning = meaning
+        self._filled = False
 
     async def find(
         self, scope: str, query: Query, most: int, when: datetime | None = None
@@ -115,6 +113,9 @@ class Search:
     ) -> list[Hit]:
         if most <= 0:
             return []
+        if not self._filled:  # once is enough: what changes later changes with the facts
+            await self._facts.words.fill(self._database)
+            self._filled = True
         terms = terms_of(query)
         postings = await self._postings(scope, terms.all)
         size = max(FEWEST, await self._facts.count(scope))
@@ -135,9 +136,8 @@ class Search:
         except Error as problem:
             if not is_broken(problem):
                 raise
-            log.warning("index of words built anew reason=%s", problem)
             async with self._database.transaction() as tx:
-                await self._facts.words.rebuild(tx)
+                await self._facts.words.mend(tx, problem)
             rows = await self._database.rows(POSTINGS, asked)
         return {row["word"]: json.loads(row["seqs"]) for row in rows}
 
