@@ -34,6 +34,8 @@ from wintermute.stores import Stores
 
 whose = scope_option("Whose memories; default: the owner's.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+START_SECONDS = 15.0
+"""That a command waits for the embedder, which in a daemon is there when somebody writes."""
 DAY = 10
 """Characters of a date without a time."""
 
@@ -77,6 +79,8 @@ def search(
     async def work(stores: Stores, _: Config) -> bool:
         place = await scope_of(stores, scope or stores.owner.scope)
         then = _end_of(when, stores.tasks.zone) if when else None
+        if stores.meaning is not None and (query or batch):
+            await stores.meaning.ready(START_SECONDS)
         if batch is not None:
             return await _answer_all(ctx, stores, batch, place, most, then)
         hits = await _found(stores, place, query, most, then)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 from wintermute.clock import Clock
 from wintermute.config.read import environment
-from wintermute.errors import EmbeddingsUnavailable
+from wintermute.errors import EmbedderNotReady, EmbeddingsUnavailable
 from wintermute.llm.vector import MOST_DIMENSIONS, Vector, embeddable, vector
 from wintermute.text import one_line
 
@@ -305,8 +305,8 @@ class EmbeddedEmbedder:
             child.kill(f"gave no answer in {most:g} s")
             raise _Lost
         if not child.ready.done():
-            raise EmbeddingsUnavailable("the embedder is still starting")
-        raise EmbeddingsUnavailable("the embedder is busy")
+            raise EmbedderNotReady("the embedder is still starting")
+        raise EmbedderNotReady("the embedder is busy")
 
     async def _running(self) -> _Child:
         """A child that can be asked: the one there is, or a new one."""

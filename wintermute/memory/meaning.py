@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from wintermute.db import Database, Row, Transaction
-from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
+from wintermute.errors import EmbedderNotReady, EmbeddingsUnavailable, MemoryUnavailable
 from wintermute.health.health import Health
 from wintermute.llm.calibration import calibrated
 from wintermute.llm.embedded import MODEL
@@ -65,10 +65,22 @@ class Meaning:
         """A question is to be expected."""
         await self._embedder.warm()
 
+    async def ready(self, seconds: float) -> None:
+        """Wait until it can be asked, or for so long: for whoever asks once and then leaves."""
+        try:
+            async with asyncio.timeout(seconds):
+                if await self._spaces.latest_of(self._embedder.name) is not None:
+                    await self._embedder.embed_document(["hello"])
+        except (MemoryUnavailable, TimeoutError) as problem:
+            log.info("embedder not ready reason=%s", problem or "it takes long")
+
     async def likest(self, scope: str, query: Query, most: int) -> Alike:
         """The likest facts; nothing, and a note of it, where they cannot be had now."""
         try:
             return await self._likest(scope, query, most)
+        except EmbedderNotReady as problem:
+            log.info("found by words alone reason=%s", problem)
+            return NOTHING
         except MemoryUnavailable as problem:
             log.warning("found by words alone reason=%s", problem)
             await self._health.note(PART, "warn", f"found by words alone: {problem}")
