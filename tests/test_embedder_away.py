@@ -128,7 +128,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
         assert ALONE in detail or "vectors are owed" in detail
         [hit, *_] = await house.stores.memories.search(SCOPE, Query("milk"), 5)
         assert hit.fact.text == "Ann takes milk with her tea"
-        assert await meaning_of(house).owed() == 1
+        assert await meaning_of(house).owed() == {SCOPE: 1}
     async with house_with(tmp_path, model, child("well", tmp_path)) as (house, clock):
         await clock.move(120)
         await all_made(house)

@@ -62,6 +62,9 @@ class Fixed:
     async def remove(self, scope: str, ids: Collection[str]) -> int:
         raise AssertionError
 
+    async def refresh(self) -> None:
+        raise AssertionError
+
 
 @asynccontextmanager
 async def opened(folder: Path, model: str | None = None) -> AsyncIterator[House]:

@@ -53,7 +53,7 @@ class Kept:
         """Whether the indexes are what the rows say, once nothing is owed."""
         await self.settle()
         if self.meaning is not None and self.index is not None:
-            assert await self.meaning.owed() == 0
+            assert await self.meaning.owed() == {}
             space = await Spaces(self.memory.database).latest_of(NAME)
             if space is not None:
                 checked = await self.index.check(space)

@@ -157,6 +157,24 @@ def test_no_tool_is_used_that_is_not_offered(text: str, call: tuple[str, Json]) 
     )
 
 
+SEARCHES: list[tuple[str, Json]] = [
+    ("what do you know about Anna?", {"query": "Anna"}),
+    ("do you remember anything about my sister?", {"query": "my sister"}),
+    ("tell me about my sister", {"query": "my sister"}),
+    ("what do you know about me?", {}),
+    ("what do you remember", {}),
+    ("where does my sister live?", {"query": "where does my sister live?"}),
+    (f"{IN_GROUP}what do you know about Anna", {"query": "Anna"}),
+]
+
+
+@pytest.mark.parametrize(("text", "arguments"), SEARCHES)
+def test_what_it_knows_is_looked_up(text: str, arguments: Json) -> None:
+    """M-009: what is in view may be a few memories of many."""
+    told = used(ask(text, tools=TOOLS | {"search_memory"}))
+    assert told == ("search_memory", {"n": 30, **arguments})
+
+
 WORDS: list[tuple[str, list[str], list[str]]] = [
     ("what do you know about Anna?", ["You told me: my sister Anna lives in Lyon."], ["Tom"]),
     ("tell me about my sister", ["my sister Anna lives in Lyon."], ["Tom"]),
@@ -169,6 +187,8 @@ WORDS: list[tuple[str, list[str], list[str]]] = [
     ("what does this dog eat?", ["no real AI"], ["Anna"]),
     ("what's my name?", ["Your name is Ben."], []),
     (f"{IN_GROUP}what do you know about Anna", ["The user told me: my sister"], []),
+    ("why did you say that?", ["`/why`", "each with its source"], ["Anna"]),
+    ("how do you know that?", ["`/why`"], []),
     ("remember that", ["What shall I remember?"], []),
     ("add a task", ["What is to be done?"], []),
     ("learn how to make tea", ["How is that done?"], []),
@@ -244,6 +264,7 @@ def test_words_of_languages_without_blanks_are_found() -> None:
 
 
 TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}
+ANNA = {"text": "The user said: Anna likes tea.", "date": "2026-05-04"}
 RESULTS: list[tuple[str, Json, object, str]] = [
     ("append_memory", {}, {"text": "Tom.", "stored": "stored"}, "I will remember this: Tom."),
     ("append_memory", {}, {"text": "Tom.", "stored": "known"}, "I knew this already: Tom."),
@@ -259,6 +280,17 @@ RESULTS: list[tuple[str, Json, object, str]] = [
     ("add_skill", {}, {"path": "data/skills/x.md", "created": False}, "I replaced what I knew"),
     ("read_file", {}, "# How to make tea\n1. boil", "# How to make tea\n1. boil"),
     ("read_file", {}, "", "(nothing)"),
+    (
+        *("search_memory", {"query": "Anna"}, [ANNA, {"text": "Tom.", "until": "2026-04-04"}]),
+        "This is what I know about Anna:\n- You told me: Anna likes tea.\n"
+        "- I have noted: Tom. (until 2026-04-04)",
+    ),
+    ("search_memory", {"query": "where is Anna?"}, [ANNA], "I cannot think about questions"),
+    ("search_memory", {"query": "where is Anna?"}, [], "I am only the built-in practice model"),
+    ("search_memory", {"query": "Paris"}, [], "I know nothing about Paris yet."),
+    ("search_memory", {}, [ANNA], "This is what I remember in this chat:\n- You told me"),
+    ("search_memory", {}, [], "I remember nothing in this chat yet."),
+    ("search_memory", {}, "error: no", "That did not work: no"),
     ("web", {}, {"pages": 3}, 'The tool `web` gave this:\n\n{"pages": 3}'),
 ]
 

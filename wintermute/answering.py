@@ -63,6 +63,7 @@ class Answering:
     promises: Promises
     edited: Part
     toolbox: Toolbox
+    stores: Stores
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -72,6 +73,7 @@ class Answering:
 
     async def keep_promises(self) -> None:
         """Do what nobody asks for at this moment, until cancelled."""
+        await _owe_memory(self.stores)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
             group.create_task(self.runner.run(self.rooms.wake, unasked=True))
@@ -141,11 +143,21 @@ def answering(
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
 
     edited = EditedNotices(stores, speaker, clock)
-    return Answering(rooms, runner, promises, edited, toolbox)
+    return Answering(rooms, runner, promises, edited, toolbox, stores)
+
+
+async def _owe_memory(stores: Stores) -> None:
+    """Facts may have come, or another model or backend, while nobody was at work (M-022, M-077)."""
+    if stores.memories.ranked:
+        async with stores.database.transaction() as tx:
+            await stores.jobs.owe(tx, OWED)
 
 
 async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
-    """Make the vectors that are owed; who makes or keeps them may be away for a while (M-023)."""
+    """Bring files up to the facts, and make the vectors that are owed; who makes or keeps those
+    may be away for a while (M-023).
+    """
+    await stores.memories.refresh()
     if stores.meaning is not None:
         try:
             await stores.meaning.make()

@@ -19,6 +19,7 @@ WintermuteError
 ├── AudienceChanged             somebody came or went while it was on its way out: judged anew
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
 │   └── EmbeddingsUnavailable   nobody computes meanings now, or what came is none: words alone go on
+│       └── EmbedderNotReady    it has just been started, or is at work: the next question has more luck
 ├── FileUnusable                what stands where a text should be; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
@@ -135,6 +136,10 @@ class MemoryUnavailable(WintermuteError):
 
 class EmbeddingsUnavailable(MemoryUnavailable):
     """No vectors now: search goes on by words, and what was to be embedded is owed (M-008)."""
+
+
+class EmbedderNotReady(EmbeddingsUnavailable):
+    """A question would have to wait for longer than it may; nothing is wrong."""
 
 
 class FileUnusable(WintermuteError):

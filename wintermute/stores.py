@@ -31,11 +31,15 @@ from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
 from wintermute.memory.qdrant import QdrantVectors
 from wintermute.memory.search import Search
+from wintermute.memory.status import MemoryStatus
 from wintermute.memory.vectors import LocalVectors, VectorIndex
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
+
+INDEX, MENDED = "memory index", "it was broken, and was built anew from the memories"
+"""What a status calls the words that memories are found by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Stores:
     versions: Versions
     memories: MemoryBackend
     meaning: Meaning | None
+    memory_status: MemoryStatus
     tasks: Tasks
     occurrences: Occurrences
     runs: TaskRuns
@@ -97,7 +102,7 @@ class Stores:
         changes = ChangeSets(database, clock, new_id)
         jobs = Jobs(clock, new_id)
         meaning = _meaning(memory, database, embedder, new_id, health)
-        owed = partial(jobs.owe, name=OWED) if meaning else None
+        owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
         facts = Facts(database, changes, clock, new_id, owed, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
@@ -129,6 +134,7 @@ class Stores:
             versions=Versions(database),
             memories=_backend(memory, database, facts, places, changes, meaning),
             meaning=meaning,
+            memory_status=MemoryStatus(memory, database, meaning, health),
             tasks=tasks,
             occurrences=occurrences,
             runs=TaskRuns(database, clock),

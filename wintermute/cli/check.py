@@ -25,6 +25,7 @@ from wintermute.db import open_database, prove_free
 from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
 from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
+from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.fixed import counted, known
 from wintermute.llm.models import FRAME, Models
 from wintermute.llm.models import probe as ask_model
@@ -33,12 +34,13 @@ from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import compared, judged, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
+from wintermute.memory.status import NAME
 from wintermute.messages import Json, Request, Size
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.block import Layout
 from wintermute.prompt.edited import unusable_files
 from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, read_texts
-from wintermute.stores import Stores
+from wintermute.stores import Stores, closing
 from wintermute.templates import read_template, shipped_prompts
 from wintermute.terminal.screen import Output, TerminalSpeaker
 
@@ -165,7 +167,7 @@ def templates(folder: Path, language: str, layout: Layout, sizes: Collection[Siz
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 
-    One tiny question goes to each model; no device is made, and nothing is written but how a model
+    One tiny question goes to each model, one word to what computes meanings; no device is made, and nothing is written but how a model
     writes its calls and counts tokens. Leaves with 1 when a part fails, with 2 when the
     configuration cannot be read.
 
@@ -207,6 +209,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         ),
         *unusable_files(Places(config.data_dir, config.owner)),
         Finding("time zone", "ok", time),
+        await _memory(config),
         *models,
         *await _homeserver(config),
         *await noticed(config.data_dir / "wintermute.db"),
@@ -235,6 +238,28 @@ async def _fixed(config: Config) -> Request | None:
     except (WintermuteError, OSError):
         return None
     return dataclasses.replace(fixed, messages=tuple(redact.tree(fixed.messages, FRAME)))
+
+
+async def _memory(config: Config) -> Finding:
+    """What finds memories, asked once beside an empty database: nothing is written in ours."""
+    clock, zone = SystemClock(), config.timezone
+    try:
+        with TemporaryDirectory(prefix="wintermute-") as folder:
+            async with (
+                open_database(Path(folder, "wintermute.db")) as opened,
+                aclosing(Models(config.llm, opened, clock, new_id, zone)) as models,
+                closing(
+                    Stores.of(
+                        *(opened, Path(folder), config.owner, clock, new_id),
+                        timezone=zone,
+                        memory=config.memory,
+                        embedder=open_embedder(config.memory, models, clock),
+                    )
+                ) as stores,
+            ):
+                return await stores.memory_status.probe()
+    except (WintermuteError, OSError) as problem:
+        return Finding(NAME, "fail", str(problem))
 
 
 async def _model(

@@ -10,6 +10,7 @@ import click
 from wintermute.cli.options import json_option
 from wintermute.config.schema import starter_config
 from wintermute.errors import WintermuteError
+from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -31,8 +32,9 @@ def command(folder: Path, as_json: bool) -> None:
 
     Example: wintermute init ~/wintermute
     """
+    config, first = folder / "config.yaml", first_backend(Machine.here())
     try:
-        made = {str(path): new for path, new in _make(folder)}
+        made = {str(path): new for path, new in _make(folder, starter_config(first.chosen))}
     except OSError as error:
         advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
         raise WintermuteError(
@@ -43,14 +45,16 @@ def command(folder: Path, as_json: bool) -> None:
         return
     for path, new in made.items():
         click.echo(f"{'made' if new else 'kept'}  {path}")
-    click.echo(NEXT.format(config=folder / "config.yaml"))
+    if first.why and made[str(config)]:
+        click.echo(f"Memories will be found by words alone, for {first.why}")
+    click.echo(NEXT.format(config=config))
 
 
-def _make(folder: Path) -> list[tuple[Path, bool]]:
+def _make(folder: Path, config: str) -> list[tuple[Path, bool]]:
     """Each path of a new installation, and whether it was made now."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
-    made = [(folder / "config.yaml", _write(folder / "config.yaml", starter_config()))]
+    made = [(folder / "config.yaml", _write(folder / "config.yaml", config))]
     made += [(path, _folder(path)) for path in (data, data / "prompts", data / "skills")]
     prompts = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
     return made + [(path, _write(path, text)) for path, text in prompts.items()]

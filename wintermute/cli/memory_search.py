@@ -34,6 +34,8 @@ from wintermute.stores import Stores
 
 whose = scope_option("Whose memories; default: the owner's.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+START_SECONDS = 15.0
+"""That a command waits for the embedder, which in a daemon is there when somebody writes."""
 DAY = 10
 """Characters of a date without a time."""
 
@@ -77,6 +79,8 @@ def search(
     async def work(stores: Stores, _: Config) -> bool:
         place = await scope_of(stores, scope or stores.owner.scope)
         then = _end_of(when, stores.tasks.zone) if when else None
+        if stores.meaning is not None and (query or batch):
+            await stores.meaning.ready(START_SECONDS)
         if batch is not None:
             return await _answer_all(ctx, stores, batch, place, most, then)
         hits = await _found(stores, place, query, most, then)
@@ -93,8 +97,6 @@ async def _found(
 ) -> list[tuple[Fact, float | None]]:
     """Facts and how well they fit; the newest fit nothing."""
     if query is not None:
-        if stores.meaning is not None:
-            await stores.meaning.ready()
         hits = await stores.memories.search(scope, Query(query), most, when)
         return [(hit.fact, hit.score) for hit in hits]
     await stores.memories.text(scope)
@@ -117,8 +119,6 @@ async def _answer_all(
         bad[:] = [number]
         bad_line(number, problem)
 
-    if stores.meaning is not None:
-        await stores.meaning.ready()
     moves = await stores.known.moves()
     for asked in questions(lines_of_file(batch), scope, told):
         hits = await stores.memories.search(
@@ -185,7 +185,9 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config) -> Report:
         await stores.facts.lapse()
-        tallies = [_tally_values(stores, each) for each in await stores.facts.tallies()]
+        owed = await stores.meaning.owed() if stores.meaning else {}
+        found = await stores.facts.tallies()
+        tallies = [_tally_values(stores, each, owed.get(each.scope, 0)) for each in found]
         values = {"backend": config.memory.backend, "scopes": tallies}
         return Report(values, _stats_lines(config.memory.backend, tallies))
 
@@ -193,7 +195,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     tell(ctx, report.values, *report.lines, as_json=as_json)
 
 
-def _tally_values(stores: Stores, tally: Tally) -> Json:
+def _tally_values(stores: Stores, tally: Tally, owed: int) -> Json:
     file = stores.places.memories(tally.scope)
     return {
         "scope": tally.scope,
@@ -202,7 +204,7 @@ def _tally_values(stores: Stores, tally: Tally) -> Json:
         "retired": tally.retired,
         "by_source": dict(tally.by_source),
         "indexed": tally.indexed,
-        "vectors_owed": 0,
+        "vectors_owed": owed,
         "file_bytes": file.stat().st_size if file.is_file() else 0,
     }
 
@@ -241,7 +243,7 @@ async def rebuild_index(stores: Stores) -> Report:
 
 async def _vectors_made(meaning: Meaning) -> int:
     """Make what is owed, with a bar on stderr where somebody looks."""
-    owed = await meaning.owed()
+    owed = sum((await meaning.owed()).values())
     with click.progressbar(length=owed, label="vectors", file=sys.stderr) as bar:
         return await meaning.rebuild(lambda made: bar.update(made - bar.pos))
 

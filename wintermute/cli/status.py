@@ -1,6 +1,7 @@
 """`wintermute status`: what the database says, also beside a running daemon."""
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import click
@@ -12,10 +13,16 @@ from wintermute.cli.options import reporting
 from wintermute.clock import SystemClock
 from wintermute.config.lock import holder
 from wintermute.config.schema import Config
-from wintermute.db import open_database
+from wintermute.db import Database, open_database
+from wintermute.errors import ConfigurationError
 from wintermute.health.health import Finding, gather
+from wintermute.ids import new_id
+from wintermute.llm.embeddings import open_embedder
+from wintermute.llm.models import Models
 from wintermute.memory.core import Places
+from wintermute.memory.status import NAME, with_memory
 from wintermute.prompt.edited import unusable_files
+from wintermute.stores import Stores
 
 
 @click.command("status")
@@ -36,11 +43,25 @@ async def _facts(config: Config) -> list[Finding]:
     path = config.data_dir / "wintermute.db"
     async with open_database(path, read_only=True) as opened:
         stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
+        stored = with_memory(stored, await _memory(config, opened))
     database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.owner)
     return [*here, *stored, *unusable_files(places, config.data_dir / "prompts")]
+
+
+async def _memory(config: Config, database: Database) -> Finding:
+    """What stands in the database, whatever can be asked."""
+    clock, zone = SystemClock(), config.timezone
+    async with aclosing(Models(config.llm, database, clock, new_id, zone)) as models:
+        try:
+            embedder = open_embedder(config.memory, models, clock)
+        except ConfigurationError as problem:
+            return Finding(NAME, "fail", str(problem))
+        shared = (database, config.data_dir, config.owner, clock, new_id)
+        stores = Stores.of(*shared, timezone=zone, memory=config.memory, embedder=embedder)
+        return await stores.memory_status.finding()
 
 
 def _daemon(data_dir: Path) -> Finding:

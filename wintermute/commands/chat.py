@@ -20,6 +20,7 @@ from wintermute.db import Transaction
 from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
+from wintermute.memory.status import with_memory
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
@@ -167,7 +168,8 @@ class ChatCommands:
 
     async def _status(self, _tx: Transaction, row: Waiting, scope: str) -> str:
         stores, zone = self._stores, self._stores.tasks.zone.key
-        facts = await gather(stores.database, self._clock, zone, self._ceilings)
+        found = await gather(stores.database, self._clock, zone, self._ceilings)
+        facts = with_memory(found, await stores.memory_status.finding())
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
         asked = is_owner(row.origin)
         if not (asked and stores.owner.owns(scope)):

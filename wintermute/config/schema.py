@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
 from wintermute.messages import Size
@@ -468,9 +469,12 @@ UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDI
 PLAIN = re.compile(r"[A-Za-z][\w./-]*")
 
 
-def starter_config() -> str:
-    """A new config.yaml: every key whose feature exists, with its default or a placeholder."""
-    return HEAD + "\n".join(_section(Config, "")) + "\n"
+def starter_config(chosen: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A new config.yaml: every key whose feature exists, with its default or a placeholder.
+
+    `chosen`: by full key, what is written instead.
+    """
+    return HEAD + "\n".join(_section(Config, "", chosen)) + "\n"
 
 
 def is_untouched(config: Config) -> bool:
@@ -479,30 +483,33 @@ def is_untouched(config: Config) -> bool:
     return bool(config.matrix.homeserver == field.metadata["example"])
 
 
-def _section(shape: Any, indent: str) -> Iterator[str]:
+def _section(shape: Any, indent: str, chosen: Mapping[str, str]) -> Iterator[str]:
     for field in dataclasses.fields(shape):
         if not field.metadata.get("later"):
             edit = "EDIT: " if _is_edited(field) else ""
             yield f"{indent}# {edit}{field.metadata['doc']}"
-            yield from _key(field, indent)
+            yield from _key(field, indent, chosen)
 
 
 def _is_edited(field: "dataclasses.Field[Any]") -> bool:
     return "example" in field.metadata and _default(field) is dataclasses.MISSING
 
 
-def _key(field: "dataclasses.Field[Any]", indent: str) -> Iterator[str]:
+def _key(field: "dataclasses.Field[Any]", indent: str, chosen: Mapping[str, str]) -> Iterator[str]:
     deeper = f"{indent}  "
     if dataclasses.is_dataclass(field.type):
+        below = f"{field.name}."
+        within = {k.removeprefix(below): v for k, v in chosen.items() if k.startswith(below)}
         yield f"{indent}{field.name}:"
-        yield from _section(field.type, deeper)
+        yield from _section(field.type, deeper, within)
     elif get_origin(field.type) is Mapping and _is_edited(field):
         yield f"{indent}{field.name}:"
         yield f"{deeper}{field.metadata['example']}:"
-        yield from _section(get_args(field.type)[1], f"{deeper}  ")
+        yield from _section(get_args(field.type)[1], f"{deeper}  ", {})
     else:
         default = field.metadata["example"] if _is_edited(field) else _default(field)
-        yield f"{indent}{field.name}: {SECRETS.get(field.name) or _written(default)}"
+        value = chosen.get(field.name, default)
+        yield f"{indent}{field.name}: {SECRETS.get(field.name) or _written(value)}"
 
 
 def _default(field: "dataclasses.Field[Any]") -> object:

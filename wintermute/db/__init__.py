@@ -9,7 +9,7 @@ from wintermute.db.database import (
     open_database,
     prove_free,
 )
-from wintermute.db.driver import Error, IntegrityError, OperationalError
+from wintermute.db.driver import Error, IntegrityError, OperationalError, loads_vectors
 from wintermute.db.full_text import ERASES
 from wintermute.db.migrate import UpgradeCopy
 
@@ -24,6 +24,7 @@ __all__ = [
     "Transaction",
     "UpgradeCopy",
     "is_broken",
+    "loads_vectors",
     "open_database",
     "prove_free",
 ]

@@ -6,6 +6,7 @@ not those of the standard library, which is why both kinds are exported from her
 """
 
 import logging
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,13 @@ def knows_vectors(connection: Any) -> bool:
     except OperationalError:
         return False
     return True
+
+
+def loads_vectors() -> bool:
+    """Whether sqlite-vec can be loaded here, before there is a database."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        _load_vectors(connection)
+        return knows_vectors(connection)
 
 
 def _load_vectors(connection: Any) -> None:

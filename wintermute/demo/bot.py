@@ -20,6 +20,7 @@ from wintermute.config.read import read_config
 from wintermute.config.schema import URL, Config, Secret
 from wintermute.demo.homeserver import Child, leashed, write
 from wintermute.errors import ConfigurationError
+from wintermute.memory.status import Machine, first_backend
 from wintermute.messages import Json
 from wintermute.templates import shipped_prompts
 
@@ -164,6 +165,7 @@ class Bot:
                 "owner": owner,
             },
             "llm": found.llm,
+            "memory": {"backend": first_backend(Machine.here()).backend},
         }
         write(self._config, json.dumps(config, indent=2, ensure_ascii=False))  # JSON is YAML
 

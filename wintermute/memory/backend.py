@@ -60,6 +60,10 @@ class MemoryBackend(Protocol):
         """Remove facts for good; how many. Raises: MemoryFileUnusable."""
         ...
 
+    async def refresh(self) -> None:
+        """Bring files and facts together where nobody waits for it, if that is worth it."""
+        ...
+
 
 class Listed:
     """All memories, in a file that people edit."""
@@ -93,6 +97,9 @@ class Listed:
         """Line, row and recorded changes."""
         return await self._flat.remove(scope, ids)
 
+    async def refresh(self) -> None:
+        """Nothing: what is edited counts when it is needed."""
+
 
 class Ranked:
     """Memories of which those that fit are in the prompt."""
@@ -118,6 +125,8 @@ class Ranked:
         self._search = search
         self._size = size
         self._taken: set[str] = set()
+        self._taking = asyncio.Lock()
+        self._seen: dict[str, tuple[object, ...]] = {}
         self._said = SaidOnce(log)
 
     async def text(self, scope: str) -> str:
@@ -152,10 +161,21 @@ class Ranked:
         await self.text(scope)
         return len(gone)
 
+    async def refresh(self) -> None:
+        """The files of scopes whose facts are others than the last time, of all at first (M-018)."""
+        found = {self._places.owner_scope: (), **await self._facts.stamps()}
+        for scope, now in found.items():
+            if self._seen.get(scope) != now:
+                await self.text(scope)
+                self._seen[scope] = now
+
     async def _take_edits(self, scope: str) -> None:
         """What was edited while the file was a two-way view counts, once (M-077, M-018)."""
-        if scope in self._taken:
-            return
+        async with self._taking:  # a second one beside it would make the file a view again
+            if scope not in self._taken:
+                await self._take_once(scope)
+
+    async def _take_once(self, scope: str) -> None:
         try:
             if await self._flat.is_live(scope):
                 found = await self._facts.count(scope)

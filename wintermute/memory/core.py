@@ -109,6 +109,11 @@ class Places:
         self._data_dir = data_dir
         self._owner = owner
 
+    @property
+    def owner_scope(self) -> str:
+        """Whose files lie in the data folder itself."""
+        return self._owner.scope
+
     def memories(self, scope: str) -> Path:
         """The file of facts, one per line."""
         return self._data_dir / self._below(scope) / MEMORIES

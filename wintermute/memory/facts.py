@@ -176,6 +176,14 @@ class Facts:
             "SELECT DISTINCT scope FROM facts WHERE retired_at IS NULL ORDER BY scope"
         )
 
+    async def stamps(self) -> dict[str, tuple[object, ...]]:
+        """For each scope something that is another thing once its facts are."""
+        rows = await self._database.rows(
+            f"SELECT scope, count(*), sum({LIVE}), max(stored_at), max(retired_at) FROM facts"
+            " GROUP BY scope"
+        )
+        return {row[0]: tuple(row[n] for n in range(1, 5)) for row in rows}
+
     async def kept(self, scope: str) -> list[Fact]:
         """The facts of a scope with those that are no longer true, oldest first."""
         rows = await self._database.rows(
@@ -188,8 +196,11 @@ class Facts:
         """Let these facts be found by what they say now."""
         if ids:
             await self.words.renew(tx, ids)
-            if self._owed is not None:
-                await self._owed(tx)
+            await self._tell(tx)
+
+    async def _tell(self, tx: Transaction) -> None:
+        if self._owed is not None:
+            await self._owed(tx)
 
     async def kin(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
         """What a fact stands for by now, and what stands for it: as far as it is kept."""
@@ -447,6 +458,8 @@ class Facts:
             [(now, cause, places.get(fact.id), fact.id) for fact in gone],
         )
         await self.words.drop(tx, [row["seq"] for row in rows])
+        if gone:
+            await self._tell(tx)
         return gone
 
     async def revive(self, tx: Transaction, scope: str, texts: Sequence[str]) -> list[Fact]:
@@ -558,6 +571,7 @@ class Facts:
                 "UPDATE facts SET ended = 1 WHERE valid_to <= ? AND valid_to IS NOT NULL AND NOT ended",
                 (now,),
             )
+            await self._tell(tx)
 
     async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> list[str]:
         """Delete facts of a scope for good; the ids that were there.
@@ -571,8 +585,7 @@ class Facts:
             f" ON n.scope = f.scope AND n.place = f.place + 1 WHERE f.id {IN_LIST} AND f.scope = ?)",
             (listed, scope),
         )
-        if self._owed is not None:
-            await self._owed(tx)
+        await self._tell(tx)
         rows = await tx.rows(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id, seq",
             (scope, listed),

@@ -9,11 +9,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from wintermute.db import Database, Row, Transaction
-from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
+from wintermute.errors import EmbedderNotReady, EmbeddingsUnavailable, MemoryUnavailable
 from wintermute.health.health import Health
 from wintermute.llm.calibration import calibrated
 from wintermute.llm.embedded import MODEL
@@ -69,15 +68,22 @@ class Meaning:
         """A question is to be expected."""
         await self._embedder.warm()
 
-    async def ready(self) -> None:
-        """Wait until questions are answered at once, for who has the time. Never fails."""
-        with suppress(MemoryUnavailable):
-            await self._embedder.embed_document(["ready"])
+    async def ready(self, seconds: float) -> None:
+        """Wait until it can be asked, or for so long: for whoever asks once and then leaves."""
+        try:
+            async with asyncio.timeout(seconds):
+                if await self._spaces.latest_of(self._embedder.name) is not None:
+                    await self._embedder.embed_document(["hello"])
+        except (MemoryUnavailable, TimeoutError) as problem:
+            log.info("embedder not ready reason=%s", problem or "it takes long")
 
     async def likest(self, scope: str, query: Query, most: int) -> Alike:
         """The likest facts; nothing, and a note of it, where they cannot be had now."""
         try:
             found = await self._likest(scope, query, most)
+        except EmbedderNotReady as problem:
+            log.info("found by words alone reason=%s", problem)
+            return NOTHING
         except MemoryUnavailable as problem:
             log.warning("found by words alone reason=%s", problem)
             self._doubted = True
@@ -105,8 +111,12 @@ class Meaning:
         if asked is None:
             return NOTHING
         near = await self._index.nearest(space, scope, asked.values, most)
+        await self._works()
         floor = WEIGHTS.floor if self._embedder.name == MODEL else space.floor
         return Alike({each.seq: each.likeness for each in near}, floor)
+
+    async def _works(self) -> None:
+        await self._health.note(PART, "ok", f"by {self._embedder.name}")
 
     async def _vector(self, query: Query) -> Vector | None:
         """What is looked for, the message and, weighing less, the reply before it."""
@@ -147,7 +157,7 @@ class Meaning:
                 complete = await self._index.complete(tx, space)
             await self._index.settle()
             if complete:
-                await self._health.note(PART, "ok", f"by {space.model}")
+                await self._works()
             return made
 
     async def rebuild(self, until: Callable[[int], None]) -> int:
@@ -164,15 +174,28 @@ class Meaning:
             "SELECT 1 FROM qdrant_gone"
         )
 
-    async def owed(self) -> int:
-        """How many facts lack vectors."""
+    async def owed(self) -> dict[str, int]:
+        """How many facts of each scope lack vectors; of a model that was never asked all."""
         space = await self._spaces.latest_of(self._embedder.name)
-        if space is None:
-            (count,) = await self._database.scalars(
-                "SELECT count(*) FROM facts WHERE retired_at IS NULL AND NOT ended"
-            )
-            return int(count)
-        return (await self._index.check(space)).owed
+        if space is not None:
+            return await self._index.owed(space)
+        rows = await self._database.rows(
+            "SELECT scope, count(*) AS n FROM facts WHERE retired_at IS NULL AND NOT ended"
+            " GROUP BY scope"
+        )
+        return {row["scope"]: int(row["n"]) for row in rows}
+
+    async def former(self) -> str:
+        """The model whose vectors are being replaced; "": it is the same as before (M-022)."""
+        return await self._spaces.former(self._embedder.name)
+
+    async def probe(self) -> str:
+        """Ask the index and the embedder once; what answered. Raises: MemoryUnavailable."""
+        await self._index.prove_usable()
+        (made,) = await self._embedder.embed_document(["hello"])
+        if made is None:
+            raise EmbeddingsUnavailable(f"{self._embedder.name} gives no vector")
+        return f"{self._embedder.name}, {made.dimension} numbers each"
 
     async def _space(self) -> Space:
         """That of the embedder; its dimension is known once it has embedded something."""

@@ -29,6 +29,7 @@ from wintermute.memory.vectors import (
     Unembedded,
     are_missing,
     are_outdated,
+    are_owed,
     drop_all,
     is_complete,
     packed,
@@ -197,6 +198,15 @@ class QdrantVectors:
         """Facts on record as there, those without a word among them."""
         (count,) = await self._database.scalars(f"{COUNT} AND piece = 0 AND sent > 0", (space.id,))
         return int(count)
+
+    async def owed(self, space: Space) -> dict[str, int]:
+        """Facts that are not known to be there."""
+        return await are_owed(self._database, HAVE, space)
+
+    async def prove_usable(self) -> None:
+        """The server answers; what it has is not looked at."""
+        server = await self._server()
+        await server.ask(server.client.collection_exists(COLLECTION))
 
     async def check(self, space: Space) -> IndexCheck:
         """The record with the facts, and the number of points at the server with the record."""

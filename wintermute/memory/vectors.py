@@ -151,6 +151,14 @@ class VectorIndex(Protocol):
         """How many facts have been dealt with."""
         ...
 
+    async def owed(self, space: Space) -> dict[str, int]:
+        """How many facts of each scope lack vectors, as our own database has it."""
+        ...
+
+    async def prove_usable(self) -> None:
+        """See that vectors can be compared now. Raises: MemoryUnavailable."""
+        ...
+
     async def check(self, space: Space) -> IndexCheck:
         """Compare the index with the facts: it reads all of it."""
         ...
@@ -173,6 +181,13 @@ class Spaces:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def former(self, model: str) -> str:
+        """The newest other model that has vectors still; "" where there is none."""
+        row = await self._database.row(
+            "SELECT model FROM embedding_spaces WHERE model <> ? ORDER BY id DESC LIMIT 1", (model,)
+        )
+        return str(row["model"]) if row else ""
 
     async def latest_of(self, model: str) -> Space | None:
         """The newest space of a model, if it has one."""
@@ -285,6 +300,14 @@ class LocalVectors:
         query = "SELECT count(*) FROM fact_vectors WHERE space = ? AND piece = 0"
         (count,) = await self._database.scalars(query, (space.id,))
         return int(count)
+
+    async def owed(self, space: Space) -> dict[str, int]:
+        """Facts without a row."""
+        return await are_owed(self._database, HAVE_LOCAL, space)
+
+    async def prove_usable(self) -> None:
+        """It is, wherever sqlite-vec is loaded."""
+        self._prove_usable()
 
     async def check(self, space: Space) -> IndexCheck:
         """Every row with its fact and its signs, and SQLite's own look at the index."""
@@ -420,6 +443,15 @@ async def are_missing(
         {"space": space.id, "before": before, "limit": limit},
     )
     return [Unembedded(row["seq"], row["id"], row["scope"]) for row in rows]
+
+
+async def are_owed(database: Database, have: str, space: Space) -> dict[str, int]:
+    rows = await database.rows(
+        f"SELECT f.scope, count(*) AS n FROM facts f WHERE {LIVE} AND NOT EXISTS ({have})"
+        " GROUP BY f.scope",
+        {"space": space.id},
+    )
+    return {row["scope"]: int(row["n"]) for row in rows}
 
 
 async def are_outdated(
