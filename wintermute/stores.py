@@ -102,8 +102,7 @@ class Stores:
         changes = ChangeSets(database, clock, new_id)
         jobs = Jobs(clock, new_id)
         facts = _facts(memory, database, changes, clock, new_id, jobs, health)
-        index = _vectors(memory, database, new_id)
-        meaning = Meaning(database, index, embedder, health) if embedder else None
+        meaning = _meaning(memory, database, new_id, embedder, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
         skills = Skills(data_dir / "skills", database, changes, owner.scope)
@@ -166,6 +165,14 @@ def _facts(
     owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
     mended = partial(health.note_in, part=INDEX, state="ok", detail=MENDED)
     return Facts(database, changes, clock, new_id, owed, mended)
+
+
+def _meaning(
+    memory: Memory, database: Database, new_id: NewId, embedder: Embedder | None, health: Health
+) -> Meaning | None:
+    if embedder is None:
+        return None
+    return Meaning(database, _vectors(memory, database, new_id), embedder, health)
 
 
 def _backend(
