@@ -236,15 +236,19 @@ async def test_the_export_follows_the_facts_without_anybody_asking(
             "Ann drinks green tea"
         ]
         named = await remember(house, "Carl plays chess")
-        owed = await house.rows("SELECT name FROM jobs WHERE name = 'embeddings'")
-        assert owed != []
+        owed = "SELECT count(*) AS n FROM jobs WHERE name = 'embeddings'"
+        before = (await house.one(owed))["n"]
+        assert before > 0
+        await house.settled()
         await refresh()
         assert file.read_text() == f"{GENERATED}\nCarl plays chess\nAnn drinks green tea\n"
         written = file.stat().st_mtime_ns
         await refresh()
         assert file.stat().st_mtime_ns == written
         async with house.database.transaction() as tx:
+            await tx.execute("UPDATE jobs SET state = 'done'")
             await house.stores.facts.retire(tx, Reason("command", SCOPE), [named])
+        assert (await house.one(owed))["n"] == before + 1
         await refresh()
         assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
 
