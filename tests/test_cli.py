@@ -148,6 +148,7 @@ def test_check_names_every_broken_part_and_changes_nothing(
         "ok    database",
         "fail  prompts",
         "ok    time zone",
+        "ok    memory",
         "fail  model local",
         "fail  homeserver",
     ]
@@ -169,7 +170,7 @@ def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
     assert [name for name, _ in lines] == [
         *("fail  config", "fail  config"),
         *("ok    data folder", "ok    disk", "ok    database", "ok    prompts", "ok    time zone"),
-        "fail  homeserver",
+        *("ok    memory", "fail  homeserver"),
     ]
     assert "matrix.password: the environment variable WINTERMUTE_PASSWORD is empty" in done.stdout
     assert "llm.backends.local.api_key: there is no file" in done.stdout

@@ -299,3 +299,19 @@ def test_a_mistake_in_a_question_is_told_in_one_line(
 ) -> None:
     """L-082."""
     assert said in terminal.refuses("memory", *words, code=code)
+
+
+def test_a_rebuilt_index_finds_every_memory(terminal: Terminal, tmp_path: Path) -> None:
+    """M-017: it is made of the memories, not of the export; M-075: another id is an origin."""
+    config = terminal.folder / "config.yaml"
+    config.write_text(config.read_text().replace("backend: flat_file", "backend: fts5"))
+    books = [{"id": f"f{n}", "text": f"Ann has the book number {n}"} for n in range(120)]
+    file = tmp_path / "facts.jsonl"
+    file.write_bytes(lines(*books, {"id": "again", "text": "ann has the  book number 7"}))
+    terminal.says("memory", "import", str(file))
+    (terminal.data / "MEMORIES.txt").write_text("# generated\n")
+    assert terminal.json("memory", "rebuild-index")["words"] == 120
+    (you,) = terminal.json("memory", "stats")["scopes"]
+    assert (you["live"], you["indexed"]) == (120, 120)
+    assert terminal.json("memory", "search", "number 77", "--k", "1")["hits"][0]["id"] == "f77"
+    assert "again" in terminal.json("memory", "show", "f7")["origins"]

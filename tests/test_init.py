@@ -9,6 +9,7 @@ from typing import Any
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
 from wintermute.config.schema import Config, starter_config
+from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,9 @@ def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpr
     done = init(python, folder)
     assert (done.returncode, done.stderr) == (0, b"")
     assert f"made  {folder}/config.yaml\n" in done.stdout.decode()
+    first = first_backend(Machine.here())
+    assert read_config(folder / "config.yaml", ENVIRONMENT).memory.backend == first.backend
+    assert ("found by words alone, for" in done.stdout.decode()) == bool(first.why)
     assert f"wintermute run --config {folder}/config.yaml" in done.stdout.decode()
     assert read_config(folder / "config.yaml", ENVIRONMENT).data_dir == folder / "data"
     for path in (folder / "data", folder / "data/skills", folder / "data/prompts"):

@@ -73,7 +73,7 @@ class Answering:
 
     async def keep_promises(self) -> None:
         """Do what nobody asks for at this moment, until cancelled."""
-        await _owe_memory(self.stores)
+        await owe_memory(self.stores)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
             group.create_task(self.runner.run(self.rooms.wake, unasked=True))
@@ -146,7 +146,7 @@ def answering(
     return Answering(rooms, runner, promises, edited, toolbox, stores)
 
 
-async def _owe_memory(stores: Stores) -> None:
+async def owe_memory(stores: Stores) -> None:
     """Facts may have come, or another model or backend, while nobody was at work (M-022, M-077)."""
     if stores.memories.ranked:
         async with stores.database.transaction() as tx:

@@ -29,10 +29,8 @@ from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
-from wintermute.memory.qdrant import QdrantVectors
 from wintermute.memory.search import Search
 from wintermute.memory.status import MemoryStatus
-from wintermute.memory.vectors import LocalVectors, VectorIndex
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
@@ -101,7 +99,7 @@ class Stores:
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes = ChangeSets(database, clock, new_id)
         jobs = Jobs(clock, new_id)
-        meaning = _meaning(memory, database, embedder, new_id, health)
+        meaning = _meaning(memory, database, new_id, embedder, health)
         owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
         facts = Facts(database, changes, clock, new_id, owed, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
@@ -161,6 +159,17 @@ async def prepare(stores: Stores) -> None:
             await stores.jobs.owe(tx, OWED)
 
 
+def _meaning(
+    memory: Memory, database: Database, new_id: NewId, embedder: Embedder | None, health: Health
+) -> Meaning | None:
+    if embedder is None:
+        return None
+    index: VectorIndex = LocalVectors(database)
+    if memory.backend == "qdrant" and memory.qdrant.url:
+        index = QdrantVectors(database, new_id, memory.qdrant.url, memory.qdrant.api_key)
+    return Meaning(database, index, embedder, health)
+
+
 def _backend(
     memory: Memory,
     database: Database,
@@ -175,18 +184,3 @@ def _backend(
     if memory.backend == "flat_file":
         return Listed(flat, search)
     return Ranked(database, facts, places, changes, flat, search, memory.working_set_size)
-
-
-def _meaning(
-    memory: Memory,
-    database: Database,
-    embedder: Embedder | None,
-    new_id: NewId,
-    health: Health,
-) -> Meaning | None:
-    if embedder is None:
-        return None
-    index: VectorIndex = LocalVectors(database)
-    if memory.backend == "qdrant" and memory.qdrant.url:
-        index = QdrantVectors(database, new_id, memory.qdrant.url, memory.qdrant.api_key)
-    return Meaning(database, index, embedder, health)
