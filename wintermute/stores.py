@@ -29,8 +29,10 @@ from wintermute.memory.core import Core, Places
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
+from wintermute.memory.qdrant import QdrantVectors
 from wintermute.memory.search import Search
 from wintermute.memory.status import MemoryStatus
+from wintermute.memory.vectors import LocalVectors, VectorIndex
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
