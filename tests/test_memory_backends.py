@@ -107,6 +107,7 @@ async def kept_in(
 ) -> AsyncIterator[Kept]:
     async with memory_in(folder, clock) as memory, indexed(way, memory) as index:
         database, health, meaning = memory.database, Health(memory.database, memory.clock), None
+        await memory.facts.words.prove(database)  # else the first search may mend what is wrong
         if index is not None:
             meaning = Meaning(database, index, embedder, health)
         search = Search(database, memory.facts, meaning)
