@@ -124,8 +124,9 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
         await house.settled()
         assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
         state, detail = await note(house)
-        assert state == "warn"
-        assert ALONE in detail or "vectors are owed" in detail
+        if way != "hangs":  # one that is silent for less than half a minute may be at work
+            assert state == "warn"
+            assert ALONE in detail or "vectors are owed" in detail
         [hit, *_] = await house.stores.memories.search(SCOPE, Query("milk"), 5)
         assert hit.fact.text == "Ann takes milk with her tea"
         assert await meaning_of(house).owed() == {SCOPE: 1}

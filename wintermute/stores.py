@@ -99,8 +99,7 @@ class Stores:
         """
         memory, health = memory or Memory(), Health(database, clock)
         places, edited = Places(data_dir, owner), EditedFiles(database)
-        changes = ChangeSets(database, clock, new_id)
-        jobs = Jobs(clock, new_id)
+        changes, jobs = ChangeSets(database, clock, new_id), Jobs(clock, new_id)
         meaning = _meaning(memory, database, new_id, embedder, health)
         owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
         facts = Facts(database, changes, clock, new_id, owed, health)
