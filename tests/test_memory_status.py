@@ -218,7 +218,7 @@ async def test_an_index_that_lost_its_words_is_filled_by_the_first_search(tmp_pa
         assert hit.fact.text == "Ann drinks green tea"
         part = await stores.health.part("memory index")
         assert part is not None
-        assert (part.state, part.detail.split(",")[0]) == ("ok", "it was broken")
+        assert (part.state, part.detail.split(":")[0]) == ("ok", "built anew from 1 memories")
         async with stores.database.transaction() as tx:
             assert await stores.facts.words.is_sound(tx)
 

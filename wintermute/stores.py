@@ -38,7 +38,6 @@ from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 
-INDEX, MENDED = "memory index", "it was broken, and was built anew from the memories"
 """What a status calls the words that memories are found by."""
 
 
