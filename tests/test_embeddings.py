@@ -251,7 +251,7 @@ def dies_with_its_parent(program: str, *words: str) -> None:
             assert runs(pid)
             parent.kill()
             parent.wait()
-            asyncio.run(gone(pid, within=2))
+            asyncio.run(gone(pid, within=10))
         finally:
             if runs(pid):
                 os.kill(pid, signal.SIGKILL)
