@@ -83,11 +83,23 @@ class Life:
             await self._purge(house, scope, text_of(scope, thing))
         elif what == "undo":
             await self._undo(house, scope)
-        elif what in ("write", "cross out"):
-            await self._edit(house, scope, text_of(scope, thing), crossed=what == "cross out")
+        elif what == "write":
+            await self._edit(house, scope, text_of(scope, thing), crossed=False)
+        elif what == "cross out":
+            await self._cross_out(house, scope, text_of(scope, thing))
         else:
             await self._change(house, what, scope, thing)
         await house.stores.memories.text(scope)
+
+    async def _cross_out(self, house: House, scope: str, text: str) -> None:
+        """A file that is then as it was once may come from an old editor: the line stays (F-032)."""
+        live, before = self.live[scope], dict(self.before)
+        await self._edit(house, scope, text, crossed=True)
+        await house.stores.memories.text(scope)
+        kept = "SELECT f.text FROM kept_lines k JOIN facts f ON f.seq = k.fact"
+        rows = await house.rows(f"{kept} WHERE f.scope = ? AND f.retired_at IS NULL", scope)
+        if text in {row["text"] for row in rows}:
+            self.live[scope], self.before = live, before
 
     async def _change(self, house: House, what: str, scope: str, thing: Any) -> None:
         stores, why = house.stores, Reason("tool", scope)

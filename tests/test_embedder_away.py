@@ -124,7 +124,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
         await house.settled()
         assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
         state, detail = await note(house)
-        if way != "hangs":  # one that is silent for less than half a minute may be at work
+        if way not in ("hangs", "never ready"):  # these may be at work for half a minute
             assert state == "warn"
             assert ALONE in detail or "vectors are owed" in detail
         [hit, *_] = await house.stores.memories.search(SCOPE, Query("milk"), 5)
