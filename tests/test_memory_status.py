@@ -12,7 +12,6 @@ from tests.world.clock import FakeClock
 from tests.world.house import open_house
 from tests.world.model import ModelServer
 from tests.world.schema import open_migrated
-from wintermute.answering import owe_memory
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Embeddings
 from wintermute.config.schema import Memory as Settings
@@ -23,7 +22,7 @@ from wintermute.memory.flat_file import GENERATED
 from wintermute.memory.ranking import Query
 from wintermute.memory.status import Machine, MemoryStatus, first_backend
 from wintermute.owner import Owner
-from wintermute.stores import Stores
+from wintermute.stores import Stores, prepare
 
 BY_SERVER = Settings(
     backend="local_vector", embeddings=Embeddings(provider="endpoint", backend="local")
@@ -284,5 +283,5 @@ async def test_a_start_owes_what_a_switch_wants_done(tmp_path: Path, model: Mode
         folder.mkdir()
         async with open_house(folder, model.url, memory=memory) as house:
             for _ in range(2):
-                await owe_memory(house.stores)
+                await prepare(house.stores)
             assert (await house.one(owed))["n"] == expected

@@ -168,6 +168,7 @@ async def test_a_message_is_given_the_same_after_each_call(
             " WHERE f.text = 'Ann drinks green tea'"
         )
     assert "<context>" not in "".join(texts(model.requests[1])[2:])
+    assert "with milk" not in block(texts(model.requests[2])[-1])  # its result is in view
     assert seen["accesses"] == 1  # two messages of one day (M-024)
     assert seen["shown"] == 2
     grows(model)

@@ -63,7 +63,6 @@ class Answering:
     promises: Promises
     edited: Part
     toolbox: Toolbox
-    stores: Stores
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -73,7 +72,6 @@ class Answering:
 
     async def keep_promises(self) -> None:
         """Do what nobody asks for at this moment, until cancelled."""
-        await owe_memory(self.stores)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
             group.create_task(self.runner.run(self.rooms.wake, unasked=True))
@@ -143,14 +141,7 @@ def answering(
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
 
     edited = EditedNotices(stores, speaker, clock)
-    return Answering(rooms, runner, promises, edited, toolbox, stores)
-
-
-async def owe_memory(stores: Stores) -> None:
-    """Facts may have come, or another model or backend, while nobody was at work (M-022, M-077)."""
-    if stores.memories.ranked:
-        async with stores.database.transaction() as tx:
-            await stores.jobs.owe(tx, OWED)
+    return Answering(rooms, runner, promises, edited, toolbox)
 
 
 async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:

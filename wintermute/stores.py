@@ -152,9 +152,12 @@ async def closing(stores: Stores) -> AsyncIterator[Stores]:
 
 
 async def prepare(stores: Stores) -> None:
-    """At a start: what memories are found by is as they are, or soon will be (M-022)."""
+    """At a start: what memories are found by is as they are, or soon will be.
+
+    Facts may have come, or another model or backend, while nobody was at work (M-022, M-077).
+    """
     await stores.facts.words.prove(stores.database)
-    if stores.meaning is not None and await stores.meaning.is_behind():
+    if stores.memories.ranked:
         async with stores.database.transaction() as tx:
             await stores.jobs.owe(tx, OWED)
 

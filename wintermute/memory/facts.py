@@ -43,13 +43,15 @@ from wintermute.memory.ranking import are_apart, place_after
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 
-LIVE = "retired_at IS NULL AND NOT ended"
-"""What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
-TRUE_THEN = (
-    "retired_at IS NULL AND (NOT ended OR valid_to > :when AND (valid_from <= :when"
-    " OR valid_from >= valid_to))"
+TRUE = "{}.retired_at IS NULL AND NOT {}.ended"
+WAS_TRUE = (
+    "{}.retired_at IS NULL AND (NOT {}.ended OR {}.valid_to > :when AND"
+    " ({}.valid_from <= :when OR {}.valid_from >= {}.valid_to))"
 )
 """What is true, and what was at that moment; of what was told afterwards nobody knows since when."""
+LIVE = TRUE.replace("{}.", "")
+"""What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
+TRUE_THEN = WAS_TRUE.replace("{}.", "")
 LEFT = "(retired_at IS NOT NULL OR ended)"
 """What has no line in the memories file."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"

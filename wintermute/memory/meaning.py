@@ -111,12 +111,8 @@ class Meaning:
         if asked is None:
             return NOTHING
         near = await self._index.nearest(space, scope, asked.values, most)
-        await self._works()
         floor = WEIGHTS.floor if self._embedder.name == MODEL else space.floor
         return Alike({each.seq: each.likeness for each in near}, floor)
-
-    async def _works(self) -> None:
-        await self._health.note(PART, "ok", f"by {self._embedder.name}")
 
     async def _vector(self, query: Query) -> Vector | None:
         """What is looked for, the message and, weighing less, the reply before it."""
@@ -157,22 +153,13 @@ class Meaning:
                 complete = await self._index.complete(tx, space)
             await self._index.settle()
             if complete:
-                await self._works()
+                await self._health.note(PART, "ok", f"by {self._embedder.name}")
             return made
 
     async def rebuild(self, until: Callable[[int], None]) -> int:
         """Drop what is wrong, and make what is missing."""
         await self._index.rebuild(await self._space())
         return await self.make(until=until)
-
-    async def is_behind(self) -> bool:
-        """Whether vectors are owed, or have to leave; one look at our own database."""
-        space = await self._spaces.latest_of(self._embedder.name)
-        if space is None:
-            return bool(await self.owed())
-        return bool(await self._index.missing(space, 1)) or await self._database.exists(
-            "SELECT 1 FROM qdrant_gone"
-        )
 
     async def owed(self) -> dict[str, int]:
         """How many facts of each scope lack vectors; of a model that was never asked all."""

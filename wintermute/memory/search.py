@@ -15,7 +15,7 @@ from wintermute.clock import stamp
 from wintermute.db import Database, Error, is_broken
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Hit, facts_of
-from wintermute.memory.facts import Facts
+from wintermute.memory.facts import TRUE, WAS_TRUE, Facts
 from wintermute.memory.index import scope_word
 from wintermute.memory.ranking import (
     MOST_LEADING,
@@ -173,11 +173,6 @@ class Search:
         return distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))[:most]
 
 
-TRUE = "{}.retired_at IS NULL AND NOT {}.ended"
-WAS_TRUE = (
-    "{}.retired_at IS NULL AND (NOT {}.ended OR {}.valid_to > :when AND"
-    " ({}.valid_from <= :when OR {}.valid_from >= {}.valid_to))"
-)
 POSTINGS = """
 SELECT key AS word, (SELECT json_group_array(rowid) FROM (
     SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs

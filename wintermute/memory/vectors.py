@@ -19,8 +19,9 @@ from typing import Any, Literal, Protocol
 from wintermute.db import Database, Error, Row, Transaction, is_broken
 from wintermute.db.values import reader
 from wintermute.errors import MemoryUnavailable
+from wintermute.memory.facts import TRUE
 
-LIVE = "f.retired_at IS NULL AND NOT f.ended"
+LIVE = TRUE.replace("{}", "f")
 LEAST_RESCORED = 1_024
 MOST_RESCORED = 2_048
 """Vectors that get a second look. Of real ones 1,024 of 6,000 held .997 of the true first twenty

@@ -33,6 +33,8 @@ BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "
 UNTRUE, INSTEAD = "no longer true: ", "; now: "
 """Of a memory that is in view; what was only not found for a message is true all the same."""
+FOUND = "- "
+"""How a memory begins that was found for a message (P-011)."""
 NOTHING = "nothing any more"
 OURS = re.compile(rf"^(?={GONE.strip()}|{UNTRUE.strip()}|{NOTHING}$)", re.MULTILINE)
 NAMES: Mapping[str, re.Pattern[str]] = {
@@ -120,6 +122,10 @@ def block(
         ranked = part == MEMORIES and (parts.ranked or bool(untrue))
         before = so_far.get(part)
         came = _came(before, shown.get(part, ()), now.get(part, ())) if before else _all(text or "")
+        if ranked:  # whose lines are marked, other than in a list or the result of a call
+            listed = {line.removeprefix(FOUND) for line in shown.get(part, ())}
+            lines = came if before else now.get(part, ())
+            came = [line for line in lines if line.removeprefix(FOUND) not in listed]
         went = untrue if ranked or text is None else _gone(part, shown, now[part])
         contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
