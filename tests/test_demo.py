@@ -1,5 +1,6 @@
 """`wintermute demo`: real processes, a real homeserver, nothing needed from outside (L-083)."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -12,22 +13,26 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from time import monotonic
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.request import urlopen
 
 import pytest
 
+from tests.world.clock import WITHIN
 from tests.world.current import CurrentClient, what_is_missing
-from tests.world.homeserver import Login
+from tests.world.homeserver import Homeserver, Login
+from tests.world.scene import NewName, NewPerson
 from wintermute.config.read import environment, read_config
-from wintermute.config.schema import starter_config
+from wintermute.config.schema import Matrix, Secret, starter_config
 from wintermute.demo.bot import configured, find_model, local_zone
 from wintermute.demo.homeserver import DemoSecrets, free_port, recovery_key
-from wintermute.demo.person import heard
+from wintermute.demo.person import heard, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.errors import ConfigurationError
 
@@ -365,6 +370,43 @@ def test_a_message_is_shown_without_anything_a_terminal_would_obey(
     )
     assert message is not None
     assert (message.text, message.replaces) == (text, replaces)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LateExecutor(ThreadPoolExecutor):
+    """As on a busy machine: whatever it is given waits for its turn."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        super().submit(Event().wait, 0.2)
+        return super().submit(fn, *args, **kwargs)
+
+
+async def test_what_was_heard_before_the_end_is_not_heard_again_at_the_next_start(
+    homeserver: Homeserver, person: NewPerson, fresh: NewName, tmp_path: Path
+) -> None:
+    """A demo ends with the answer to its last line: its next start showed that answer again."""
+    asyncio.get_running_loop().set_default_executor(LateExecutor())
+    ann, you = await person("ann"), homeserver.user(fresh("you"))
+    room = await ann.create_room([you.user_id])
+    join = f"/_matrix/client/v3/join/{room}"
+    await asyncio.to_thread(homeserver.request, "POST", join, {}, you.access_token)
+    password = Secret(you.password)
+    me = Matrix(
+        homeserver=homeserver.url, user_id=you.user_id, password=password, owner=you.user_id
+    )
+    async with present(me, tmp_path / "you") as at_terminal, asyncio.TaskGroup() as group:
+        listening = group.create_task(at_terminal.listen())
+        said = await ann.send(room, "good night")
+        assert (await asyncio.wait_for(at_terminal.heard.get(), WITHIN)).event_id == said
+        listening.cancel()
+    async with present(me, tmp_path / "you") as at_terminal:
+        assert at_terminal.heard.empty()
 
 
 def test_a_folder_keeps_its_secrets_for_its_owner_and_its_port_while_it_is_free(

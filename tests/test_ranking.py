@@ -268,7 +268,9 @@ def test_equal_facts_are_one_hit_and_alike_ones_are_two() -> None:
         ("Ann", "5 mg in the morning"),
         ("Ann", "10 mg in the morning"),
     ]
-    assert distinct(facts, lambda fact: fact) == [fact for n, fact in enumerate(facts) if n != 1]
+    assert list(distinct(facts, lambda fact: fact)) == [
+        fact for n, fact in enumerate(facts) if n != 1
+    ]
 
 
 def test_what_is_embedded_has_speaker_and_the_message_before() -> None:

@@ -7,10 +7,11 @@ word by its rarity in this scope, and how far a likeness is above the floor. So 
 few words in common with anything, meaning decides, and where nothing fits there is no hit (M-071).
 """
 
+import heapq
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -155,7 +156,7 @@ def leading(
     for word, value in values.items():
         for seq in postings[word]:
             sums[seq] += value
-    return sorted(sums, key=lambda seq: (-sums[seq], -seq))[:most]
+    return heapq.nlargest(most, sums, key=lambda seq: (sums[seq], seq))
 
 
 def fuse(
@@ -188,17 +189,19 @@ def fuse(
     return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
 
 
-def distinct(hits: Iterable[T], said: Callable[[T], tuple[str | None, str]]) -> list[T]:
-    """The hits, of equal ones the first: same speaker, main words, numbers and negations.
+def distinct(hits: Iterable[T], said: Callable[[T], tuple[str | None, str]]) -> Iterator[T]:
+    """The hits, one after the other, of equal ones the first: same speaker, main words, numbers and negations.
 
     `said`: speaker and text of a hit. Never by likeness: "tea in the morning" and "tea in the
     evening" are alike.
     """
-    first: dict[object, T] = {}
+    seen: set[object] = set()
     for hit in hits:
         speaker, text = said(hit)
-        first.setdefault((speaker, main_words(text), _is_negated(text)), hit)
-    return list(first.values())
+        mark = (speaker, main_words(text), _is_negated(text))
+        if mark not in seen:
+            seen.add(mark)
+            yield hit
 
 
 def embedded_text(text: str, speaker: str = "", before: str = "") -> tuple[str, ...]:

@@ -9,10 +9,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Protocol
 
 from wintermute.clock import stamp
 from wintermute.db import Database, Error, is_broken
+from wintermute.errors import ungrouped
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Hit, facts_of
 from wintermute.memory.facts import TRUE, WAS_TRUE, Facts
@@ -24,6 +26,7 @@ from wintermute.memory.ranking import (
     Candidate,
     Query,
     Scored,
+    Terms,
     distinct,
     fuse,
     leading,
@@ -62,6 +65,16 @@ class Alike:
 NOTHING = Alike({})
 
 
+@dataclass(frozen=True, slots=True)
+class ByWords:
+    """What the index of words has of a query: for each word its facts, and which lead in all."""
+
+    terms: Terms
+    postings: Mapping[str, Sequence[int]]
+    size: int
+    leading: Sequence[int]
+
+
 class Likest(Protocol):
     """Whoever knows what is alike in meaning."""
 
@@ -98,32 +111,36 @@ class Search:
 
         `when`: also among what was true at that moment, by words (M-074).
         """
+        if most <= 0:
+            return []
         await self._facts.lapse()
         alike = NOTHING
-        if self._meaning is not None and most > 0:
-            alike = await self._meaning.likest(scope, query, MOST_LEADING)
+        with ungrouped():
+            async with asyncio.TaskGroup() as group:
+                words = group.create_task(self._by_words(scope, query))
+                if self._meaning is not None:  # whose vector another process makes meanwhile
+                    alike = await self._meaning.likest(scope, query, MOST_LEADING)
         truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
-        return await self._found(scope, query, most, alike, truth)
+        return await self._found(scope, words.result(), most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         """What fits of what is no longer true, best first, by words (M-074)."""
-        return await self._found(
-            scope, query, most, NOTHING, Truth("{}.retired_at IS NULL AND {}.ended")
-        )
+        ended = Truth("{}.retired_at IS NULL AND {}.ended")
+        return await self._found(scope, await self._by_words(scope, query), most, NOTHING, ended)
 
-    async def _found(
-        self, scope: str, query: Query, most: int, alike: Alike, truth: Truth
-    ) -> list[Hit]:
-        if most <= 0:
-            return []
+    async def _by_words(self, scope: str, query: Query) -> ByWords:
         terms = terms_of(query)
         postings = await self._postings(scope, terms.all)
         size = await self._size(scope)
-        first = leading(terms, postings, size)
-        beside = await self._beside(scope, {*first, *alike.likeness}, truth)
+        return ByWords(terms, postings, size, leading(terms, postings, size))
+
+    async def _found(
+        self, scope: str, words: ByWords, most: int, alike: Alike, truth: Truth
+    ) -> list[Hit]:
+        beside = await self._beside(scope, {*words.leading, *alike.likeness}, truth)
         weights = replace(WEIGHTS, floor=alike.floor)
         scored = await asyncio.to_thread(
-            fuse, terms, postings, size, alike.likeness, beside, weights
+            fuse, words.terms, words.postings, words.size, alike.likeness, beside, weights
         )
         return await self._read(scored[: most * EQUALS], most)
 
@@ -168,9 +185,10 @@ class Search:
             (json.dumps([each.seq for each in scored]),),
         )
         facts = await asyncio.to_thread(facts_of, rows)
-        scores = {row["id"]: {each.seq: each.score for each in scored}[row["seq"]] for row in rows}
-        hits = [Hit(fact, scores[fact.id]) for fact in facts]
-        return distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))[:most]
+        scores = {each.seq: each.score for each in scored}
+        hits = [Hit(fact, scores[row["seq"]]) for row, fact in zip(rows, facts, strict=True)]
+        apart = distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))
+        return list(islice(apart, most))
 
 
 POSTINGS = """
