@@ -47,7 +47,7 @@ def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -
     text = starter_config()
     for line in documented(Config):
         assert text.count(line) == 1
-    assert "memory_harvest" not in text
+    assert "dreaming" not in text
     assert text.count("# EDIT: ") == 6
 
 

@@ -38,6 +38,9 @@ PLACEHOLDERS = {
     "DREAM_CONTRADICTION_PROMPT.txt": ("entry_1", "entry_2"),
     "DREAM_TASK_PROMPT.txt": ("content",),
     "MEMORY_HARVEST_PROMPT.txt": ("transcript",),
+    "SPLIT_PROMPT.txt": ("raw_input",),
+    "RECONSTRUCTION_PROMPT.txt": ("related_memories", "new_contents"),
+    "CORE_UPDATE_PROMPT.txt": ("current_core_markdown", "candidate_new_memories"),
     "COMPACTION_PROMPT.txt": ("history",),
     "OVERSIZE_MEMORIES.txt": ("size", "limit", "file"),
     "OVERSIZE_TASKS.txt": ("size", "limit"),
@@ -49,6 +52,9 @@ ANSWERS = {
     "DREAM_CONTRADICTION_PROMPT.txt": [{"action"}, {"action", "text"}],
     "DREAM_TASK_PROMPT.txt": [{"actions"}, {"actions"}],
     "MEMORY_HARVEST_PROMPT.txt": [{"contents"}, {"contents"}],
+    "SPLIT_PROMPT.txt": [{"contents"}, {"contents"}],
+    "RECONSTRUCTION_PROMPT.txt": [{"memories", "coverage"}],
+    "CORE_UPDATE_PROMPT.txt": [{"should_update", "core_markdown"}] * 2,
 }
 KANA = re.compile(r"[\u3041-\u30ff]")
 HAN = re.compile(r"[\u4e00-\u9fff]")

@@ -29,6 +29,8 @@ from wintermute.loom.records import Wards
 from wintermute.memory.meaning import OWED
 from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
+from wintermute.night.learning import Background, learning
+from wintermute.night.quiet import Quiet
 from wintermute.prompt.assemble import CORE, INSTRUCTIONS, chosen, core_text, joined
 from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
 from wintermute.schedule.edited_notices import EditedNotices
@@ -126,8 +128,12 @@ def answering(
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
-    runner = Runner(stores, toolbox, speaker, clock, [delegation, runs, embedding, *kinds])
-    rung = (runs.bell, embedding.bell)
+    quiet = Quiet(stores, models, config.dreaming, clock)
+    unasked = learning(Background(config, stores, models, texts, quiet, speaker, clock))
+    runner = Runner(
+        stores, toolbox, speaker, clock, [delegation, runs, embedding, *unasked, *kinds]
+    )
+    rung = (runs.bell, embedding.bell, *(kind.bell for kind in unasked))
     promises = Promises(stores, Firing(stores, speaker, clock), rung, speaker, clock)
 
     trouble = Trouble(stores, models, speaker, clock)

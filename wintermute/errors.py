@@ -29,7 +29,8 @@ WintermuteError
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
     ├── BudgetSpent             the day's ceiling leaves no room for another call
-    └── EmptyReply              neither text nor calls, retries spent
+    ├── EmptyReply              neither text nor calls, retries spent
+    └── AnswerUnusable          not in the shape that was asked for, twice
 """
 
 from collections.abc import Iterator
@@ -190,6 +191,10 @@ class BudgetSpent(ModelError):
 
 class EmptyReply(ModelError):
     """The model kept answering with neither text nor calls (L-015)."""
+
+
+class AnswerUnusable(ModelError):
+    """What was to be JSON of a certain shape was not, twice (M-072)."""
 
 
 @contextmanager

@@ -17,6 +17,17 @@ OURS = ("# Core Instructions\n", "You are a worker of Wintermute")
 """A house with other instructions may have no tool but `done`, and that is not always offered."""
 
 
+DATA = ("<transcript>", "<raw_input>", "<related_memories>", "<current_core_markdown>")
+"""The blocks of those who ask for JSON about them (M-048)."""
+
+
+def is_for_json(body: Json) -> bool:
+    """Whether a request is one of those that nobody waits for, whose answer is JSON (M-072)."""
+    messages = body.get("messages") or []
+    text = str(messages[0].get("content")) if messages else ""
+    return not body.get("tools") and any(f"\n{tag}\n" in text for tag in DATA)
+
+
 def is_for_summary(body: Json) -> bool:
     """Whether a request asks for a summary of a conversation."""
     messages = body.get("messages") or []
@@ -27,7 +38,7 @@ def is_for_summary(body: Json) -> bool:
 def broken_rules(body: Json) -> list[str]:
     """The rules of L-006, L-017 and M-010 that a request breaks.
 
-    None for `check`'s probe; a summary is asked for without instructions and tools, a sub-session of
+    None for `check`'s probe; a summary, or JSON about what is shown, is asked for without instructions and tools, a sub-session of
     mode none without instructions (P-045).
     """
     messages = body.get("messages") or []
@@ -35,7 +46,7 @@ def broken_rules(body: Json) -> list[str]:
         return []
     roles = [message.get("role") for message in messages]
     broken = []
-    if is_for_summary(body):
+    if is_for_summary(body) or is_for_json(body):
         roles, body = ["system", *roles], {**body, "tools": ["none needed"]}
     bare = roles[:1] == ["user"] and str(messages[0].get("content")).startswith(BARE)
     if roles[:1] != ["system"] and not bare:

@@ -13,7 +13,9 @@ from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
-Cause = Literal["night", "consolidation", "undo", "import", "edit", "tool", "command"]
+Background = Literal["night", "consolidation", "harvest", "reconstruction"]
+"""What nobody asked for at that moment: it is taken back by its own name only (M-076)."""
+Cause = Literal[Background, "undo", "import", "edit", "tool", "command"]
 ItemKind = Literal["fact", "task", "skill", "core", "page"]
 
 
@@ -136,7 +138,8 @@ class ChangeSets:
         """
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
-            " AND cause <> 'undo' AND NOT (:asked AND cause IN ('night', 'consolidation'))"
+            " AND cause <> 'undo' AND NOT (:asked"
+            "  AND cause IN ('night', 'consolidation', 'harvest', 'reconstruction'))"
             " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
             "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
             "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"

@@ -178,10 +178,8 @@ class Roles:
         "Backends for chats, in failover order; empty: the only one there is.", (), backend=True
     )
     compaction: tuple[str, ...] = key("For summaries of old conversation.", (), backend=True)
-    harvest: tuple[str, ...] = key(
-        "For picking memories out of conversations.", (), backend=True, later=True
-    )
-    reconstruction: tuple[str, ...] = key("For merging memories.", (), backend=True, later=True)
+    harvest: tuple[str, ...] = key("For picking memories out of conversations.", (), backend=True)
+    reconstruction: tuple[str, ...] = key("For merging memories, and core.md.", (), backend=True)
     dreaming: tuple[str, ...] = key("For the nightly tidying.", (), backend=True, later=True)
     sub_sessions: tuple[str, ...] = key("For delegated work.", (), backend=True)
 
@@ -262,8 +260,8 @@ class Memory:
     )
     top_k: int = key("Memories shown for one message.", 10, least=1)
     working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1)
-    merge_top_k: int = key("Related facts considered for a merge.", 3, least=1, later=True)
-    merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0, later=True)
+    merge_top_k: int = key("Related facts considered for a merge.", 3, least=1)
+    merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0)
     embeddings: Embeddings = key(
         "What memories mean, so that other words find them as well.", Embeddings
     )
@@ -336,9 +334,10 @@ class Dreaming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryHarvest:
+    enabled: bool = key("Pick memories out of what people tell the assistant.", True)
     message_threshold: int = key("Messages that start a harvest.", 20, least=1)
-    min_messages: int = key("Fewest messages worth one.", 5, least=1)
-    inactivity_minutes: int = key("Or so much silence.", 15, least=1)
+    min_messages: int = key("Fewest messages that silence makes one of.", 5, least=1)
+    inactivity_minutes: int = key("So many minutes of silence.", 15, least=1)
 
 
 LEVELS = 2
@@ -427,7 +426,7 @@ class Config:
     loop: LoopSettings = key("Limits for one message.", LoopSettings)
     seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
-    memory_harvest: MemoryHarvest = key("Picking memories.", MemoryHarvest, later=True)
+    memory_harvest: MemoryHarvest = key("Picking memories out of conversations.", MemoryHarvest)
     sub_sessions: SubSessionSettings = key("Work that the assistant hands out.", SubSessionSettings)
     wiki: Wiki = key("Pages.", Wiki, later=True)
     tools: Tools = key("What the assistant may do.", Tools)

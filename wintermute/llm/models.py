@@ -40,7 +40,7 @@ from wintermute.llm.failures import (
 )
 from wintermute.llm.spelled import Spellings, spelled_calls
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
-from wintermute.llm.windows import room, too_small
+from wintermute.llm.windows import has_one_slot, room, too_small
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
 
@@ -250,6 +250,10 @@ class Models:
         self._redact = redact
         self._chance = chance
         self._answered: dict[str, float] = {}  # when last, by backend
+        self._waited_for = 0  # questions that somebody waits for
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._unasked = asyncio.Lock()
         spellings = Spellings(database, clock)
         self._endpoints = {
             name: Endpoint(
@@ -288,6 +292,32 @@ class Models:
 
         Raises: ModelRefused, ContextTooLarge, EmptyReply, ModelUnavailable, BudgetSpent.
         """
+        self._waited_for += 1
+        self._quiet.clear()
+        try:
+            return await self._ask(role, request, backend, cast_id, listener)
+        finally:
+            self._waited_for -= 1
+            if not self._waited_for:
+                self._quiet.set()
+
+    async def ask_unasked(self, role: str, request: Request) -> Reply:
+        """As `ask`, for work that nobody waits for: one question at a time, none beside a chat's.
+
+        Whoever is answered meanwhile waits for one of them at most (M-064).
+        """
+        async with self._unasked:
+            await self._quiet.wait()
+            return await self._ask(role, request, None, None, UNHEARD)
+
+    async def _ask(
+        self,
+        role: str,
+        request: Request,
+        backend: str | None,
+        cast_id: str | None,
+        listener: Listener,
+    ) -> Reply:
         hidden, began = self._hidden(request), self._clock.monotonic()
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
@@ -359,6 +389,16 @@ class Models:
     def size_of(self, backend: str) -> Size:
         """That of one backend."""
         return self._endpoints[backend].settings.size
+
+    async def wants_quiet(self, role: str) -> bool:
+        """Whether a question of this role pushes what a chat has read out of its server's memory.
+
+        So it does where both have the same server, and that has one slot.
+        """
+        mine, chat = self._of(role, None)[0].settings, self._of("base", None)[0].settings
+        if mine.base_url != chat.base_url or mine.extra.get("id_slot") != chat.extra.get("id_slot"):
+            return False
+        return await has_one_slot(mine)
 
     def embedder(self, settings: Embeddings) -> BackendEmbedder:
         """The model that computes meanings, by the backend it names; closed with us.

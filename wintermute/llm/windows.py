@@ -185,6 +185,17 @@ async def server_window(settings: Backend) -> ServerWindow | None:
     return ServerWindow(min(known), at_most=True) if known else None
 
 
+async def has_one_slot(settings: Backend) -> bool:
+    """Whether the server of a backend remembers the beginning of one conversation only.
+
+    As llama.cpp tells it; of whoever does not tell, it is not known, and so not said.
+    """
+    if not await is_private(settings.base_url):
+        return False
+    props = await _Server(urlsplit(settings.base_url), settings).asked("/props")
+    return bool(_at(props, "total_slots") == 1)
+
+
 class _Server:
     """Asked about itself with plain requests; whatever goes wrong, it said nothing."""
 

@@ -357,6 +357,13 @@ class Inbox:
         )
         return _waiting(row) if row else None
 
+    async def last_said(self) -> datetime | None:
+        """When somebody last said something to us anywhere; None: nobody has."""
+        row = await self._database.row(
+            "SELECT received_at FROM inbox WHERE kind IN ('message', 'command') ORDER BY seq DESC LIMIT 1"
+        )
+        return moment(row["received_at"]) if row else None
+
     async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> Waiting | None:
         """The message before row `seq`; None: there is none."""
         row = await tx.row(

@@ -45,6 +45,8 @@ class Fact:
     valid_to: datetime | None = None
     replaced_by: str | None = None
     retired_at: datetime | None = None
+    taint: bool = False
+    """Whether it may come from outside: from a page, a file, a stranger (L-037)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,20 @@ class NewFact:
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     replaced_by: str | None = None
+    taint: bool = False
+    queued: bool = False
+    """Whether it is to be brought together with the others of its scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The facts of a scope that are still to be brought together with the others."""
+
+    scope: str
+    taint: bool
+    facts: int
+    newest: datetime
+    """When the last of them was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,12 +421,13 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
             taken = _met(before, fact)
             if taken.fact != before:
                 row = columns(taken.fact)
-                names = ("id", "source", "origins", "valid_to")
+                names = ("id", "source", "origins", "valid_to", "taint")
                 batch.updates.append({name: row[name] for name in names} | {"ended": over})
         else:
             taken = _stored(fact, now, new_id)
             row = columns(taken.fact, "retired_at")
-            batch.inserts.append(row | {"key": at[1], "stored_at": now, "ended": over})
+            row |= {"key": at[1], "stored_at": now, "ended": over}
+            batch.inserts.append(row | {"queued": fact.queued and not over})
         if over:
             place.pop(at, None)
         else:
@@ -477,6 +494,7 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
         valid_from=new.valid_from or at,
         valid_to=new.valid_to,
         replaced_by=new.replaced_by,
+        taint=new.taint,
     )
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
 
@@ -490,6 +508,7 @@ def _met(known: Fact, new: NewFact) -> AddedFact:
         source=new.source if raised else known.source,
         origins=tuple(dict.fromkeys([*known.origins, *also, *new.origins]))[:MOST_ORIGINS],
         valid_to=new.valid_to or known.valid_to,
+        taint=known.taint and new.taint,
     )
     ended = fact.valid_to != known.valid_to
     if not raised and not ended:

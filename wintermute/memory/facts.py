@@ -24,6 +24,7 @@ from wintermute.memory.fact import (
     Given,
     Hit,
     NewFact,
+    Queue,
     Replaced,
     Source,
     Tally,
@@ -60,6 +61,7 @@ IN_LIST = "IN (SELECT value FROM json_each(?))"
 Owing = Callable[[Transaction], Awaitable[None]]
 
 _line = reader(FileLine)
+_queue = reader(Queue)
 
 
 class Facts:
@@ -316,15 +318,19 @@ class Facts:
         origins: Sequence[str] = (),
         most: int = MOST,
         until: datetime | None = None,
+        taint: bool = False,
+        queued: bool = True,
     ) -> tuple[Fact, AddOutcome]:
         """Remember one thing; an equal fact stays the only one (M-005 to M-007).
 
-        `until`: when it stops, or stopped, being true. Raises: ToolFailed for a text that is too
-        short or too long, or gives a secret away.
+        `until`: when it stops, or stopped, being true. `queued`: it is to be brought together with
+        the others of its scope. Raises: ToolFailed for a text that is too short or too long, or
+        gives a secret away.
         """
         line = entry(text, most=most)
         refuse_secret(line)
         new = NewFact(scope, line, source, speaker, tuple(origins), valid_to=until)
+        new = replace(new, taint=taint, queued=queued)
         (taken,) = await self.take(tx, [new])
         if taken.change:
             await self._changes.record(tx, why, [taken.change])
@@ -397,6 +403,31 @@ class Facts:
         changes = [done.change for done in taken if done.change]
         await self._changes.record(tx, why, [*changes, *retirements(gone)])
 
+    # What is still to be brought together with the others (M-031 to M-043)
+
+    async def queues(self, source: Transaction | Database) -> list[Queue]:
+        """How many facts of each scope wait, those that may come from outside apart."""
+        rows = await source.rows(
+            "SELECT scope, taint, count(*) AS facts, max(stored_at) AS newest FROM facts"
+            f" WHERE queued AND {LIVE} GROUP BY scope, taint ORDER BY scope, taint"
+        )
+        return [_queue(row) for row in rows]
+
+    async def queued(self, scope: str, most: int, *, taint: bool) -> list[Fact]:
+        """The first that wait."""
+        rows = await self._database.rows(
+            f"SELECT * FROM facts WHERE queued AND scope = ? AND taint = ? AND {LIVE}"
+            " ORDER BY seq LIMIT ?",
+            (scope, taint, most),
+        )
+        return facts_of(rows)
+
+    async def unqueue(self, tx: Transaction, ids: Collection[str]) -> None:
+        """They were brought together with the others, or cannot be."""
+        await tx.execute(
+            f"UPDATE facts SET queued = 0 WHERE id {IN_LIST}", (json.dumps(list(ids)),)
+        )
+
     # Writing, for callers that put the changes on record themselves
 
     async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[AddedFact]:
@@ -413,7 +444,7 @@ class Facts:
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
-            " ended = :ended WHERE id = :id",
+            " ended = :ended, taint = :taint WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])

@@ -408,6 +408,10 @@ class Texts:
     worker: Template
     small_worker: Template
     task_run: Template
+    harvest: Template
+    split: Template
+    reconstruction: Template
+    core_update: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
 
@@ -435,5 +439,9 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         worker=Template(folder, "WORKER_MINIMAL.txt", kept),
         small_worker=Template(folder, "WORKER_MINIMAL.small.txt", kept),
         task_run=Template(folder, "TASK_RUN.txt", kept),
+        harvest=Template(folder, "MEMORY_HARVEST_PROMPT.txt", kept),
+        split=Template(folder, "SPLIT_PROMPT.txt", kept),
+        reconstruction=Template(folder, "RECONSTRUCTION_PROMPT.txt", kept),
+        core_update=Template(folder, "CORE_UPDATE_PROMPT.txt", kept),
         kept=kept,
     )

@@ -80,7 +80,9 @@ class JobKind:
         policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
+        owe: Callable[[Transaction], Awaitable[datetime | None]] | None = None,
     ) -> None:
+        """`owe`: enqueues what is due by now, at each look; when to look again for that, if known."""
         self.name = name
         self.at_once = policy.at_once
         self.bell = asyncio.Event()
@@ -90,6 +92,7 @@ class JobKind:
         self._policy = policy
         self._speaker = speaker
         self._clock = clock
+        self._owe = owe
 
     async def left(self, tx: Transaction) -> Look[Job]:
         """What goes on; who is told of what does not."""
@@ -107,7 +110,9 @@ class JobKind:
 
     async def ready(self, tx: Transaction, free: int) -> Look[Job]:
         """Begin the oldest."""
+        due = None if self._owe is None else await self._owe(tx)
         again = await self._stores.jobs.next_due(tx, self.name)  # first: time goes on
+        again = min(filter(None, (due, again)), default=None)
         return Look(await self._stores.jobs.begin(tx, self.name, free), again=again)
 
     async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:

@@ -1,0 +1,119 @@
+"""One way to ask a model for JSON: its answer is data, proved before it is used, else refused.
+
+    template ─▶ filled with untagged values ─▶ model ─▶ JSON ─▶ read ─▶ value
+                                                ▲        │ cut off, no JSON, wrong shape, an example
+                                                ╰─ once ─╯ of the template: told, then refused
+
+Nothing that is shown can close a block of the template, and nothing that a truncated answer says
+changes a store (A-11, M-048, M-072).
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from wintermute.errors import AnswerUnusable, EmptyReply
+from wintermute.messages import Json, Reply, Request
+from wintermute.templates import fill
+from wintermute.text import shortened, untagged
+
+FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+THE_SAME = 12
+"""Characters from which a text that stands in the template was taken from there."""
+SHOWN = 1_000
+"""Of an answer that was of no use."""
+AGAIN = "That cannot be used: {error}. Answer once more, with the JSON alone, in the shape that was named."
+
+T = TypeVar("T")
+
+
+class Unfit(Exception):
+    """What is wrong with an answer, in words for the model. Raised by whoever reads its JSON."""
+
+
+class Unasked(Protocol):
+    """Whoever asks models for work that nobody waits for. See `llm.models.Models`."""
+
+    async def ask_unasked(self, role: str, request: Request) -> Reply:
+        """Raises: ModelError."""
+        ...
+
+
+async def answer_in_json(
+    models: Unasked,
+    role: str,
+    template: str,
+    values: Mapping[str, str],
+    read: Callable[[Json], T],
+) -> T:
+    """What `read` makes of the object that a model answers with; it is asked at most twice.
+
+    Raises: AnswerUnusable; ModelError where no answer came.
+    """
+    question = fill(template, {name: untagged(value) for name, value in values.items()})
+    messages: tuple[Json, ...] = ({"role": "user", "content": question},)
+    error = ""
+    for _ in range(2):
+        try:
+            reply = await models.ask_unasked(role, Request(messages))
+        except EmptyReply as problem:
+            raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem
+        try:
+            return _read(reply, template, read)
+        except Unfit as problem:
+            error = str(problem)
+        messages += (
+            {"role": "assistant", "content": shortened(reply.text, SHOWN) or "{}"},
+            {"role": "user", "content": AGAIN.format(error=error)},
+        )
+    raise AnswerUnusable(f"the model's answer cannot be used: {error}")
+
+
+def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
+    if not reply.is_whole:
+        raise Unfit("it was cut off before its end: make it shorter")
+    text = reply.text.strip()
+    fenced = FENCE.match(text)
+    try:
+        found = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError) as error:
+        raise Unfit("it is no JSON") from error
+    if not isinstance(found, dict):
+        raise Unfit("it is no JSON object")
+    known = _plain(template)
+    for said in _texts(found):
+        if len(said) >= THE_SAME and _plain(said) in known:
+            raise Unfit("it repeats the example of the instructions: take what the data say")
+    return read(found)
+
+
+def texts(found: Json, name: str) -> tuple[str, ...]:
+    """A list of texts that an answer has under this name. Raises: Unfit."""
+    value = found.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Unfit(f'"{name}" must be a list of texts')
+    return tuple(value)
+
+
+def only(found: Json, *names: str) -> None:
+    """An answer has these and nothing else. Raises: Unfit."""
+    if missing := [name for name in names if name not in found]:
+        raise Unfit(f'"{missing[0]}" is missing')
+    if more := [name for name in found if name not in names]:
+        raise Unfit(f'"{more[0][:40]}" does not belong there')
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
