@@ -13,9 +13,9 @@ from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
-Background = Literal["night", "consolidation", "harvest", "reconstruction"]
+UnaskedCause = Literal["night", "consolidation", "harvest", "reconstruction"]
 """What nobody asked for at that moment: it is taken back by its own name only (M-076)."""
-Cause = Literal[Background, "undo", "import", "edit", "tool", "command"]
+Cause = Literal[UnaskedCause, "undo", "import", "edit", "tool", "command"]
 ItemKind = Literal["fact", "task", "skill", "core", "page"]
 
 
