@@ -65,6 +65,7 @@ LOST: frozenset[Cause] = TAKEN_BACK | ANOTHER_WAY | ANYWHERE | frozenset({"cutti
 CUT = "left out to fit the model's window"
 ASKED_AGAIN = re.compile(r"\[Your (?:last \d+ )?answers? w(?:as|ere) empty\.")
 FOLDED = "[Folded: turns 1-"
+FOLD = re.compile(r"\[Folded: turns 1-\d+\]")
 SHOWN = 70
 BRANCHES = "SELECT count(DISTINCT branch_id) FROM casts"
 
@@ -297,7 +298,8 @@ def could_be(now: Rendered, before: Rendered) -> frozenset[Cause]:
     shorter = min(len(now.messages), len(before.messages))
     n = next((n for n, (one, other) in pairs if one != other), shorter)
     first = next((n for n, each in enumerate(now.messages) if each.startswith("<user>")), 0)
-    if n <= first and FOLDED in "".join(now.messages[: first + 1]):
+    fold = FOLD.search("".join(now.messages[: first + 1]))
+    if n <= first and fold and fold[0] not in before.text:  # else it was folded before
         return frozenset({"fold"})
     # Where one is shorter, it ends with what the other goes on from.
     said, was = ("".join(each.messages[n : n + 1]) for each in (now, before))
