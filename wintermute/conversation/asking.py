@@ -86,10 +86,14 @@ FoldCause = Literal["size", "full", "overflow", "asked"]
 
 @dataclass(frozen=True, slots=True)
 class FoldedTurn:
-    """One turn of the path with what stands before it, as text, and as messages in view."""
+    """One turn of the path with what stands before it, as text, and as messages in view.
+
+    `whole`: the text with all that is in view of results, of which the summariser reads less.
+    """
 
     turn: Turn
     text: str
+    whole: str
     messages: int
 
 
@@ -119,15 +123,17 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
         for turn in cast.turns:
             seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
             text = "\n\n".join([*said, *map(_line, seen)])
-            yield FoldedTurn(turn, untagged(text), count + len(seen))
+            whole = "\n\n".join([*said, *(_line(each, None) for each in seen)])
+            yield FoldedTurn(turn, untagged(text), whole, count + len(seen))
             said, count = [], 0
 
 
-def _line(message: Json) -> str:
+def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
     if message["role"] == "tool":
-        return f"[result]\n{shortened(message['content'], RESULT_CHARACTERS)}"
+        told = message["content"]
+        return f"[result]\n{told if most is None else shortened(told, most)}"
     calls = [
-        f"[call] {call['function']['name']} {call['function']['arguments'][:RESULT_CHARACTERS]}"
+        f"[call] {call['function']['name']} {call['function']['arguments'][:most]}"
         for call in message.get("tool_calls", ())
     ]
     said = [f"[assistant]\n{message['content']}"] if message["content"] else []
@@ -281,7 +287,7 @@ class Folding:
         steps = foldable(past.casts, keep, self._hidden)
         if cause == "asked" or (cause == "size" and self._many(past)):
             return steps
-        gain = GAIN * self._count("".join(step.text for step in steps))
+        gain = GAIN * self._count("".join(step.whole for step in steps))
         if cause == "overflow":  # by how much it is too large, only the server knows
             excess = 0
         return steps if gain >= max(excess, LEAST * self._models.window("base")) else ()
