@@ -38,8 +38,6 @@ from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 
-"""What a status calls the words that memories are found by."""
-
 
 @dataclass(frozen=True, slots=True)
 class Stores:
