@@ -129,6 +129,11 @@ def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> No
         sorted(then("2019-07-01", "lived")) == sorted(then("2019-07-01")) == ["Lives in Lyon", *now]
     )
     assert sorted(then("2021-01-01", "lived")) == sorted(then("2021-01-01")) == now
+    told = memories.says("memory", "search", "lives", "--when", "2019-08-01").splitlines()
+    assert sorted(line.partition("user_explicit  ")[2] for line in told) == [
+        "Lives in Lyon  (until May 2020)",
+        "Lives in Rome",
+    ]
     (scope,) = memories.json("memory", "stats")["scopes"]
     assert (scope["live"], scope["no_longer_true"], scope["retired"]) == (1, 2, 0)
     (batch,) = (each["id"] for each in memories.json("memory", "history")[2:3])
