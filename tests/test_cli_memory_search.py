@@ -141,6 +141,18 @@ def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> No
     assert texts(memories.json("memory", "list")) == ["Lives in Lyon", "Lives in Rome"]
 
 
+def test_memory_is_core_the_newest_and_what_fits(memories: Terminal) -> None:
+    """M-001: core is in each prompt, from its file; the newest and the facts are the same rows."""
+    memories.says("memory", "add", "Dora paints")
+    memories.says("init", ".")
+    (memories.data / "core.md").write_text("# USER\n- Ann is left-handed\n")
+    assert "Ann is left-handed" in memories.says("prompt")
+    [newest] = memories.json("memory", "latest", "--count", "1")
+    [hit] = memories.json("memory", "search", "who paints?")["hits"]
+    assert newest["id"] == hit["id"]
+    assert newest["text"] == "Dora paints"
+
+
 def test_the_newest_come_first_counted_from_one(memories: Terminal) -> None:
     """M-002, M-003."""
     given = [{"text": f"Fact number {n}", "at": "2026-01-01"} for n in range(1, 6)]

@@ -15,6 +15,7 @@ from tests.world.vectors import (
     IN_MEMORY,
     SIZE,
     at_qdrant,
+    at_server,
     cosine,
     embedded,
     entered,
@@ -26,6 +27,7 @@ from tests.world.vectors import (
     some,
     vector,
 )
+from wintermute.config.read import environment
 from wintermute.db import open_database
 from wintermute.errors import MemoryUnavailable
 from wintermute.memory.vectors import (
@@ -44,11 +46,19 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
         yield memory
 
 
-@pytest.fixture(params=["local", "qdrant"])
+SERVER = "WINTERMUTE_TEST_QDRANT"
+"""The variable with the URL of a Qdrant server, which the contract is run against as well."""
+
+
+@pytest.fixture(params=["local", "qdrant", *(["server"] if SERVER in environment() else [])])
 async def index(memory: Memory, request: pytest.FixtureRequest) -> AsyncIterator[VectorIndex]:
     if request.param == "local":
         needs_sqlite_vec(memory.database)
         yield LocalVectors(memory.database)
+        return
+    if request.param == "server":
+        async with at_server(memory.database, environment()[SERVER]) as index:
+            yield index
         return
     async with at_qdrant(memory.database, IN_MEMORY) as index:
         yield index
