@@ -268,6 +268,8 @@ class Quality:
             read = list(whole.values())
             if name == "… without words":
                 read = [replace(found, postings={}) for found in read]
+            if not weights.meaning:
+                read = [replace(found, likeness={}) for found in read]
             yield name, self._ranked(dict(zip(whole, read, strict=True)), weights)
         ranks = {name: _by_ranks(found, alone) for name, found in whole.items()}
         yield "… by ranks, not by scores", self.figures(ranks)
@@ -284,7 +286,8 @@ class Quality:
     def beside_others(self) -> Iterable[tuple[str, Json]]:
         """What we find, and what words or vectors alone find."""
         read = self.found()
-        yield "`fts5`", self._ranked(read, replace(WEIGHTS, meaning=0))
+        by_words = {name: replace(found, likeness={}) for name, found in read.items()}
+        yield "`fts5`", self._ranked(by_words, WEIGHTS)
         yield "`local_vector`", self._ranked(read, WEIGHTS)
         yield "plain FTS5", self.figures({q["id"]: hits for q, hits in self._plain_words()})
         yield from self._others()
@@ -296,7 +299,7 @@ class Quality:
         grid = [
             replace(WEIGHTS, named=0, meaning=meaning, near=near, floor=floor)
             for meaning, near, floor in product(
-                (0.5, 0.7, 1.0), ((0.4, 0.2), (0.5, 0.4), (0.6, 0.5)), (0.25, 0.3, 0.35)
+                (0.5, 0.7, 1.0), ((0.4, 0.2), (0.5, 0.4), (0.6, 0.5)), (0.15, 0.2, 0.25)
             )
         ]
         ranked = [{name: one.ranked(weights) for name, one in found.items()} for weights in grid]

@@ -34,7 +34,7 @@ async def rows() -> list[str]:
         ranked = [await _ranked(folder / "ranked", backend) for backend in ("fts5", "local_vector")]
         async with open_house(folder, None, prompts=PROMPTS) as house:
             await _fill(house)
-            prompt = await house.gather.system(SCOPE, TOOLS, None)
+            prompt = assemble(await house.gather.gather(SCOPE, TOOLS))
             taken = [await _timed(house) for _ in range(ROUNDS)]
             changed = []
             for n in range(20):
