@@ -213,15 +213,16 @@ class private_environment:  # noqa: N801  used as a block
     What only the demo and the tests need is left out: some of it is used when it is there (cffi).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *extras: str) -> None:
         self._folder = folder
+        self._extras = extras
 
     def __enter__(self) -> str:
         subprocess.run(
             [sys.executable, "-m", "venv", "--copies", "--without-pip", self._folder], check=True
         )
         theirs = next(self._folder.glob("lib/python3*/site-packages"))
-        for name in runtime_packages():
+        for name in runtime_packages(*self._extras):
             for file in distribution(name).files or ():
                 if ".." not in file.parts and (source := Path(str(file.locate()))).is_file():
                     (theirs / file).parent.mkdir(parents=True, exist_ok=True)
@@ -232,17 +233,17 @@ class private_environment:  # noqa: N801  used as a block
         shutil.rmtree(self._folder)
 
 
-def runtime_packages() -> set[str]:
-    """The names of the program's own distribution and of all that it needs."""
+def runtime_packages(*extras: str) -> set[str]:
+    """The names of the program's own distribution and of all that it needs, with these extras."""
     found: set[str] = set()
-    wanted = [Requirement("wintermute")]
+    wanted = [Requirement(f"wintermute[{','.join(extras)}]")]
     while wanted:
         package = wanted.pop()
         found.add(package.name)
         for line in requires(package.name) or ():
             needed = Requirement(line)
-            extras = [{"extra": extra} for extra in ("", *package.extras)]
-            if needed.marker is None or any(map(needed.marker.evaluate, extras)):
+            wanted_by = [{"extra": extra} for extra in ("", *package.extras)]
+            if needed.marker is None or any(map(needed.marker.evaluate, wanted_by)):
                 wanted += [] if needed.name in found else [needed]
     return found
 

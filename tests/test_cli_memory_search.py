@@ -129,11 +129,28 @@ def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> No
         sorted(then("2019-07-01", "lived")) == sorted(then("2019-07-01")) == ["Lives in Lyon", *now]
     )
     assert sorted(then("2021-01-01", "lived")) == sorted(then("2021-01-01")) == now
+    told = memories.says("memory", "search", "lives", "--when", "2019-08-01").splitlines()
+    assert sorted(line.partition("user_explicit  ")[2] for line in told) == [
+        "Lives in Lyon  (until May 2020)",
+        "Lives in Rome",
+    ]
     (scope,) = memories.json("memory", "stats")["scopes"]
     assert (scope["live"], scope["no_longer_true"], scope["retired"]) == (1, 2, 0)
     (batch,) = (each["id"] for each in memories.json("memory", "history")[2:3])
     assert memories.json("memory", "undo", batch)["back"][0]["item"] == past["id"]
     assert texts(memories.json("memory", "list")) == ["Lives in Lyon", "Lives in Rome"]
+
+
+def test_memory_is_core_the_newest_and_what_fits(memories: Terminal) -> None:
+    """M-001: core is in each prompt, from its file; the newest and the facts are the same rows."""
+    memories.says("memory", "add", "Dora paints")
+    memories.says("init", ".")
+    (memories.data / "core.md").write_text("# USER\n- Ann is left-handed\n")
+    assert "Ann is left-handed" in memories.says("prompt")
+    [newest] = memories.json("memory", "latest", "--count", "1")
+    [hit] = memories.json("memory", "search", "who paints?")["hits"]
+    assert newest["id"] == hit["id"]
+    assert newest["text"] == "Dora paints"
 
 
 def test_the_newest_come_first_counted_from_one(memories: Terminal) -> None:

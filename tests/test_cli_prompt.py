@@ -45,6 +45,14 @@ def test_before_anything_was_said_it_is_what_the_first_message_brings(terminal: 
     assert f"in all about {shown['tokens']:,} tokens; {shown['window']:,} fit beside" in told
 
 
+def test_who_looks_into_the_data_folder_needs_no_password_of_matrix(terminal: Terminal) -> None:
+    """L-080: that stands in the unit of the daemon, not in the shell of who looks."""
+    assert "in all about" in terminal.says("prompt", WINTERMUTE_PASSWORD="")
+    assert terminal.says("task", "list", WINTERMUTE_PASSWORD="")
+    assert terminal.says("status", WINTERMUTE_PASSWORD="")
+    assert b"WINTERMUTE_PASSWORD" in terminal.run("matrix", "logout", WINTERMUTE_PASSWORD="").stderr
+
+
 async def test_later_it_is_what_was_told_and_what_is_new(
     terminal: Terminal, model: ModelServer
 ) -> None:

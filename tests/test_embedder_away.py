@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_embeddings import command
+from tests.test_qdrant import refuse, served
 from tests.test_ranked_memory import SCOPE, block, remember
 from tests.test_told_once import tell, texts
 from tests.tiers import tiered
@@ -20,7 +21,7 @@ from tests.world.schema import lay_schema
 from tests.world.vectors import needs_sqlite_vec
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
-from wintermute.config.schema import Memory
+from wintermute.config.schema import Memory, Qdrant
 from wintermute.db import open_database
 from wintermute.errors import MemoryUnavailable
 from wintermute.ids import new_id
@@ -199,6 +200,43 @@ async def test_another_model_is_noticed_and_all_is_embedded_anew(
         assert left == [{"model": "another model"}]
         await house.stores.memories.search(SCOPE, Query("tea"), 5)
         assert (await note(house))[0] == "ok"
+
+
+async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-023: what is stored meanwhile is in our database, and its vectors are owed."""
+    pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+
+    @asynccontextmanager
+    async def at(where: str) -> AsyncIterator[tuple[House, HeldClock]]:
+        clock, memory = HeldClock(), Memory(backend="qdrant", qdrant=Qdrant(url=where))
+        well = child("well", tmp_path)
+        async with (
+            open_house(
+                tmp_path, model.url, prompts=PROMPTS, clock=clock, memory=memory, embedder=well
+            ) as house,
+            house.working(),
+        ):
+            yield house, clock
+
+    server = str(tmp_path / "server")
+    async with at(server) as (house, clock):
+        await remember(house, TEA)
+        await clock.move(120)
+        await all_made(house)
+    async with served(refuse) as url, at(url) as (house, clock):
+        await remember(house, CHESS)
+        await tell(house, "which tea?", "and chess?")
+        state, detail = await note(house)
+        assert (state, url in detail) == ("warn", True)
+        assert await meaning_of(house).owed() == {SCOPE: 1}
+    async with at(server) as (house, clock):
+        await clock.move(120)
+        await all_made(house)
+        assert (await note(house))[0] == "ok"
+    assert TEA in str(model.requests[0].messages)
+    assert CHESS in str(model.requests[1].messages)
 
 
 async def test_facts_from_before_meanings_were_kept_get_their_vectors_by_themselves(

@@ -357,7 +357,7 @@ TURN = Turn("t", None, "x", (), "stop", 1, 1)
 @given(st.lists(st.text(max_size=600), min_size=1, max_size=8), st.integers(10, 800))
 def test_a_chunk_fits_and_makes_progress(texts: list[str], room: int) -> None:
     """L-043: one turn at least; all but a shortened first one as they are."""
-    steps = [Old(TURN, text, 1) for text in texts]
+    steps = [Old(TURN, text, text, 1) for text in texts]
     taken = chunk(steps, room, len)
     assert 1 <= len(taken) <= len(steps)
     if len(taken) > 1 or taken[0] == steps[0]:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -333,6 +334,28 @@ async def test_a_window_that_a_fold_cannot_empty_is_cut_with_a_mark(
     )
     firsts = [seen.messages[1]["content"] for seen in talk.chats]
     assert len(set(firsts)) < 12  # several requests begin alike
+
+
+@pytest.mark.breaks("fold")
+async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-036, L-042: a fold gains what it takes out of view, not what the summariser reads of it."""
+    looking = Calls((Use("echo", {"say": "look"}),), usage=None)
+    steps: Iterator[Step] = iter([looking, looking, looking, Text("It is blue.", usage=None)])
+    summary = Text("They looked at the sea, again and again.", usage=None)
+    model.keyed(lambda seen: summary if is_for_summary(seen.body) else next(steps))
+
+    async def look(_caller: Caller, _args: Json) -> object:
+        return "sea " * 3000
+
+    backend: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
+    gates = [Gate(act=look)]
+    async with open_house(tmp_path, model.url, gates=gates, **backend) as house, house.working():
+        await tell(house, "How is the sea?")
+        assert await house.spoken() == ["It is blue."]
+        assert len(await house.rows("SELECT 1 FROM folds")) == 1
+    assert "left out" not in json.dumps([seen.body for seen in model.requests])
 
 
 async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:

@@ -105,6 +105,36 @@ def test_a_fold_and_other_tools_show_what_they_are() -> None:
     assert changed.ask(user("hi"), model("hello"), user("more"), tools=(TOOL, TOOL)) != []
 
 
+ERASED = user("[this message was erased]")
+CUT = user("h\n[… 40 characters left out to fit the model's window …]\ni")
+SHORT: Json = {**RESULT, "content": "[ephemeral:read_file]"}
+
+
+@pytest.mark.parametrize(
+    ("now", "system", "causes"),
+    [
+        ((user("hi"), USED, RESULT), "Be brief.", {"edited prompt", "edited core", "failover"}),
+        ((user("hi"), USED, SHORT), "Be kind.", {"decay", "redaction"}),
+        ((ERASED, USED, RESULT), "Be kind.", {"redaction", "forgetting", "edit", "fork"}),
+        ((CUT, USED, RESULT), "Be kind.", {"cutting"}),
+        ((USED, RESULT), "Be kind.", {"redaction", "edit"}),
+    ],
+    ids=["the instructions", "a result", "a message", "a message is cut", "one is left out"],
+)
+def test_a_cause_excuses_only_what_it_can_break(
+    now: tuple[Json, ...], system: str, causes: set[Cause]
+) -> None:
+    """Whoever names an edit is told of a clock in the system message all the same."""
+    others: set[Cause] = {"edited prompt", "decay", "cutting", "edit", "interrupted", "retry line"}
+    for cause in causes | others:
+        wire = Wire(cause, perhaps=True)
+        wire.ask(user("hi"), answer=USED)
+        wire.ask(user("hi"), USED, RESULT, answer=model("hello"))
+        found = wire.ask(*now, model("hello"), user("more"), system={**SYSTEM, "content": system})
+        allowed = cause in causes or (cause == "edit" and now[0] in (CUT, ERASED))
+        assert (found == []) is allowed, cause
+
+
 def test_rooms_that_say_the_same_are_two_branches() -> None:
     """Each is continued once."""
     wire = Wire()

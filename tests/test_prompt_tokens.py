@@ -47,6 +47,16 @@ LIMITS = {
 pytestmark = pytest.mark.skipif(bool(missing_tokenizers()), reason=missing_tokenizers())
 
 
+ONE_OF_THEM = 485
+"""What `spawn_sub_session` alone took before definitions were shortened."""
+
+
+async def test_the_three_tools_of_delegation_cost_what_one_of_them_did(tmp_path: Path) -> None:
+    found = await counts(tmp_path)
+    three = (found[f"full: {n}"] for n in ("spawn_sub_session", "call_agent", "call_agent_batch"))
+    assert sum(each.qwen for each in three) <= ONE_OF_THEM
+
+
 async def test_every_part_of_the_prompt_keeps_within_its_tokens(tmp_path: Path) -> None:
     """P-032: sections of the instructions, and definitions as they are sent."""
     found = await counts(tmp_path)

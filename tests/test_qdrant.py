@@ -177,7 +177,7 @@ async def test_the_collection_of_another_installation_is_left_alone(
 
 
 async def test_what_is_ours_is_known_again_after_a_restart(memory: Memory, tmp_path: Path) -> None:
-    """M-023: nothing is sent twice; another model empties the collection."""
+    """M-001, M-023: nothing is sent twice; another model empties the one collection."""
     where = str(tmp_path / "server")
     space = await entered(memory)
     async with at_qdrant(memory.database, where) as index:
@@ -190,6 +190,9 @@ async def test_what_is_ours_is_known_again_after_a_restart(memory: Memory, tmp_p
         await index.send(new, ANN, [])
         assert len(await index.missing(new, 9)) == 2
         assert (await index.check(new)).is_sound
+    client = pytest.importorskip("qdrant_client").AsyncQdrantClient(path=where)
+    assert [each.name for each in (await client.get_collections()).collections] == ["memory"]
+    await client.close()
 
 
 async def test_what_was_sent_before_a_kill_is_sent_again_or_leaves(memory: Memory) -> None:

@@ -196,6 +196,24 @@ def test_people_weigh_more_than_the_assistant_and_short_texts_more_than_long_one
     assert [hit.seq for hit in hits] == [1, 3, 2]
 
 
+def test_an_answer_beside_what_a_person_said_does_not_come_before_other_people() -> None:
+    """Issue 18, point 3: nor do the neighbours of what fits best fill all places with answers."""
+    known = [
+        Candidate(1, 10, "Ann", 40),
+        Candidate(2, 11, "assistant", 900),
+        Candidate(3, 30, "Ann", 40),
+    ]
+    hits = fuse(Terms(("tea", "cup"), ()), {"tea": [1, 3], "cup": [1]}, 9, {}, known)
+    assert [hit.seq for hit in hits] == [1, 3, 2]
+
+
+def test_what_is_likelier_than_chance_is_a_hit_and_what_is_not_needs_words() -> None:
+    """M-071: the floor is stated, and nothing else keeps out what lies above it."""
+    known = [Candidate(n, 10 * n) for n in (1, 2, 3)]
+    just = {1: WEIGHTS.floor + 0.01, 2: WEIGHTS.floor, 3: WEIGHTS.floor - 0.01}
+    assert [hit.seq for hit in fuse(Terms((), ()), {}, 9, just, known)] == [1]
+
+
 def test_who_is_named_comes_first_unless_that_is_switched_off() -> None:
     """Issue 18, "Figures": a weight of its own."""
     known = [Candidate(1, 10, "@bob:example.org"), Candidate(2, 20, "@ann:example.org")]
@@ -238,7 +256,9 @@ def test_the_order_of_what_was_read_makes_no_difference(
     hits = fuse(terms, {"tea": tea, "cup": cup}, 30, likeness, facts)
     turned = dict(reversed(likeness.items()))
     assert hits == fuse(terms, {"cup": cup[::-1], "tea": tea[::-1]}, 30, turned, facts[::-1])
-    assert all(math.isfinite(hit.score) and hit.score >= WEIGHTS.least for hit in hits)
+    assert all(math.isfinite(hit.score) and hit.score > 0 for hit in hits)
+    weak = [hit.seq for hit in hits if hit.score < WEIGHTS.least]
+    assert all(likeness.get(seq, 0.0) > WEIGHTS.floor for seq in weak)
     assert hits == sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
 
 
@@ -279,6 +299,14 @@ def test_what_is_embedded_has_speaker_and_the_message_before() -> None:
         "ann: yes, on Friday Bob: When is the train?",
     )
     assert embedded_text("👍 ;)", "Ann", "Bob: Tea?") == ()
+
+
+def test_who_talks_with_the_assistant_is_embedded_alone() -> None:
+    """Issue 18, point 3: nobody is named there, and long answers drown what the person said."""
+    answer = "assistant: Trains leave every hour"
+    assert embedded_text("yes, on Friday", "Ann", answer) == ("yes, on Friday",)
+    assert embedded_text("yes, on Friday", "Ann", "", "assistant") == ("yes, on Friday",)
+    assert embedded_text("Then on Friday", "assistant", "Ann: when?") == ("Then on Friday",)
 
 
 def test_a_long_text_is_embedded_in_pieces() -> None:

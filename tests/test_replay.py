@@ -132,7 +132,7 @@ def _window(_role: str, _backend: str | None) -> int:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.breaks("fold", "cutting", perhaps=True)
+@pytest.mark.breaks("fold", "cutting", "retry line", perhaps=True)
 async def test_what_was_recorded_is_asked_again_in_the_same_words(
     tmp_path: Path, model: ModelServer, prompts: Path, scene: str
 ) -> None:

@@ -110,6 +110,13 @@ def test_the_six_sections_stand_in_their_order_and_nothing_comes_before() -> Non
     assert all(sections().values())
 
 
+@pytest.mark.parametrize("name", ["BASE_PROMPT.txt", "BASE_PROMPT.small.txt"])
+def test_no_example_can_be_taken_for_what_somebody_said(name: str) -> None:
+    """A small model made a task of one and answered with another: a whole sentence has a blank."""
+    said = re.findall(r'"[^"\n]+[.!?]"', PROMPTS[name])
+    assert [each for each in said if not re.search(r"<[a-z ]+>", each)] == []
+
+
 def test_no_heading_of_the_prompt_can_be_taken_for_a_part_of_it() -> None:
     """P-002, P-003."""
     lines = PROMPTS["BASE_PROMPT.txt"].splitlines()

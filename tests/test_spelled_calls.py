@@ -217,3 +217,21 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
             told = "calls_as_text: true" in line
             assert told is known
     assert found == [("warn", True), ("ok  ", False)]
+
+
+async def test_check_before_the_first_start_says_what_to_write_for_it_is_kept_nowhere(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """In a fresh installation there is no database yet: `init`, `check`, `chat` is the usual order."""
+    login = Login("@bot:test", "token", "DEVICE", "secret")
+    config = write_settings(tmp_path / "bot", NOWHERE, login, model.url, "@ann:test")
+    model.script(Text(BARE.replace("echo", "done")))
+    done = await python.command(
+        "check", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+    )
+    [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
+    assert line.startswith("warn  model scripted: ")
+    assert line.endswith(
+        "it writes its calls as text -> set llm.backends.scripted.calls_as_text: true"
+    )
+    assert not (tmp_path / "bot/data/wintermute.db").exists()

@@ -197,6 +197,29 @@ async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
     assert (config.parent / "data" / "MEMORIES.txt").read_text() == "Ann likes tea.\n"
 
 
+async def test_a_start_with_a_list_writes_it_before_anything_is_said(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """M-077: whoever has switched back finds the whole list in the file, and edits it there."""
+    config = settings(tmp_path, model.url, memory={"backend": "fts5", "working_set_size": 1})
+    file = config.parent / "data" / "MEMORIES.txt"
+    uses = [
+        Use("append_memory", {"entry": entry}) for entry in ("Ann likes tea.", "Ann has a dog.")
+    ]
+    model.script(Calls(tuple(uses)), Text("noted"))
+    assert (await piped(config, b"I like tea and have a dog\n/memory dog\n"))[0] == 0
+    assert file.read_text().startswith("# generated")
+    settings(tmp_path, model.url, memory={"backend": "flat_file"})
+    assert (await piped(config, b""))[0] == 0
+    assert file.read_text() == "Ann likes tea.\nAnn has a dog.\n"
+    file.write_text("Ann has a dog.\nAnn has a cat.\n")
+    _, said, _ = await piped(config, b"/memory\n")
+    assert [line.partition(" (")[0] for line in said.splitlines()] == [
+        "- Ann has a cat.",
+        "- Ann has a dog.",
+    ]
+
+
 async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.memory import ANN, ROOM, Memory, memory_in
+from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from tests.world.vectors import (
     IN_MEMORY,
     SIZE,
     at_qdrant,
+    at_server,
     cosine,
     embedded,
     entered,
@@ -26,6 +27,7 @@ from tests.world.vectors import (
     some,
     vector,
 )
+from wintermute.config.read import environment
 from wintermute.db import open_database
 from wintermute.errors import MemoryUnavailable
 from wintermute.memory.vectors import (
@@ -44,11 +46,19 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
         yield memory
 
 
-@pytest.fixture(params=["local", "qdrant"])
+SERVER = "WINTERMUTE_TEST_QDRANT"
+"""The variable with the URL of a Qdrant server, which the contract is run against as well."""
+
+
+@pytest.fixture(params=["local", "qdrant", *(["server"] if SERVER in environment() else [])])
 async def index(memory: Memory, request: pytest.FixtureRequest) -> AsyncIterator[VectorIndex]:
     if request.param == "local":
         needs_sqlite_vec(memory.database)
         yield LocalVectors(memory.database)
+        return
+    if request.param == "server":
+        async with at_server(memory.database, environment()[SERVER]) as index:
+            yield index
         return
     async with at_qdrant(memory.database, IN_MEMORY) as index:
         yield index
@@ -177,17 +187,27 @@ async def test_what_comes_back_is_embedded_again(memory: Memory, index: VectorIn
     assert (await found(index, space, "a"))[0] == numbers["a"]
 
 
-async def test_what_is_dropped_is_missing_until_it_is_put_again(
+async def test_what_was_said_right_after_what_is_removed_for_good_is_embedded_anew(
     memory: Memory, index: VectorIndex
 ) -> None:
-    """For what stands around a text: M-030."""
+    """M-030: its vector has the end of that text in it, and not the one after next."""
     space = await entered(memory)
-    numbers = await learnt(memory, index, space, ["a", "b"])
     async with memory.database.transaction() as tx:
-        await index.drop(tx, [numbers["a"]])
-    assert await found(index, space, "a") == [numbers["b"]]
+        told = [
+            (
+                await memory.facts.add(
+                    tx, because(), f"fact {n}", "harvest", scope=ANN, speaker="Ann"
+                )
+            )[0]
+            for n in "123"
+        ]
+    entries = [await embedded(memory, fact, some(fact.text)) for fact in told]
+    await put(memory, index, space, entries)
+    async with memory.database.transaction() as tx:
+        await memory.facts.purge(tx, ANN, [told[0].id])
+    assert await found(index, space, "fact 2") == [entries[2].seq]
     assert await index.settle() == 0
-    assert [each.seq for each in await index.missing(space, 9)] == [numbers["a"]]
+    assert [each.id for each in await index.missing(space, 9)] == [told[1].id]
 
 
 async def test_what_was_retired_while_it_was_embedded_is_not_stored(
@@ -235,16 +255,6 @@ async def test_a_text_without_a_word_is_dealt_with_and_never_found(
     assert await found(index, space, "a") == []
     checked = await index.check(space)
     assert (checked.facts, checked.owed, checked.is_sound) == (1, 0, True)
-
-
-async def test_vectors_of_another_text_are_outdated(memory: Memory, index: VectorIndex) -> None:
-    """By what the caller embeds now; facts without vectors are missing, not outdated."""
-    space = await entered(memory)
-    facts = [(await memory.add(f"fact {n}"))[0] for n in "123"]
-    entries = [await embedded(memory, fact, some(fact.id)) for fact in facts[:2]]
-    await put(memory, index, space, entries)
-    one, two, three = [await seq(memory, fact) for fact in facts]
-    assert await index.outdated(space, {one: b"d", two: b"other", three: b"d"}) == [two]
 
 
 async def test_another_model_is_another_space(memory: Memory, index: VectorIndex) -> None:

@@ -38,8 +38,6 @@ from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 
-"""What a status calls the words that memories are found by."""
-
 
 @dataclass(frozen=True, slots=True)
 class Stores:
@@ -157,9 +155,11 @@ async def prepare(stores: Stores) -> None:
     Facts may have come, or another model or backend, while nobody was at work (M-022, M-077).
     """
     await stores.facts.words.prove(stores.database)
-    if stores.memories.ranked:
-        async with stores.database.transaction() as tx:
-            await stores.jobs.owe(tx, OWED)
+    if not stores.memories.ranked:
+        await stores.memories.refresh()
+        return
+    async with stores.database.transaction() as tx:
+        await stores.jobs.owe(tx, OWED)
 
 
 def _meaning(

@@ -50,7 +50,8 @@ class Growth:
         self._stack = AsyncExitStack()
         self.steps: list[str] = [f"seed {seed}"]
         self.seen = Prefixes(counting=True)
-        self.seen.allow("fold", perhaps=True)
+        # Cutting where several long results came within one answer, and a fold is not enough.
+        self.seen.allow("fold", "cutting", perhaps=True)
         self.folds = 0
         """As the record has them."""
         self._acts: dict[str, Callable[[House], Awaitable[str]]] = {

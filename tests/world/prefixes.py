@@ -11,12 +11,15 @@ Why not by the branch ids of the database: they are not on the wire, and `llm.re
 program than the one under test. By its answers a request tells more than its number would. What this
 alone cannot see is a branch that lost all its past, or whose first message was said in two ways: both
 look like one more branch. So `count` compares how many began with how many branches the database has.
-What it still lets pass: a break that happens to continue an older, unfinished request of its branch,
-and in a test that names a cause other breaks of the kinds that look alike.
+A cause that a test names excuses a break only where such a cause can break (`could_be`): an edited
+prompt the system message, an edit a message of a person, what decays a result. What it still lets
+pass: a break that happens to continue an older, unfinished request of its branch, and in a test that
+names a cause other breaks in the same place.
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import Literal, get_args
 
 from tests.world.request_rules import is_for_summary
 from wintermute.conversation.toolbox import DONE
+from wintermute.conversation.view import INTERRUPTED, UNANSWERED
 from wintermute.db import driver
 from wintermute.llm.models import PROBE, QUESTION
 from wintermute.messages import Json
@@ -48,9 +52,20 @@ Cause = Literal[
 ]
 """The closed list. Of a restored copy the requests before are others than those that were made."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-SEEN_ON_THE_WIRE = frozenset({"fold", "tools"})
-"""A break of these shows what it is, and needs its own name."""
+ANYWHERE: frozenset[Cause] = frozenset({"restored copy"})
+SYSTEM: frozenset[Cause] = frozenset(
+    {"edited prompt", "edited core", "edited wiki", "failover", "forgetting", "layout system"}
+)
+TAKEN_BACK: frozenset[Cause] = frozenset({"redaction", "forgetting"})
+"""May change whatever was said, and leave out messages."""
+ANOTHER_WAY: frozenset[Cause] = frozenset({"edit", "fork"})
+"""From a message of a person on something else was said."""
+LOST: frozenset[Cause] = TAKEN_BACK | ANOTHER_WAY | ANYWHERE | frozenset({"cutting"})
+"""May leave nothing of what was said before."""
+CUT = "left out to fit the model's window"
+ASKED_AGAIN = re.compile(r"\[Your (?:last \d+ )?answers? w(?:as|ere) empty\.")
 FOLDED = "[Folded: turns 1-"
+FOLD = re.compile(r"\[Folded: turns 1-\d+\]")
 SHOWN = 70
 BRANCHES = "SELECT count(DISTINCT branch_id) FROM casts"
 
@@ -92,14 +107,20 @@ class Kept:
         return self.cause != "fold" and not self.first
 
 
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Where a request parted from what was before, and the causes that break there."""
+
+    where: str
+    could_be: frozenset[Cause]
+
+
 @dataclass(slots=True)
 class _Leaf:
     """A request that nothing continued yet."""
 
+    request: Rendered
     text: str
-    tools: str
-    before: str
-    """All but the newest message."""
     answered: bool = False
     begins: bool = False
     """It continues nothing, and shows nothing that was said before."""
@@ -162,14 +183,13 @@ class Prefixes:
     def __init__(self, causes: Iterable[Cause] = (), *, counting: bool = False) -> None:
         self.counting = counting
         self.steps: list[Kept] = []
-        self.breaks: list[tuple[str | None, str]] = []
-        """The cause of each, if it shows one, and where it parted from what was before."""
+        self.breaks: list[Break] = []
         self.began = 0
         """How many branches began, as far as their first requests differ."""
         self._leaves: list[_Leaf] = []
         self._said: set[str] = set()
-        self._allowed: set[str] = set()
-        self._perhaps: set[str] = set()
+        self._allowed: set[Cause] = set()
+        self._perhaps: set[Cause] = set()
         self.allow(*causes)
 
     def allow(self, *causes: Cause, perhaps: bool = False) -> None:
@@ -190,7 +210,7 @@ class Prefixes:
         begins = before is None and not now.said and FOLDED not in text
         if self.counting:
             self.steps.append(self._kept(text, before))
-        self._leaves.append(_Leaf(text, now.tools, now.before, begins=begins))
+        self._leaves.append(_Leaf(now, text, begins=begins))
 
     def answered(self, message: Json) -> None:
         """What the newest request was answered with."""
@@ -203,12 +223,11 @@ class Prefixes:
     def problems(self) -> list[str]:
         """The breaks that no named cause explains, and the causes that did not occur."""
         named = self._allowed | self._perhaps
-        found = [where for cause, where in self.breaks if not _is_named(cause, named)]
-        occurred = {cause for cause, _ in self.breaks}
+        found = [each.where for each in self.breaks if not named & each.could_be]
+        occurred = {cause for each in self.breaks for cause in each.could_be}
         found += [
             f"{cause!r} is named as a cause and nothing broke off for it"
-            for cause in sorted(self._allowed)
-            if (cause if cause in SEEN_ON_THE_WIRE else None) not in occurred
+            for cause in sorted(self._allowed - occurred)
         ]
         return found
 
@@ -217,7 +236,7 @@ class Prefixes:
         held = [_branches(path) for path in folder.rglob("wintermute.db")]
         if held and self.began > sum(held):
             told = f"branches that began on the wire: {self.began}; in the database: {sum(held)}"
-            self.breaks.append((None, told))
+            self.breaks.append(Break(told, LOST))
 
     def share(self) -> float:
         """How much was kept of all that could be, between the folds."""
@@ -244,15 +263,15 @@ class Prefixes:
         nearest = max(self._leaves, key=lambda leaf: common(leaf.text, text), default=None)
         if nearest is None:
             return None
-        if not nearest.answered and text.startswith(nearest.before):
+        if not nearest.answered and text.startswith(nearest.request.before):
             # Nobody answered it: the message that it ended with may be asked in other words, as in
             # how long ago it was written (F-029).
             self._leaves.remove(nearest)
             return nearest
         at = common(nearest.text, text)
-        cause = _cause(now, nearest, at)
         was, now_is = (_cut(whole, at) for whole in (nearest.text, text))
-        self.breaks.append((cause, f"after {at} of {len(text)} characters: {was} became {now_is}"))
+        where = f"after {at} of {len(text)} characters: {was} became {now_is}"
+        self.breaks.append(Break(where, could_be(now, nearest.request)))
         return nearest
 
     def _kept(self, text: str, before: _Leaf | None) -> Kept:
@@ -260,7 +279,8 @@ class Prefixes:
             return Kept(0, words(text), None, first=True)
         at = common(before.text, text)
         whole = at == len(before.text)
-        cause = None if whole else self.breaks[-1][0] or "unknown"
+        shown = [] if whole else sorted(self.breaks[-1].could_be)
+        cause = (shown[0] if len(shown) == 1 else "unknown") if shown else None
         return Kept(words(text[:at]), words(text), cause)
 
 
@@ -270,16 +290,40 @@ def _is_apart(body: Json) -> bool:
     return is_for_summary(body) or last in (*QUESTION.messages, *PROBE.messages)
 
 
-def _cause(now: Rendered, before: _Leaf, at: int) -> str | None:
+def could_be(now: Rendered, before: Rendered) -> frozenset[Cause]:
+    """What may have made a request say something else than the one before it, by where it parts."""
     if now.tools != before.tools:
-        return "tools"
+        return frozenset({"tools"})
+    pairs = enumerate(zip(now.messages, before.messages, strict=False))
+    shorter = min(len(now.messages), len(before.messages))
+    n = next((n for n, (one, other) in pairs if one != other), shorter)
     first = next((n for n, each in enumerate(now.messages) if each.startswith("<user>")), 0)
-    head = "".join(now.messages[: first + 1])
-    return "fold" if FOLDED in head and at < len(now.tools) + len(head) else None
+    fold = FOLD.search("".join(now.messages[: first + 1]))
+    if n <= first and fold and fold[0] not in before.text:  # else it was folded before
+        return frozenset({"fold"})
+    # Where one is shorter, it ends with what the other goes on from.
+    said, was = ("".join(each.messages[n : n + 1]) for each in (now, before))
+    rest = "".join(before.messages[n : n + 2])
+    return frozenset({*_by_place(n, said, was), *_by_marks(said, was, rest)})
 
 
-def _is_named(cause: str | None, named: set[str]) -> bool:
-    return cause in named if cause else bool(named - SEEN_ON_THE_WIRE)
+def _by_place(n: int, said: str, was: str) -> Iterator[Cause]:
+    yield from ANYWHERE
+    yield from SYSTEM if n == 0 and was.startswith("<system>") else TAKEN_BACK
+    if was.startswith("<user>") or said.startswith("<user>") or said.endswith(UNANSWERED):
+        yield from ANOTHER_WAY
+    if was.startswith("<tool") and said.startswith("<tool"):
+        yield "decay"
+
+
+def _by_marks(said: str, was: str, rest: str) -> Iterator[Cause]:
+    """`rest`: what was said with `was`, and the message behind it."""
+    if CUT in said or CUT in was:
+        yield "cutting"
+    if INTERRUPTED in was or UNANSWERED in rest:
+        yield "interrupted"
+    if ASKED_AGAIN.search(was):
+        yield "retry line"
 
 
 def _cut(text: str, at: int) -> str:

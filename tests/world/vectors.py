@@ -12,7 +12,7 @@ from tests.world.memory import ANN, Memory
 from wintermute.db import Database
 from wintermute.ids import new_id
 from wintermute.memory.fact import Fact
-from wintermute.memory.qdrant import QdrantVectors
+from wintermute.memory.qdrant import COLLECTION, QdrantVectors
 from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
 
 SIZE = 20  # no multiple of eight
@@ -45,6 +45,20 @@ async def at_qdrant(database: Database, where: str) -> AsyncIterator[QdrantVecto
         yield index
     finally:
         await index.aclose()
+
+
+@asynccontextmanager
+async def at_server(database: Database, url: str) -> AsyncIterator[QdrantVectors]:
+    """At a real one, of which nothing was used before; nothing is left there."""
+    library = pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    client = library.AsyncQdrantClient(url=url, check_compatibility=False, trust_env=False)
+    assert not await client.collection_exists(COLLECTION), f"{url} is used by somebody"
+    try:
+        async with at_qdrant(database, url) as index:
+            yield index
+    finally:
+        await client.delete_collection(COLLECTION)
+        await client.close()
 
 
 def needs_sqlite_vec(database: Database) -> None:

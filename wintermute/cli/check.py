@@ -64,10 +64,12 @@ def _without_none(fact: Json) -> Json:
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
-SPELLS = (
+SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
+KEPT = (
     "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
     " set llm.backends.{name}.calls_as_text: true to say so for good"
 )
+"""The same where it is kept for them."""
 
 
 def data_folder(folder: Path) -> Finding:
@@ -269,9 +271,11 @@ async def _model(
     try:
         probed = await ask_model(name, backend, seconds)
         answered = Finding(part, "ok", probed.told)
-        if backend.calls_as_text is None and await _spells(path, backend, probed.spells):
-            text = f"{probed.told}; {SPELLS.format(name=name)}"
-            answered = Finding(part, "warn", text)
+        if backend.calls_as_text is None:
+            kept = await _keep(path, backend, probed.spells)
+            told = (KEPT if kept else SPELLS).format(name=name)
+            if probed.spells:
+                answered = Finding(part, "warn", f"{probed.told}; {told}")
     except ModelUnavailable as error:
         advice = f"see that it runs, and check base_url of {name} in config.yaml"
         return (Finding(part, "fail", f"{error} -> {advice}"),)
@@ -319,19 +323,21 @@ async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
     return now
 
 
-async def _spells(path: Path, backend: Backend, seen: bool | None) -> bool:
-    """Whether a model writes its calls as text."""
+async def _keep(path: Path, backend: Backend, spells: bool | None) -> bool:
+    """Keep whether a model writes its calls as text; whether that is on record now."""
     asked = backend.model, backend.base_url
-    if seen is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
-        return bool(seen)
+    if spells is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+        return False
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
-            known = Spellings(database, SystemClock()).known
-            if not await database.is_current() or await known(*asked) == seen:
-                return seen
+            if not await database.is_current():
+                return False
+            if await Spellings(database, SystemClock()).known(*asked) == spells:
+                return True
         async with open_database(path) as database:
-            await Spellings(database, SystemClock()).found(*asked, spells=seen)
-    return seen
+            await Spellings(database, SystemClock()).found(*asked, spells=spells)
+            return True
+    return False
 
 
 async def _homeserver(config: Config) -> tuple[Finding, ...]:

@@ -26,7 +26,7 @@ from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, te
 from wintermute.cli.options import config_option, reporting, write_whole
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
-from wintermute.commands.tasks import fact_line
+from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.memory.exchange import Import, Imported, as_line, exported, lines_of_file, moment_of

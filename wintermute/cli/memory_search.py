@@ -21,8 +21,8 @@ from wintermute.cli.opening import (
 )
 from wintermute.cli.options import reporting
 from wintermute.clock import stamp
-from wintermute.commands.memories import Learnt, Provenance, Said, day, provenance
-from wintermute.commands.tasks import brief, fact_line
+from wintermute.commands.memories import Learnt, Provenance, Said, day, fact_line, provenance
+from wintermute.commands.tasks import brief
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.memory.exchange import Asked, as_line, lines_of_file, moment_of, questions

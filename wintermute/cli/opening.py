@@ -129,7 +129,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
     """Open the configuration and its stores, do the work, close them."""
-    config = open_config(ctx)
+    config = open_config(ctx, spared="matrix")
     folder, clock = config.data_dir, SystemClock()
     if not folder.is_dir():
         raise ConfigurationError(

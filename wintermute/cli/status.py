@@ -34,7 +34,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     Example: wintermute status --json
     """
-    config = open_config(ctx)
+    config = open_config(ctx, spared="matrix")
     show(ctx, asyncio.run(_facts(config)), as_json=as_json)
 
 

@@ -57,6 +57,13 @@ def until(fact: Fact, zone: ZoneInfo) -> str:
     return f"until {MONTHS[local.month - 1]} {local.year}"
 
 
+def fact_line(fact: Fact, zone: ZoneInfo) -> str:
+    """Id, day, source and text, and that it is not remembered or true for ever."""
+    told = f"{fact.id}  {day(fact.created_at, zone)}  {fact.source}  {fact.text}"
+    note = until(fact, zone)
+    return f"{told}  ({note})" if note else told
+
+
 def link(row: Waiting) -> str:
     """The address of a message for people; "" where it was not in a Matrix room."""
     if not (row.event_id.startswith("$") and row.room_id.startswith("!")):

@@ -17,7 +17,6 @@ from wintermute.conversation.casting import written
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.mailbox.inbox import Waiting
-from wintermute.memory.fact import Fact
 from wintermute.messages import Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -42,11 +41,6 @@ def bounded(lines: list[str], count: int = 0) -> str:
     """The first of the lines, and how many more there are; of `count`, if not all are given."""
     more = max(len(lines), count) - MOST_LINES
     return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
-
-
-def fact_line(fact: Fact, zone: ZoneInfo) -> str:
-    """Id, day, source and text."""
-    return f"{fact.id}  {fact.created_at.astimezone(zone):%Y-%m-%d}  {fact.source}  {fact.text}"
 
 
 def task_line(task: Task) -> str:

@@ -86,10 +86,14 @@ FoldCause = Literal["size", "full", "overflow", "asked"]
 
 @dataclass(frozen=True, slots=True)
 class FoldedTurn:
-    """One turn of the path with what stands before it, as text, and as messages in view."""
+    """One turn of the path with what stands before it, as text, and as messages in view.
+
+    `whole`: the text with all that is in view of results, of which the summariser reads less.
+    """
 
     turn: Turn
     text: str
+    whole: str
     messages: int
 
 
@@ -119,15 +123,17 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
         for turn in cast.turns:
             seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
             text = "\n\n".join([*said, *map(_line, seen)])
-            yield FoldedTurn(turn, untagged(text), count + len(seen))
+            whole = "\n\n".join([*said, *(_line(each, None) for each in seen)])
+            yield FoldedTurn(turn, untagged(text), whole, count + len(seen))
             said, count = [], 0
 
 
-def _line(message: Json) -> str:
+def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
     if message["role"] == "tool":
-        return f"[result]\n{shortened(message['content'], RESULT_CHARACTERS)}"
+        told = message["content"]
+        return f"[result]\n{told if most is None else shortened(told, most)}"
     calls = [
-        f"[call] {call['function']['name']} {call['function']['arguments'][:RESULT_CHARACTERS]}"
+        f"[call] {call['function']['name']} {call['function']['arguments'][:most]}"
         for call in message.get("tool_calls", ())
     ]
     said = [f"[assistant]\n{message['content']}"] if message["content"] else []
@@ -281,7 +287,7 @@ class Folding:
         steps = foldable(past.casts, keep, self._hidden)
         if cause == "asked" or (cause == "size" and self._many(past)):
             return steps
-        gain = GAIN * self._count("".join(step.text for step in steps))
+        gain = GAIN * self._count("".join(step.whole for step in steps))
         if cause == "overflow":  # by how much it is too large, only the server knows
             excess = 0
         return steps if gain >= max(excess, LEAST * self._models.window("base")) else ()
@@ -366,12 +372,14 @@ class RequestView:
     """What a request shows to models of a size.
 
     `both`: small ones may be asked as well; `small` is the system message for them, if there is one.
+    `tokens`: how many it has, counted once, for that takes longer than all else here.
     """
 
     messages: tuple[Json, ...]
     size: Size
     small: str | None = None
     both: bool = False
+    tokens: int = 0
 
     @property
     def last(self) -> str:
@@ -401,7 +409,7 @@ class Asking:
         """The model's answer to what is in view. Raises: ModelError, ConfigurationError."""
         view = await self._view(running)
         window = self._window(running)
-        if self._folding.due(running.past, self._tokens(running, view), window):
+        if self._folding.due(running.past, view.tokens, window):
             view = await self._folded(running, view, "size") or view
         while not self._fits(running, view) and (less := await self._folded(running, view, "full")):
             view = less
@@ -446,8 +454,10 @@ class Asking:
             return view
         before = len(shown.last) - len(news)
         kept = await self._telling.keep(running, view.last[before:])
+        if kept == view.last[before:]:
+            return view
         last = {**view.messages[-1], "content": view.last[:before] + kept}
-        return replace(view, messages=(*view.messages[:-1], last))
+        return self._with(running, view, (*view.messages[:-1], last))
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:
         settings, past = running.settings, running.past
@@ -469,23 +479,24 @@ class Asking:
         small = systems.get("small")
         looks = Looks(running.settings.prompt.layout, self._hidden)
         if "full" not in systems:
-            return RequestView(messages(small, running.past, looks), "small")
+            shown = messages(small, running.past, looks)
+            return self._with(running, RequestView((), "small"), shown)
         shown = messages(systems["full"], running.past, looks)
-        return RequestView(shown, "full", small, both="small" in systems)
+        return self._with(running, RequestView((), "full", small, both="small" in systems), shown)
 
     def _lightened(self, running: CastState, view: RequestView) -> RequestView:
         """The view with fewer memories, while these are what makes it too large (F-023)."""
         while not self._fits(running, view) and (
             less := without_memories(view.messages, share=0.5)
         ):
-            view = replace(view, messages=less)
+            view = self._with(running, view, less)
         return view
 
     async def _folded(
         self, running: CastState, view: RequestView, cause: FoldCause
     ) -> RequestView | None:
         """The view after folding; None when that changes nothing, or would not be enough."""
-        excess = self._tokens(running, view) - int(self._folding.most * self._window(running))
+        excess = view.tokens - int(self._folding.most * self._window(running))
         if running.folds_in_vain or not self._folding.old(running.past, cause, excess):
             return None
         cast, past = running.cast, None
@@ -503,13 +514,14 @@ class Asking:
     async def _less(self, running: CastState, view: RequestView) -> RequestView | None:
         """A strictly smaller view than one that did not fit; None when nothing can shrink."""
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
-        while less is not None and self._tokens(running, less) >= self._tokens(running, view):
+        most = self._with(running, view, view.messages).tokens  # a summary may have taught to count
+        while less is not None and less.tokens >= most:
             less = self._smaller(running, less)
         return less
 
     def _smaller(self, running: CastState, view: RequestView) -> RequestView | None:
         less = smaller(view.messages, _kept(running))
-        return None if less is None else replace(view, messages=less)
+        return None if less is None else self._with(running, view, less)
 
     def _fitted(self, running: CastState, view: RequestView) -> RequestView:
         """The view made smaller until it fits, or as small as it gets."""
@@ -528,15 +540,18 @@ class Asking:
             said = ({**said[0], "content": view.small}, *said[1:])
         return replace(request, small=Request(said, tools("small"), must_call))
 
-    def _tokens(self, running: CastState, view: RequestView) -> int:
-        settings = running.settings
-        return self._models.tokens(settings.role, self._request(running, view), settings.backend)
+    def _with(self, running: CastState, view: RequestView, shown: tuple[Json, ...]) -> RequestView:
+        """The view with these messages."""
+        settings, changed = running.settings, replace(view, messages=shown)
+        request = self._request(running, changed)
+        tokens = self._models.tokens(settings.role, request, settings.backend)
+        return replace(changed, tokens=tokens)
 
     def _window(self, running: CastState) -> int:
         return self._models.window(running.settings.role, running.settings.backend)
 
     def _fits(self, running: CastState, view: RequestView) -> bool:
-        return self._tokens(running, view) <= self._window(running)
+        return view.tokens <= self._window(running)
 
 
 def _kept(running: CastState) -> int:

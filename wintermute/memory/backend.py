@@ -98,7 +98,9 @@ class Listed:
         return await self._flat.remove(scope, ids)
 
     async def refresh(self) -> None:
-        """Nothing: what is edited counts when it is needed."""
+        """What was an export is a list again before somebody edits it (M-077)."""
+        for scope in await self._flat.exports():
+            await self._flat.text(scope)
 
 
 class Ranked:

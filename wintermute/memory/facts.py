@@ -612,12 +612,14 @@ class Facts:
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
         listed = json.dumps(list(ids))
-        # What was said right after one of them was embedded with the end of its text.
-        await tx.execute(
-            "DELETE FROM fact_vectors WHERE seq IN (SELECT n.seq FROM facts f JOIN facts n"
-            f" ON n.scope = f.scope AND n.place = f.place + 1 WHERE f.id {IN_LIST} AND f.scope = ?)",
-            (listed, scope),
-        )
+        for vectors in ("fact_vectors", "qdrant_points"):
+            # What was said right after one of them was embedded with the end of its text.
+            await tx.execute(
+                f"DELETE FROM {vectors} WHERE seq IN (SELECT n.seq FROM facts f JOIN facts n"
+                f" ON n.scope = f.scope AND n.place = f.place + 1"
+                f" WHERE f.id {IN_LIST} AND f.scope = ?)",
+                (listed, scope),
+            )
         await self._tell(tx)
         rows = await tx.rows(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id, seq",

@@ -375,6 +375,10 @@ class FlatFile:
         text = await asyncio.to_thread(self._places.memories_file(scope).text)
         return text is not None and not text.startswith(GENERATED)
 
+    async def exports(self) -> list[str]:
+        """The scopes of which nothing in the file counts."""
+        return await self._database.scalars("SELECT scope FROM memories_files WHERE NOT live")
+
     async def retire_file(self, scope: str) -> None:
         """From now on nothing in the file of a scope counts: it is an export."""
         self._settled.pop(scope, None)

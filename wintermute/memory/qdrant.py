@@ -28,9 +28,7 @@ from wintermute.memory.vectors import (
     Space,
     Unembedded,
     are_missing,
-    are_outdated,
     are_owed,
-    drop_all,
     is_complete,
     packed,
     prove_complete,
@@ -130,10 +128,6 @@ class QdrantVectors:
             rows,
         )
 
-    async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
-        """On record at once; `settle` tells the server."""
-        await drop_all(tx, seqs)
-
     async def settle(self) -> int:
         """Let the server forget what it must not have."""
         async with self._lock:
@@ -185,10 +179,6 @@ class QdrantVectors:
     ) -> list[Unembedded]:
         """Those that are not known to be there."""
         return await are_missing(self._database, HAVE, space, limit, before)
-
-    async def outdated(self, space: Space, digests: Mapping[int, bytes]) -> list[int]:
-        """By the record."""
-        return await are_outdated(self._database, HAVE, space, digests)
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
         """By the record."""
@@ -346,7 +336,7 @@ class _Qdrant:
 
 
 IN_LIST = "IN (SELECT value FROM json_each(?))"
-HAVE = "SELECT digest FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :space AND v.sent > 0"
+HAVE = "SELECT 1 FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :space AND v.sent > 0"
 COUNT = "SELECT count(*) FROM qdrant_points WHERE space = ?"
 
 

@@ -61,11 +61,11 @@ class Weights:
     `near`: what a fact has of its neighbours, one and two places away. `before`: what the last
     reply counts beside the message. `named`: for what a person said who is named in the question;
     0 switches that off. `assistant`: what the assistant said, beside what people said. `least`: the
-    score of the weakest hit.
+    score of the weakest hit that is not above the floor itself.
     """
 
     meaning: float = 0.7
-    floor: float = 0.3
+    floor: float = 0.2
     near: tuple[float, ...] = (0.5, 0.4)
     before: float = 0.2
     named: float = 0.2
@@ -182,8 +182,13 @@ def fuse(
     named = _named({fact.speaker for fact in known.values()}, terms.asked)
     hits = []
     for fact in known.values():
-        by_words, by_meaning = words.get(fact.place, 0.0), meaning.get(fact.place, 0.0)
-        if (score := by_words + by_meaning) >= weights.least:
+        voice = _voice(fact, weights)
+        by_words, by_meaning = (
+            voice * words.get(fact.place, 0.0),
+            voice * meaning.get(fact.place, 0.0),
+        )
+        score = by_words + by_meaning
+        if score >= weights.least or likeness.get(fact.seq, 0.0) > max(weights.floor, 0.0):
             score += weights.named * (fact.speaker in named)
             hits.append(Scored(fact.seq, score, by_words, by_meaning))
     return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
@@ -204,14 +209,20 @@ def distinct(hits: Iterable[T], said: Callable[[T], tuple[str | None, str]]) -> 
             yield hit
 
 
-def embedded_text(text: str, speaker: str = "", before: str = "") -> tuple[str, ...]:
+def embedded_text(
+    text: str, speaker: str = "", before: str = "", then: str = ""
+) -> tuple[str, ...]:
     """What is embedded of a fact, in pieces of about PIECE words; nothing if it has no word.
 
     `before`: the message before it in its conversation, with its speaker. Its end stands behind the
-    first piece, so that an answer to a question is alike to what the question was about.
+    first piece, so that an answer to a question is alike to what the question was about. `then`: who
+    spoke next. Where that is the assistant, or was, a text stands alone: whoever talks with it asks
+    later without a name, and its answers are long.
     """
     if not TOKENS.search(text):
         return ()
+    if ASSISTANT in (speaker, before.partition(":")[0], then):
+        speaker = before = ""
     name = f"{spoken_name(speaker)}: " if speaker else ""
     first, *others = [name + piece for piece in pieces(text)]
     return " ".join([first, *before.split()[-TAIL:]]), *others

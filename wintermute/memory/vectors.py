@@ -6,7 +6,6 @@ each vector, and the second the nearest of those as signed bytes.
 """
 
 import asyncio
-import json
 import logging
 import math
 import struct
@@ -115,13 +114,6 @@ class VectorIndex(Protocol):
         """
         ...
 
-    async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
-        """These facts lack their vectors from now on: what stood around their texts is another.
-
-        Not for facts that are retired, ended, reworded or purged: they lose them by themselves.
-        """
-        ...
-
     async def settle(self) -> int:
         """What has to be done after vectors were lost, outside a transaction; how much is left of it."""
         ...
@@ -138,10 +130,6 @@ class VectorIndex(Protocol):
         self, space: Space, limit: int, before: int | None = None
     ) -> list[Unembedded]:
         """Live facts of all scopes that lack vectors, newest first; with a number under `before`."""
-        ...
-
-    async def outdated(self, space: Space, digests: Mapping[int, bytes]) -> list[int]:
-        """Those of these facts whose vectors are of another text than `digests` say."""
         ...
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
@@ -251,10 +239,6 @@ class LocalVectors:
             rows,
         )
 
-    async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
-        """Of every space."""
-        await drop_all(tx, seqs)
-
     async def settle(self) -> int:
         """Nothing is ever left."""
         return 0
@@ -287,10 +271,6 @@ class LocalVectors:
     ) -> list[Unembedded]:
         """Those without a row."""
         return await are_missing(self._database, HAVE_LOCAL, space, limit, before)
-
-    async def outdated(self, space: Space, digests: Mapping[int, bytes]) -> list[int]:
-        """By what stands beside the first vector of each."""
-        return await are_outdated(self._database, HAVE_LOCAL, space, digests)
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
         """Looks for one that lacks its vectors, unless none did before."""
@@ -374,13 +354,6 @@ def packed(vector: bytes, space: Space) -> bytes:
     return whole.tobytes() + bytes(_size(space) - space.dimension)
 
 
-async def drop_all(tx: Transaction, seqs: Iterable[int]) -> None:
-    """Let facts lack their vectors wherever they are: an index that is not used now may be again."""
-    numbers = [(seq,) for seq in seqs]
-    await tx.execute_many("DELETE FROM fact_vectors WHERE seq = ?", numbers)
-    await tx.execute_many("DELETE FROM qdrant_points WHERE seq = ?", numbers)
-
-
 def _size(space: Space) -> int:
     return -(-space.dimension // 8) * 8
 
@@ -417,7 +390,7 @@ FROM first CROSS JOIN fact_vectors v ON v.id = first.id
 WHERE EXISTS (SELECT 1 FROM embedding_spaces WHERE id = :space AND local)
 GROUP BY v.seq ORDER BY likeness DESC, v.seq DESC LIMIT :k
 """
-HAVE_LOCAL = "SELECT digest FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
+HAVE_LOCAL = "SELECT 1 FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
 NOT_LIVE = (
     f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
 )
@@ -453,17 +426,6 @@ async def are_owed(database: Database, have: str, space: Space) -> dict[str, int
         {"space": space.id},
     )
     return {row["scope"]: int(row["n"]) for row in rows}
-
-
-async def are_outdated(
-    database: Database, have: str, space: Space, digests: Mapping[int, bytes]
-) -> list[int]:
-    rows = await database.rows(
-        f"SELECT f.seq, ({have} AND v.piece = 0) AS digest"
-        " FROM json_each(:seqs) w CROSS JOIN facts f ON f.seq = w.value ORDER BY f.seq",
-        {"space": space.id, "seqs": json.dumps(list(digests))},
-    )
-    return [row["seq"] for row in rows if row["digest"] not in (None, digests[row["seq"]])]
 
 
 async def is_complete(tx: Transaction, have: str, space: Space, place: Place) -> bool:
