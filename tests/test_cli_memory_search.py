@@ -235,7 +235,7 @@ async def test_why_a_memory_is_there_is_told_with_what_was_said(terminal: Termin
             branch = await stores.conversations.current_branch(tx, held.id)
             cast = await stores.casts.start(tx, branch, "$said3", "Bye", "owner", {})
         hits = await stores.memories.search(YOU, Query("Lyon"), 3)
-        await stores.facts.recall(cast.id, hits)
+        await stores.recalls.recall(cast.id, hits)
     said = terminal.says("memory", "why", f"#{fact.id}").splitlines()
     assert said[0].endswith("Lives in Lyon")
     assert said[1:] == [

@@ -30,6 +30,7 @@ from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
 from wintermute.memory.qdrant import QdrantVectors
+from wintermute.memory.recalls import Recalls
 from wintermute.memory.search import Search
 from wintermute.memory.status import MemoryStatus
 from wintermute.memory.vectors import LocalVectors, VectorIndex
@@ -66,6 +67,7 @@ class Stores:
     changes: ChangeSets
     core: Core
     facts: Facts
+    recalls: Recalls
     versions: Versions
     memories: MemoryBackend
     meaning: Meaning | None
@@ -127,6 +129,7 @@ class Stores:
             changes=changes,
             core=Core(places, edited),
             facts=facts,
+            recalls=Recalls(database, clock),
             versions=Versions(database),
             memories=_backend(memory, database, facts, places, changes, meaning),
             meaning=meaning,

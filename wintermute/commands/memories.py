@@ -108,7 +108,7 @@ async def provenance(stores: Stores, fact: Fact) -> Provenance:
         learnt = [await _learnt(stores, tx, origin) for origin in fact.origins]
         brought = [
             await _message_of(stores, tx, cast_id)
-            for cast_id in await stores.facts.given_to(fact.id, LATELY)
+            for cast_id in await stores.recalls.given_to(fact.id, LATELY)
         ]
     replaced, replaced_by = await stores.facts.kin(fact)
     return Provenance(
@@ -192,7 +192,7 @@ class Remembered:
         if cast_id is None:
             return problem
         before = await self._stores.casts.told_before(cast_id)
-        given = await self._stores.facts.given([cast_id, *before], scope)
+        given = await self._stores.recalls.given([cast_id, *before], scope)
         earlier = {each.fact.id: each.fact for each in given if each.cast_id != cast_id}
         now = {each.fact.id: each.fact for each in given if each.cast_id == cast_id}
         brought = [fact for name, fact in now.items() if name not in earlier]

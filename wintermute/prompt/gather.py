@@ -299,18 +299,18 @@ class Gather:
             return ""
         hits = fitting(found, query.window)
         if query.cast_id is not None:
-            await self._stores.facts.recall(query.cast_id, hits)
+            await self._stores.recalls.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
     async def _untrue(self, scope: str, in_view: Collection[str]) -> tuple[tuple[str, str], ...]:
         """The memories in view that are none now; a mark of something left out never was one."""
         texts = {line.removeprefix("- "): line for line in in_view}
-        found = await self._stores.facts.fallen(scope, texts)
+        found = await self._stores.recalls.fallen(scope, texts)
         return tuple((texts[text], heir) for text, heir in found)
 
     async def _recalled(self, asked: Recall, scope: str) -> str:
         """What was found as the cast began, as far as it is still so."""
-        hits = await self._stores.facts.recalled(asked.cast_id or "", scope)
+        hits = await self._stores.recalls.recalled(asked.cast_id or "", scope)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, asked)])
 
     async def _listed(self) -> str:

@@ -1,0 +1,84 @@
+"""What memory brought to messages: for /why, and as the measure of what is of use (M-024)."""
+
+import json
+from collections.abc import Collection, Sequence
+
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database
+from wintermute.memory.fact import Given, Hit, fact_of, key
+from wintermute.memory.facts import IN_LIST, LIVE
+
+
+class Recalls:
+    """The store of what messages were given."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def recall(self, cast_id: str, found: Sequence[Hit]) -> None:
+        """A message was given these: on record for /why, and used once more today (M-024)."""
+        rows = [
+            {"cast": cast_id, "id": hit.fact.id, "place": place, "score": hit.score}
+            for place, hit in enumerate(found, 1)
+        ]
+        now = stamp(self._clock.now())
+        async with self._database.transaction() as tx:
+            await tx.execute_many(
+                "INSERT INTO recalled (cast_id, fact, place, score)"
+                " SELECT :cast, seq, :place, :score FROM facts WHERE id = :id"
+                " ON CONFLICT (cast_id, fact) DO UPDATE SET place = excluded.place,"
+                " score = excluded.score",
+                rows,
+            )
+            await tx.execute_many(
+                "UPDATE facts SET accesses = accesses + 1, accessed_at = :now WHERE id = :id"
+                " AND (accessed_at IS NULL OR substr(accessed_at, 1, 10) < substr(:now, 1, 10))",
+                [{"id": row["id"], "now": now} for row in rows],
+            )
+
+    async def recalled(self, cast_id: str, scope: str) -> list[Hit]:
+        """What a message was given and is still so, what fitted best first."""
+        rows = await self._database.rows(
+            "SELECT f.*, r.score FROM recalled r JOIN facts f ON f.seq = r.fact"
+            f" WHERE r.cast_id = ? AND f.scope = ? AND {LIVE} ORDER BY r.place",
+            (cast_id, scope),
+        )
+        return [Hit(fact_of(row), row["score"]) for row in rows]
+
+    async def fallen(self, scope: str, texts: Collection[str]) -> list[tuple[str, str]]:
+        """Those of the texts that were facts of a scope and are none now; what took their place."""
+        named = {key(text): text for text in texts}
+        query = f"SELECT key FROM facts WHERE scope = ? AND key {IN_LIST} AND {LIVE}"
+        true = await self._database.scalars(query, (scope, json.dumps(list(named))))
+        gone = list(named.keys() - true)
+        if not gone:
+            return []
+        rows = await self._database.rows(
+            "SELECT f.key, CASE WHEN h.retired_at IS NULL AND NOT h.ended THEN h.text END AS heir"
+            " FROM facts f LEFT JOIN facts h ON h.id = f.replaced_by"
+            f" WHERE f.scope = ? AND f.key {IN_LIST} ORDER BY f.seq",
+            (scope, json.dumps(gone)),
+        )
+        heirs = {row["key"]: row["heir"] or "" for row in rows}
+        return [(text, heirs[name]) for name, text in named.items() if name in heirs]
+
+    async def given(self, casts: Sequence[str], scope: str) -> list[Given]:
+        """What the messages of these casts were given, in their order, what fitted best first.
+
+        Also what is no longer true or was taken out since.
+        """
+        rows = await self._database.rows(
+            "SELECT f.*, r.cast_id FROM json_each(?) c JOIN recalled r ON r.cast_id = c.value"
+            " JOIN facts f ON f.seq = r.fact WHERE f.scope = ? ORDER BY c.key, r.place",
+            (json.dumps(list(casts)), scope),
+        )
+        return [Given(row["cast_id"], fact_of(row)) for row in rows]
+
+    async def given_to(self, fact_id: str, most: int) -> list[str]:
+        """The casts whose messages were given a fact lately, newest first."""
+        return await self._database.scalars(
+            "SELECT r.cast_id FROM recalled r JOIN facts f ON f.seq = r.fact"
+            " JOIN casts c ON c.id = r.cast_id WHERE f.id = ? ORDER BY c.seq DESC LIMIT ?",
+            (fact_id, most),
+        )
