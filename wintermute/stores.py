@@ -92,16 +92,13 @@ class Stores:
         memory: Memory | None = None,
         embedder: Embedder | None = None,
     ) -> "Stores":
-        """Those of a data folder. The days of its owner are counted in `timezone`.
-
-        `memory`: how memories are kept; None: as a list. `embedder`: who knows what texts mean.
-        """
+        """The days of the owner are counted in `timezone`; without `memory` it is kept as a list."""
         memory, health = memory or Memory(), Health(database, clock)
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes, jobs = ChangeSets(database, clock, new_id), Jobs(clock, new_id)
-        meaning = _meaning(memory, database, new_id, embedder, health)
         owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
         facts = Facts(database, changes, clock, new_id, owed, health)
+        meaning = _meaning(memory, database, new_id, embedder, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
         skills = Skills(data_dir / "skills", database, changes, owner.scope)
