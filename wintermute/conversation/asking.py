@@ -24,6 +24,7 @@ from wintermute.conversation.view import (
     is_since,
     marked,
     messages,
+    part_read,
     prompt_of,
     smaller,
     too_large,
@@ -439,6 +440,7 @@ class Asking:
             cast_id=running.cast.id,
             listener=running,
         )
+        running.part_read = part_read(view.messages, running.cast.intent)
         if view.small and self._models.size_of(reply.backend) == "small":
             running.prompt = view.small
         return reply
