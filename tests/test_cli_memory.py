@@ -170,6 +170,33 @@ def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) ->
     assert terminal.json("memory", "forget")["copies"] == []
 
 
+def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(
+    terminal: Terminal,
+) -> None:
+    """M-066: a slip of the finger costs no file."""
+    config, export = terminal.folder / "config.yaml", terminal.folder / "memories.jsonl"
+    before = config.read_bytes()
+    said = terminal.refuses("memory", "export", config)
+    assert f"{config} is there already and no export" in said
+    assert config.read_bytes() == before
+    terminal.says("memory", "add", "Anna likes tea")
+    for _ in range(2):
+        terminal.says("memory", "export", str(export))
+    assert json.loads(export.read_text())["text"] == "Anna likes tea"
+
+
+def test_a_list_is_read_as_the_head_of_an_exported_one_says(terminal: Terminal) -> None:
+    """M-016: `use: wintermute memory import FILE`; one memory a line."""
+    listed = terminal.folder / "kept.txt"
+    listed.write_text(
+        "# generated: edits here are ignored; use: wintermute memory import FILE\n"
+        "Anna likes tea\n\n- Ben has a dog\n---\n"
+    )
+    assert "stored 2" in terminal.says("memory", "import", str(listed))
+    texts = {fact["text"] for fact in terminal.json("memory", "list")}
+    assert texts == {"Anna likes tea", "Ben has a dog"}
+
+
 def test_an_export_that_fails_leaves_the_file_of_before(terminal: Terminal) -> None:
     """M-067: a backup is not worth less than an error."""
     file = terminal.data.parent / "all.jsonl"

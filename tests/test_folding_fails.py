@@ -177,7 +177,9 @@ async def test_one_message_larger_than_the_window_still_gets_an_answer(
     talk = Talk(model)
     async with open_house(tmp_path, model.url, context=FEW, **WINDOW) as house, house.working():
         await tell(house, "huge " * 20_000, "next", "and", "/compact", "last")
-        assert (await house.spoken())[:3] == ["noted huge", "noted next", "noted and"]
+        first, *others = (await house.spoken())[:3]
+        assert first.startswith("noted huge\n\n*I could read only")
+        assert others == ["noted next", "noted and"]
         assert len(await folds(house)) >= 1
     assert len(talk.summaries) >= 1
     assert all(tokens(seen) <= ROOM for seen in talk.chats)
@@ -417,3 +419,27 @@ async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(
     cut = [seen for seen in talk.chats if "left out to fit" in str(seen.body["messages"])]
     assert len(cut) <= 1
     assert len(talk.summaries) >= 2
+
+
+async def test_a_message_that_was_read_in_part_is_answered_with_how_much_of_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-043: the answer sounds as if all of it had been read."""
+    model.allow("fold", "cutting", perhaps=True)
+    model.script(Text("Here is a summary."))
+    async with (
+        open_house(tmp_path, model.url, context_tokens=2_000) as house,
+        house.working(),
+    ):
+        await house.incoming("Sum this up: " + "many ships on the sea. " * 800)
+        said = (await house.said(1))[0]
+        shown = re.fullmatch(
+            r"Here is a summary\.\n\n\*I could read only ([\d,]+) of the 18,413 characters of your"
+            r" message: more of it does not fit into the model's window\.\*",
+            said,
+        )
+        assert shown, said
+        assert 1_000 < int(shown[1].replace(",", "")) < 12_000
+        await house.incoming("[truncated: 3 of 9 characters shown] is what it said")
+        assert (await house.said(2))[1].startswith("echo: [truncated: 3 of 9 characters")
+    assert "I could read" not in str(model.requests[-1].messages)

@@ -1,6 +1,7 @@
 """A context that only grows at its end: what one request said, no later one says differently."""
 
 import asyncio
+import json
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,19 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, PROMPTS, WARDS, Gate, House, open_house
-from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Text, Use
+from tests.world.model import (
+    Calls,
+    ContextTooLarge,
+    Fail,
+    Hang,
+    ModelServer,
+    Seen,
+    Slow,
+    Step,
+    Text,
+    Use,
+    is_for_summary,
+)
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.forgetting import forget
 from wintermute.config.schema import Backend, Context, Llm, Roles
@@ -408,6 +421,45 @@ async def test_a_model_that_steps_in_for_another_size_reads_the_texts_of_its_own
     assert len(str(two.body["tools"])) < len(str(one.body["tools"])) / 1.5
     assert hashes[0] == hashes[2] != hashes[1]
     assert texts(three)[: len(texts(one))] == texts(one)
+
+
+async def test_a_smaller_window_that_steps_in_is_met_at_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-036: the one that is away is not asked anew for each message that is left out."""
+    model.allow("fold", "cutting", "failover", "tools", perhaps=True)
+    backends = {
+        "large": Backend(base_url=model.url, model="large"),
+        "little": Backend(base_url=model.url, model="little", size="small", context_tokens=2_400),
+    }
+    llm = Llm(backends=backends, roles=Roles(base=("large", "little")), max_retries=0)
+    away = False
+
+    def answer(seen: Seen) -> Step:
+        if seen.body["model"] == "large":
+            return Fail(503) if away else Text("a long story about the sea and its ships, " * 20)
+        if is_for_summary(seen.body):
+            return Fail(503)
+        if len(json.dumps(seen.messages)) > 7_000:
+            return ContextTooLarge()
+        return Text("here is little")
+
+    model.keyed(answer)
+    async with (
+        open_house(tmp_path, None, prompts=PROMPTS, llm=llm, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        for n in range(12):
+            await house.incoming(f"tell story {n}")
+            await house.said(n + 1)
+        away = True
+        asked = len(model.requests)
+        await house.incoming("are you there?")
+        assert (await house.said(13))[-1] == "here is little"
+    tried = [seen for seen in model.requests[asked:] if seen.body["model"] == "large"]
+    answers = [seen for seen in tried if not is_for_summary(seen.body)]
+    assert len(answers) == 2
+    assert len(tried) - len(answers) <= 4
 
 
 async def test_a_cast_that_is_ended_while_it_is_told_something_is_left_as_it_was(

@@ -104,6 +104,7 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         )["id"]
         assert await answer(house, "/why", f"$of-{first}") == said
         assert "no answer of mine" in await answer(house, "/why", "$nowhere")
+        assert "`/memory WORDS` finds" in await answer(house, "/why cheese")
         await house.deliver()
         command = (await house.rows("SELECT id FROM outbox ORDER BY seq LIMIT 1"))[0]["id"]
         assert "without a model" in await answer(house, "/why", f"$of-{command}")

@@ -170,10 +170,12 @@ class ModelRefused(ModelError):
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
 
-    def __init__(self, message: str, wrong: str | None = None) -> None:
+    def __init__(self, message: str, wrong: str | None = None, refused_by: str = "") -> None:
         super().__init__(message)
         self.wrong = wrong
         """Which number of config.yaml is wrong and what to do, where one is."""
+        self.refused_by = refused_by
+        """The backend."""
 
 
 class PromptTooLarge(ContextTooLarge):

@@ -1,8 +1,10 @@
 """`wintermute memory`: what is remembered, also beside a running daemon."""
 
 import dataclasses
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 from zoneinfo import ZoneInfo
 
@@ -29,7 +31,15 @@ from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.memory.exchange import Import, Imported, as_line, exported, lines_of_file, moment_of
+from wintermute.memory.exchange import (
+    Import,
+    Imported,
+    as_line,
+    exported,
+    lines_of_file,
+    moment_of,
+    of_list,
+)
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Source
 from wintermute.stores import Stores
 
@@ -172,22 +182,29 @@ def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
 def export(ctx: click.Context, file: str, scope: str | None) -> None:
     """Write all memories, or those of one scope, as lines of JSON.
 
+    An earlier export is replaced; a file that is none is left alone.
+
     Example: wintermute memory export memories.jsonl
     """
 
     async def work(stores: Stores, _: Config) -> list[str]:
         return await exported(stores.facts, await _chosen(stores, scope, scope is None))
 
-    write_whole(file, "".join(f"{line}\n" for line in with_stores(ctx, work)).encode())
+    found = with_stores(ctx, work)
+    if not _is_export(Path(file)):
+        raise WintermuteError(
+            f"{file} is there already and no export: nothing was written; name another file"
+        )
+    write_whole(file, "".join(f"{line}\n" for line in found).encode())
 
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
 @reporting
 def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
-    """Read memories from lines of JSON, as `export` writes them.
+    """Read memories from lines of JSON, as `export` writes them, or from a list.
 
-    Only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
+    A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
     file again adds nothing. Lines without a word in them are skipped, and what looks like a password
     or a key is refused.
 
@@ -203,9 +220,10 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
             stores.tasks.zone,
             (await stores.known.moves()).named,
         )
-        done = await reading.run(
-            *(lines_of_file(file), Reason("import", "everyone")), told=bad_line, read=progress
-        )
+        lines: Iterable[str | bytes] = lines_of_file(file)
+        if file.name.lower().endswith(".txt"):
+            lines = of_list(lines_of_file(file))
+        done = await reading.run(lines, Reason("import", "everyone"), told=bad_line, read=progress)
         for scope in sorted(done.scopes):
             await stores.memories.text(scope)
         return done
@@ -226,6 +244,18 @@ for verb in (search, latest, stats, why, rebuild_index):
     command.add_command(verb)
 command.add_command(undo_command("fact"))
 command.add_command(history_command("fact"))
+
+
+def _is_export(path: Path) -> bool:
+    """Whether nothing is lost with it: an earlier export, an empty file, or none."""
+    if not path.is_file():
+        return True  # none, a pipe or a device
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1_000_000)
+        return not first or "text" in json.loads(first)
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str]:

@@ -31,6 +31,7 @@ from wintermute.memory.meaning import Meaning
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
 from wintermute.stores import Stores
+from wintermute.text import counted
 
 whose = scope_option("Whose memories; default: the owner's.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -81,6 +82,8 @@ def search(
         then = _end_of(when, stores.tasks.zone) if when else None
         if stores.meaning is not None and (query or batch):
             await stores.meaning.ready(START_SECONDS)
+        if query is not None or batch is not None:
+            await _tell_owed(stores, place)
         if batch is not None:
             return await _answer_all(ctx, stores, batch, place, most, then)
         hits = await _found(stores, place, query, most, then)
@@ -90,6 +93,17 @@ def search(
         return True
 
     ctx.exit(0 if with_stores(ctx, work) else 1)
+
+
+async def _tell_owed(stores: Stores, scope: str) -> None:
+    """Say on stderr what cannot be found by its meaning yet: nobody may be at work to make it so."""
+    owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
+    if owed:
+        click.echo(
+            f"{counted(owed, 'vector')} owed, and words alone find what lacks one:"
+            " `wintermute memory rebuild-index` makes them now",
+            err=True,
+        )
 
 
 async def _found(

@@ -64,6 +64,10 @@ NAMES = {
     "/help": "this list",
 }
 
+WHY_ALONE = (
+    "`/why` is about an answer: write it alone for the last one, or in reply to another."
+    " `/memory WORDS` finds memories."
+)
 NO_DETAILS = "The details are for you alone: ask me in a chat with nobody else in it."
 
 
@@ -111,6 +115,8 @@ class ChatCommands:
             return await self._compact(row)
         if row.word == "/memory":
             return await self._remembered.listed(await self._scope(row), _after_word(row.body))
+        if row.word == "/why" and _after_word(row.body):
+            return WHY_ALONE
         if row.word == "/why":
             return await self._remembered.why(row, await self._scope(row))
         if row.word == "/undo":  # with what was edited by hand

@@ -24,6 +24,7 @@ from wintermute.conversation.view import (
     is_since,
     marked,
     messages,
+    part_read,
     prompt_of,
     smaller,
     too_large,
@@ -247,8 +248,10 @@ class Folding:
                 break
             try:
                 reply = await self._summary(question, cast_id, listener)
-            except ContextTooLarge:  # the window is smaller than we were told
+            except ContextTooLarge as refusal:  # by one with a smaller window, or than we were told
                 room, refused = self._count(question) // 2, question
+                if refusal.refused_by:
+                    room = min(room, int(self._models.window(ROLE, refusal.refused_by) * CHUNK))
                 continue
             if reply is None:
                 break
@@ -418,7 +421,7 @@ class Asking:
             try:
                 return await self._asked(running, view)
             except ContextTooLarge as refusal:
-                less = await self._less(running, view)
+                less = await self._less(running, view, refusal.refused_by)
                 if less is None:
                     if part := too_large(view.messages):
                         wrong = f" And {refusal.wrong}." if refusal.wrong else ""
@@ -437,6 +440,7 @@ class Asking:
             cast_id=running.cast.id,
             listener=running,
         )
+        running.part_read = part_read(view.messages, running.cast.intent)
         if view.small and self._models.size_of(reply.backend) == "small":
             running.prompt = view.small
         return reply
@@ -511,13 +515,29 @@ class Asking:
         running.folded(past)
         return None if past is None else await self._view(running, anew=True)
 
-    async def _less(self, running: CastState, view: RequestView) -> RequestView | None:
-        """A strictly smaller view than one that did not fit; None when nothing can shrink."""
+    async def _less(
+        self, running: CastState, view: RequestView, refused_by: str
+    ) -> RequestView | None:
+        """A strictly smaller view than one that did not fit; None when nothing can shrink.
+
+        `refused_by`: a backend that may be another than the first. It is small enough for that one
+        at once, as far as can be told: else those before it, which are away, are asked each time.
+        """
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
         most = self._with(running, view, view.messages).tokens  # a summary may have taught to count
         while less is not None and less.tokens >= most:
             less = self._smaller(running, less)
+        while (
+            less is not None
+            and not self._fits_into(running, less, refused_by)
+            and (smaller_still := self._smaller(running, less))
+        ):
+            less = smaller_still
         return less
+
+    def _fits_into(self, running: CastState, view: RequestView, backend: str) -> bool:
+        role, request = running.settings.role, self._request(running, view)
+        return self._models.tokens(role, request, backend) <= self._models.window(role, backend)
 
     def _smaller(self, running: CastState, view: RequestView) -> RequestView | None:
         less = smaller(view.messages, _kept(running))

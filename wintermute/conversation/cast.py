@@ -55,13 +55,15 @@ REASONS: tuple[tuple[type[ModelError], str], ...] = (
 class Outcome:
     """How a cast ended. `text` is the answer, what was said so far, or why there is neither.
 
-    `until`: the reason holds as long, and then the same cast may go well.
+    `until`: the reason holds as long, and then the same cast may go well. `part_read`: how many
+    characters of the message were shown, and of how many, where it did not fit (L-043).
     """
 
     state: Literal["terminated", "truncated"]
     reason: str
     text: str
     until: datetime | None = None
+    part_read: tuple[int, int] | None = None
 
 
 JOINED = Outcome("truncated", "joined", "")
@@ -93,7 +95,8 @@ class Loop:
         running = CastState(cast, caller, settings, watch, stop, self._clock)
         try:
             async with stop.within(running.seconds_left) as scope:
-                return await self._steps(running, stop)
+                outcome = await self._steps(running, stop)
+                return replace(outcome, part_read=running.part_read)
         except TimeoutError:
             if not scope.expired():
                 raise

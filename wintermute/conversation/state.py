@@ -165,6 +165,8 @@ class CastState:
         """The system prompt of the newest request."""
         self.size: Size = "full"
         """That of the model that is asked first."""
+        self.part_read: tuple[int, int] | None = None
+        """How many characters of the message the newest answer was made of, and of how many."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())

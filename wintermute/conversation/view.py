@@ -369,6 +369,13 @@ def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[J
     return None
 
 
+def part_read(messages: tuple[Json, ...], intent: str) -> tuple[int, int] | None:
+    """How many characters of the newest message a request shows, and of how many; None: all."""
+    said = [str(message["content"]) for message in messages if message["role"] == "user"]
+    begin, end = _words(said[-1], opens=len(said) == 1)
+    return (end - begin, len(intent)) if end - begin < len(intent) else None
+
+
 LEFT = re.compile(r"\[… [0-9]+ [a-z ]+ left out to fit the model's window …\]")
 
 

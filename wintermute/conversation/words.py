@@ -49,8 +49,17 @@ BROKEN_OFF = {
 """Why there is no more, as the last line of what there is (F-019)."""
 
 
+PART_READ = (
+    "*I could read only {shown:,} of the {whole:,} characters of your message: more of it does not"
+    " fit into the model's window.*"
+)
+
+
 def reply_text(outcome: Outcome) -> str:
     """What the person reads at the end of a cast, as Markdown."""
+    if outcome.state == "terminated" and outcome.part_read and outcome.text:
+        shown, whole = outcome.part_read
+        return f"{outcome.text}\n\n{PART_READ.format(shown=shown, whole=whole)}"
     if outcome.state == "terminated":
         return outcome.text
     if outcome.reason in LIMITS:

@@ -509,7 +509,7 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
     settings, said = endpoint.settings, failure.window
     advice = too_small(endpoint.name, settings, said)
     is_wrong = said is not None and said < settings.context_tokens
-    return RequestTooLarge(f"{failure}; {advice}", advice if is_wrong else None)
+    return RequestTooLarge(f"{failure}; {advice}", advice if is_wrong else None, endpoint.name)
 
 
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:

@@ -25,6 +25,7 @@ from wintermute.memory.fact import (
     says_something,
 )
 from wintermute.memory.facts import Facts
+from wintermute.memory.flat_file import GENERATED
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 
@@ -95,6 +96,17 @@ def lines_of_file(file: BinaryIO) -> Iterator[bytes]:
         while len(more) == MOST_LINE and not more.endswith(b"\n"):
             more = file.readline(MOST_LINE)
         yield line
+
+
+def of_list(lines: Iterable[bytes]) -> Iterator[str | bytes]:
+    """The lines of a list of one memory each, such as MEMORIES.txt, as lines of JSON."""
+    for line in lines:
+        try:
+            text = line.decode("utf-8-sig").strip()
+        except UnicodeDecodeError:
+            yield line  # it is told as a bad one
+            continue
+        yield json.dumps({"text": text}) if text and text != GENERATED else ""
 
 
 def questions(lines: Iterable[str | bytes], scope: str, told: TellLine) -> Iterator[Asked]:
