@@ -40,6 +40,7 @@ class Desk:
     tasks: Tasks
     skills: Skills
     facts: Facts
+    casts: Casts
     changes: ChangeSets
     callers: dict[str, Caller]
 
@@ -57,7 +58,7 @@ class Desk:
 
     async def remember(self, scope: str, **args: Any) -> Any:
         async with self.database.transaction() as tx:
-            return await AppendMemory(self.facts).change(tx, self.caller(scope), args)
+            return await AppendMemory(self.facts, self.casts).change(tx, self.caller(scope), args)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         tasks = Tasks(database, changes, clock, new_id, OWNER, "Europe/Berlin")
         skills = Skills(tmp_path / "skills", database, changes, ANN)
         facts = Facts(database, changes, clock, new_id)
-        yield Desk(database, tmp_path, tasks, skills, facts, changes, callers)
+        yield Desk(database, tmp_path, tasks, skills, facts, casts, changes, callers)
 
 
 async def test_one_tool_does_all_that_tasks_need(desk: Desk) -> None:
@@ -304,7 +305,9 @@ async def test_the_definitions_are_short_and_their_examples_are_accepted(desk: D
 
 
 def toolbox(desk: Desk) -> Toolbox:
-    return Toolbox([TaskTool(desk.tasks), AddSkill(desk.skills, OWNER), AppendMemory(desk.facts)])
+    return Toolbox(
+        [TaskTool(desk.tasks), AddSkill(desk.skills, OWNER), AppendMemory(desk.facts, desk.casts)]
+    )
 
 
 async def test_what_is_not_due_any_more_says_how_it_would_be(desk: Desk) -> None:

@@ -58,6 +58,7 @@ def write_settings(
             "max_retries": 1,
         },
         "seed": {"enabled": False},  # what is asked is what is answered
+        "memory_harvest": {"enabled": False},
         "log": {"level": "debug"},
     }
     for name, change in changes.items():

@@ -35,6 +35,7 @@ from wintermute.config.schema import (
     LoopSettings,
     Matrix,
     Memory,
+    MemoryHarvest,
     Roles,
     Seed,
     Tools,
@@ -71,6 +72,7 @@ SYSTEM = "Be kind."
 CONTEXT = Context()
 UNLIMITED = Ceilings()
 LISTED = Memory()
+UNPICKED = MemoryHarvest(enabled=False)
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
@@ -310,6 +312,7 @@ async def open_house(
     record: bool = False,
     llm: Llm | None = None,
     memory: Memory = LISTED,
+    harvest: MemoryHarvest = UNPICKED,
     embedder: Embedder | None = None,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
@@ -323,6 +326,7 @@ async def open_house(
         matrix=Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner),
         llm=llm or _llm(model, backend, max_retries=retries, budget=budget, record=record),
         memory=memory,
+        memory_harvest=harvest,
         context=replace(context, component_size_limits=limits) if limits else context,
         loop=_loop(wards),
         seed=Seed(enabled=language is not None, language=language or "en"),

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tests.world.request_rules import is_for_summary
+from tests.world.request_rules import is_for_json, is_for_summary
 from wintermute.conversation.toolbox import DONE
 from wintermute.conversation.view import INTERRUPTED, UNANSWERED
 from wintermute.db import driver
@@ -287,7 +287,8 @@ class Prefixes:
 def _is_apart(body: Json) -> bool:
     """What no cast asks: a summary, the questions of `check`."""
     last = (body.get("messages") or [{}])[-1]
-    return is_for_summary(body) or last in (*QUESTION.messages, *PROBE.messages)
+    aside = is_for_summary(body) or is_for_json(body)
+    return aside or last in (*QUESTION.messages, *PROBE.messages)
 
 
 def could_be(now: Rendered, before: Rendered) -> frozenset[Cause]:

@@ -441,7 +441,10 @@ class Casting:
             told = effects + await self._told_before(tx, row)
             told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
-            return await self._casts.start(tx, branch, row.event_id, told, row.origin, wards)
+            cast = await self._casts.start(tx, branch, row.event_id, told, row.origin, wards)
+            if row.turn_id is not None:
+                await self._casts.inherit_taint(tx, cast.id, row.turn_id)
+            return cast
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
         """Whether an event of ours is about what the room has in view (L-062, L-074)."""

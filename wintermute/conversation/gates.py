@@ -4,7 +4,14 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from wintermute.conversation.toolbox import Accepted, Caller, Rejected, StoreTool, Toolbox
+from wintermute.conversation.toolbox import (
+    Accepted,
+    Caller,
+    OutsideTool,
+    Rejected,
+    StoreTool,
+    Toolbox,
+)
 from wintermute.conversation.view import INTERRUPTED
 from wintermute.errors import ToolFailed
 from wintermute.loom.records import Observation, Turn
@@ -77,11 +84,19 @@ class Gates:
         result = self._clean(result)
         async with self._database.transaction() as tx:
             await self._casts.complete_observation(tx, turn_id, n, result, is_error)
+            if not is_error and _is_outside(verdict, caller):
+                await self._casts.taint(tx, turn_id)
         return result, is_error
 
 
 def _same(call: Call, other: Call) -> bool:
     return (call.name, call.arguments) == (other.name, other.arguments)
+
+
+def _is_outside(verdict: Accepted | Rejected, caller: Caller) -> bool:
+    if not isinstance(verdict, Accepted) or not isinstance(verdict.tool, OutsideTool):
+        return False
+    return verdict.tool.is_outside(caller, verdict.args)
 
 
 def _repeatable(accepted: Accepted) -> bool:

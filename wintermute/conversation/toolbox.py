@@ -98,6 +98,15 @@ class StoreTool(DescribedTool, Protocol):
 
 
 @runtime_checkable
+class OutsideTool(Protocol):
+    """A gate that may bring text from outside: from then on its cast is tainted (L-037)."""
+
+    def is_outside(self, caller: Caller, args: Json) -> bool:
+        """Whether what this call brings is such a text."""
+        ...
+
+
+@runtime_checkable
 class BriefTool(Protocol):
     """A gate with other words for small models."""
 

@@ -230,6 +230,31 @@ class Casts:
             (json.dumps(result), is_error, stamp(self._clock.now()), turn_id, n),
         )
 
+    async def taint(self, tx: Transaction, turn_id: str) -> None:
+        """The cast of a turn has seen text from outside, and so have those that wait for it."""
+        await tx.execute(
+            "WITH RECURSIVE above (id) AS (SELECT cast_id FROM turns WHERE id = ? UNION"
+            " SELECT v.parent_cast FROM above JOIN casts k ON k.id = above.id"
+            " JOIN branches b ON b.id = k.branch_id JOIN conversations v ON v.id = b.conversation_id"
+            " WHERE v.parent_cast IS NOT NULL)"
+            " UPDATE casts SET taint = 1 WHERE state = 'running' AND NOT taint"
+            " AND id IN (SELECT id FROM above)",
+            (turn_id,),
+        )
+
+    async def inherit_taint(self, tx: Transaction, cast_id: str, turn_id: str) -> None:
+        """A cast is told what came of a turn's sub-sessions, which may have seen such text."""
+        await tx.execute(
+            "UPDATE casts SET taint = 1 WHERE id = ? AND EXISTS (SELECT 1 FROM conversations v"
+            " JOIN branches b ON b.conversation_id = v.id JOIN casts k ON k.branch_id = b.id"
+            " WHERE v.parent_turn = ? AND k.taint)",
+            (cast_id, turn_id),
+        )
+
+    async def is_tainted(self, tx: Transaction, cast_id: str) -> bool:
+        """Whether a cast has seen text from outside."""
+        return await tx.exists("SELECT 1 FROM casts WHERE id = ? AND taint", (cast_id,))
+
     async def forget(
         self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
     ) -> tuple[int, int]:

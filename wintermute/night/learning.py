@@ -4,15 +4,24 @@ conversation ─ harvest ─▶ facts, queued ─ reconstruct ─▶ one clear v
 """
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.conversation.state import Speaker
+from wintermute.db import Transaction
+from wintermute.jobs import Job
 from wintermute.llm.models import Models
+from wintermute.night.harvest import NAME as HARVEST
+from wintermute.night.harvest import Harvest
 from wintermute.night.quiet import Quiet
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobKind
+from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy, JobPutOff
+
+MOST_SECONDS = 6 * 3600.0
+"""For one piece of it: a slow machine, and many chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,29 @@ class Background:
     clock: Clock
 
 
-def learning(background: Background) -> list[JobKind]:
+class Owed(Protocol):
+    """One kind of it."""
+
+    async def owe(self, tx: Transaction) -> datetime | None:
+        """Enqueue what is due; when to look again."""
+        ...
+
+    async def run(self, job: Job) -> JobDone | JobPutOff | JobFailed:
+        """Do it."""
+        ...
+
+
+def learning(with_: Background) -> list[JobKind]:
     """All kinds of it."""
-    return []
+    stores, models, texts, clock = with_.stores, with_.models, with_.texts, with_.clock
+    kinds = []
+    if with_.config.memory_harvest.enabled:
+        settings = with_.config.memory_harvest
+        harvest = Harvest(stores, models, texts.harvest, settings, with_.quiet, clock)
+        kinds.append(_kind(with_, HARVEST, harvest))
+    return kinds
+
+
+def _kind(with_: Background, name: str, work: Owed) -> JobKind:
+    policy = JobPolicy(max_seconds=MOST_SECONDS)
+    return JobKind(with_.stores, name, work.run, policy, with_.speaker, with_.clock, work.owe)

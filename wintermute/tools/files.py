@@ -80,6 +80,11 @@ class Roots:
             raise ToolFailed(f"{path} is not a file inside {allowed}")
         return next((place for place in places if self._exists(place)), places[0])
 
+    def is_skill(self, path: str) -> bool:
+        """Whether a path leads into the folder of skills, which are the owner's own words."""
+        wanted = PurePath(path)
+        return any(map(wanted.is_relative_to, (SKILLS, self._data_dir / "skills")))
+
     def allowed(self, caller: Caller, *, writing: bool, also: str | None = None) -> str:
         """The folders this caller may use, in words; `also` is a file beside them."""
         folders = [*([] if writing else [SKILLS]), *self._open_to(caller)]
@@ -200,6 +205,11 @@ class ReadFile:
         self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
+
+    def is_outside(self, caller: Caller, args: Json) -> bool:
+        """Whether it is neither a skill nor the list of memories."""
+        shown = _shown(self._memories, caller)
+        return not self._roots.is_skill(args["path"]) and not (shown and _is(shown, args["path"]))
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The text; when lines are left out a last line says which part this is."""

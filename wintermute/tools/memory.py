@@ -6,6 +6,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.loom.casts import Casts
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.core import Places
 from wintermute.memory.fact import EXPLICIT, SOURCES, Fact
@@ -25,10 +26,11 @@ class AppendMemory:
 
     name = "append_memory"
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, casts: Casts) -> None:
         self.description, self.parameters = definition(self.name)
         self.brief = brief(self.name)
         self._facts = facts
+        self._casts = casts
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
         """The fact as it is stored; `known` if it already was (M-007)."""
@@ -37,7 +39,10 @@ class AppendMemory:
             raise ToolFailed(f"unknown source: {source}. The sources are {', '.join(SOURCES)}")
         origins = (caller.event_id,) if caller.event_id else ()
         fact, outcome = await self._facts.add(
-            tx, reason(caller), args["entry"], source, scope=caller.scope, origins=origins
+            *(tx, reason(caller), args["entry"], source),
+            scope=caller.scope,
+            origins=origins,
+            taint=await self._casts.is_tainted(tx, caller.cast_id),
         )
         return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
 

@@ -1,0 +1,343 @@
+"""Harvest: what people tell the assistant is picked out of conversations while nobody waits.
+
+    inbox ─ what was said since the cursor ─▶ chunk of one scope ─ model ─▶ texts ─┐
+      ▲                                                                            │
+      └──────────────── the cursor and the facts move in one transaction ◀─────────┘
+
+A chunk is what people wrote *to* the assistant, in its last wording, with what it answered beside it
+so that an answer can be understood. No event, command, line of a group, quote, file or result of a
+tool ever stands in one (M-029). Whose a message is, follows from the message itself: what was said
+in private is that person's, and the rest its room's, if it was answered as the room's (M-010).
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from wintermute.changes.change_sets import Reason
+from wintermute.clock import Clock, stamp
+from wintermute.config.schema import MemoryHarvest
+from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
+from wintermute.errors import ToolFailed
+from wintermute.jobs import Job
+from wintermute.llm.json_answer import answer_in_json, only, texts
+from wintermute.llm.models import Models
+from wintermute.llm.tokens import estimate
+from wintermute.memory.fact import NewFact, entry, main_words
+from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.messages import PERSON, ROOM, Json
+from wintermute.night.quiet import Quiet
+from wintermute.stores import Stores
+from wintermute.templates import Template
+from wintermute.text import display_name, shortened
+from wintermute.work.jobs import JobDone, JobPutOff
+
+NAME = "harvest"
+PART = "harvest"
+"""What a status calls it."""
+MOST_CHARACTERS = 2_000
+"""Of one message; of a longer one its head and tail (M-027)."""
+MOST_TOKENS = 6_000
+SHARE = 0.5
+"""Of a chunk: so many tokens, and so much of the window at most."""
+MOST_PICKED = 60
+"""Texts of one answer; more than any chunk is worth."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a conversation has that was not read yet: how many messages, and when the last came."""
+
+    conversation_id: str
+    scope: str
+    upto: int
+    """How far it was read."""
+    messages: int
+    newest: datetime
+
+
+def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
+    """When it is to be read; None: not before more is said (M-025)."""
+    if backlog.messages >= settings.message_threshold:
+        return backlog.newest
+    if backlog.messages >= settings.min_messages:
+        return backlog.newest + timedelta(minutes=settings.inactivity_minutes)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One message of a person, as it is kept. `scope`: as its cast had it; None: it has none.
+
+    `edits`: the message whose text it replaces. `taint`: its cast saw text from outside.
+    """
+
+    seq: int
+    event_id: str
+    sender: str
+    sender_name: str
+    body: str
+    direct: bool
+    by_bot: bool
+    sent_at: datetime
+    edits: str | None
+    scope: str | None
+    taint: bool
+    answer: str | None
+
+    @property
+    def whose(self) -> str | None:
+        """Whose memory it belongs to; None: nobody's."""
+        if self.by_bot:
+            return None
+        if self.direct:
+            return f"{PERSON}{self.sender}"
+        return self.scope if self.scope and self.scope.startswith(ROOM) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is read at once: messages of one scope, and how far that is. No scope: nothing of use."""
+
+    upto: int
+    scope: str | None
+    messages: tuple[Told, ...]
+
+    @property
+    def taint(self) -> bool:
+        """Whether something in it may come from outside."""
+        return any(each.taint for each in self.messages)
+
+
+def chunk(rows: Sequence[Told], room: int) -> Chunk:
+    """The first of the rows that belong to one scope and fit into so many tokens; one at least.
+
+    Of a message and an edit of it in the same chunk the last wording stands, in its first place.
+    """
+    scope, taken = rows[0].whose, list[Told]()
+    for row in rows:
+        cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
+        if row.whose != scope or (taken and cost > room):
+            break
+        room -= cost
+        taken.append(row)
+    wordings = {row.edits: row for row in taken if row.edits}
+    there = {row.event_id for row in taken}
+    last = [
+        wordings.get(row.event_id, row)
+        for row in taken
+        if row.edits is None or row.edits not in there
+    ]
+    kept = tuple(row for row in last if row.body.strip())
+    return Chunk(taken[-1].seq, scope if kept else None, kept)
+
+
+def transcript(messages: Sequence[Told], zone: ZoneInfo) -> str:
+    """The messages with their days, and what was answered."""
+    lines, day = list[str](), ""
+    for row in messages:
+        if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
+            lines.append(f"[{today}]")
+            day = today
+        lines.append(_line(row, row.body))
+        if row.answer:
+            lines.append(f"assistant: {_indented(row.answer)}")
+    return "\n".join(lines)
+
+
+def _line(row: Told, text: str) -> str:
+    name = display_name(row.sender_name.translate(NO_ADDRESS)) or row.sender
+    return f"{name} ({row.sender}): {_indented(text)}"
+
+
+NO_ADDRESS = str.maketrans("", "", "@:()<>[]")
+
+
+def _indented(text: str) -> str:
+    """No line of a text can pass for somebody else's."""
+    return "\n  ".join(shortened(text.strip(), MOST_CHARACTERS).splitlines())
+
+
+def picked(found: Json) -> tuple[str, ...]:
+    """What an answer names (M-072). Raises: Unfit."""
+    only(found, "contents")
+    return texts(found, "contents")[:MOST_PICKED]
+
+
+def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
+    """The facts in an answer. What is no memory, or a secret, is left out.
+
+    A fact comes from the messages that share most of its main words; where none does, as in another
+    language, from all of the chunk.
+    """
+    words = [main_words(row.body) for row in chunk.messages]
+    facts = []
+    for text in contents:
+        try:
+            line = entry(text)
+            refuse_secret(line)
+        except ToolFailed as problem:
+            log.info("nothing learnt reason=%s", problem)
+            continue
+        shared = [len(main_words(line) & each) for each in words]
+        most = max(shared)
+        rows = [row for row, n in zip(chunk.messages, shared, strict=True) if n == most]
+        speakers = {row.sender_name or row.sender for row in rows}
+        facts.append(
+            NewFact(
+                chunk.scope or "",
+                line,
+                "harvest",
+                speakers.pop() if len(speakers) == 1 else None,
+                tuple(row.event_id for row in rows),
+                at=max(row.sent_at for row in rows),
+                taint=chunk.taint,
+                queued=True,
+            )
+        )
+    return facts
+
+
+_backlog = reader(Backlog)
+_told = reader(Told)
+
+BACKLOGS = """
+SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
+       max(i.received_at) AS newest
+FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
+CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
+WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
+GROUP BY c.id
+"""
+SAID = """
+SELECT i.seq, i.event_id, i.sender, i.sender_name, i.body, i.direct, i.by_bot, i.sent_at, i.edits,
+       b.scope, coalesce(k.taint, 0) AS taint,
+       (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
+        AND o.body <> '' ORDER BY o.seq DESC LIMIT 1) AS answer
+FROM inbox i
+LEFT JOIN casts k ON k.seq = (SELECT max(seq) FROM casts WHERE event_id = i.event_id)
+LEFT JOIN branches b ON b.id = k.branch_id
+WHERE i.conversation_id = :conversation AND i.seq > :upto AND i.kind = 'message'
+AND i.state = 'answered' AND i.seq < coalesce((SELECT min(w.seq) FROM inbox w
+    WHERE w.conversation_id = :conversation AND w.kind = 'message'
+    AND w.state IN ('waiting', 'casting')), 9223372036854775807)
+ORDER BY i.seq LIMIT :most
+"""
+MOST_ROWS = 400
+
+
+class Harvests:
+    """The store of how far conversations were read."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def backlogs(self, tx: Transaction) -> list[Backlog]:
+        """The conversations in which something was said that was not read yet."""
+        return [_backlog(row) for row in await tx.rows(BACKLOGS)]
+
+    async def upto(self, source: Transaction | Database, conversation_id: str) -> int:
+        """How far a conversation was read."""
+        query = "SELECT upto FROM harvests WHERE conversation_id = ?"
+        found = await source.scalars(query, (conversation_id,))
+        return int(found[0]) if found else 0
+
+    async def said(
+        self, source: Transaction | Database, conversation_id: str, upto: int
+    ) -> list[Told]:
+        """What was said after that, up to the first that is still to be answered."""
+        asked = {"conversation": conversation_id, "upto": upto, "most": MOST_ROWS}
+        return [_told(row) for row in await source.rows(SAID, asked)]
+
+    async def read(self, tx: Transaction, conversation_id: str, upto: int) -> None:
+        """It was read as far as that."""
+        await tx.execute(
+            "INSERT INTO harvests (conversation_id, upto, at) VALUES (?, ?, ?)"
+            " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto, at = excluded.at",
+            (conversation_id, upto, stamp(self._clock.now())),
+        )
+
+
+class Harvest:
+    """The work of the jobs of this name."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        models: Models,
+        template: Template,
+        settings: MemoryHarvest,
+        quiet: Quiet,
+        clock: Clock,
+    ) -> None:
+        self._stores = stores
+        self._models = models
+        self._template = template
+        self._settings = settings
+        self._quiet = quiet
+        self._clock = clock
+        self._harvests = Harvests(stores.database, clock)
+
+    async def owe(self, tx: Transaction) -> datetime | None:
+        """Enqueue what is due; when something will be, if nothing more is said."""
+        now, later = self._clock.now(), list[datetime]()
+        for backlog in await self._harvests.backlogs(tx):
+            at = due(backlog, self._settings)
+            if at is not None and at > now:
+                later.append(at)
+            elif at is not None:
+                key = f"{backlog.conversation_id}:{backlog.upto}"
+                args = {"conversation": backlog.conversation_id}
+                await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
+        return min(later, default=None)
+
+    async def run(self, job: Job) -> JobDone | JobPutOff:
+        """Read a conversation from where it was left to its end. Raises: ModelError."""
+        until = await self._quiet.until(NAME)
+        if until is not None:
+            return JobPutOff(until)
+        conversation, count = job.args["conversation"], 0
+        while True:
+            upto = await self._harvests.upto(self._stores.database, conversation)
+            rows = await self._harvests.said(self._stores.database, conversation, upto)
+            if not rows:
+                break
+            count += await self._read(conversation, upto, chunk(rows, self._room()))
+        noted = f"{count} picked out of what was said"
+        await self._stores.health.note(PART, "ok", noted)
+        return JobDone()
+
+    def _room(self) -> int:
+        return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))
+
+    async def _read(self, conversation: str, upto: int, part: Chunk) -> int:
+        """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
+        contents: tuple[str, ...] = ()
+        if part.scope is not None:
+            shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
+            contents = await answer_in_json(
+                self._models, NAME, self._template.text(), shown, picked
+            )
+        async with self._stores.database.transaction() as tx:
+            if await self._harvests.upto(tx, conversation) != upto:
+                return 0  # somebody else was faster
+            now = chunk(await self._harvests.said(tx, conversation, upto), self._room())
+            if now != part:
+                return 0  # an edit or a redaction: what is there now is read
+            await self._harvests.read(tx, conversation, part.upto)
+            return await self._keep(tx, part, learnt(part, contents))
+
+    async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
+        taken = await self._stores.facts.take(tx, facts) if facts else []
+        changes = [done.change for done in taken if done.change]
+        if changes and part.scope:
+            evidence = tuple(each.event_id for each in part.messages)
+            why = Reason("harvest", part.scope, evidence=evidence)
+            await self._stores.changes.record(tx, why, changes)
+        return len(changes)
