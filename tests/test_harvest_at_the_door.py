@@ -1,0 +1,120 @@
+"""Harvest by a real daemon: what is said in real rooms is picked out once, also over kills."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.test_harvest import is_harvest, transcript
+from tests.world.bot import Bot
+from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.user import Message
+
+EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
+PICKED = {"contents": ["The user keeps bees.", "The user has lived in Lyon since 2020."]}
+POINTS = {
+    "before the cursor moves": [["executing", "INSERT INTO harvests"]],
+    "before the facts are kept": [["executing", "INSERT INTO facts "]],
+    "before the end of it": [["executing", "INSERT INTO change_sets"], ["operation", "COMMIT"]],
+    "before the job is done": [["executing", "UPDATE jobs SET state = 'done'"]],
+}
+
+
+def picks(seen: Seen) -> Step | None:
+    if not is_harvest(seen):
+        return None
+    return Text(json.dumps(PICKED if "I keep bees" in transcript(seen) else {"contents": []}))
+
+
+def answering(text: str) -> Callable[[Message], bool]:
+    return lambda said: said.body == f"echo: {text}"
+
+
+def learnt(daemon: Bot) -> list[dict[str, Any]]:
+    found = daemon.rows(
+        "SELECT text, scope, source, origins FROM facts WHERE retired_at IS NULL ORDER BY seq"
+    )
+    return [dict(row) for row in found]
+
+
+async def read(daemon: Bot, n: int = 1) -> None:
+    """Wait until a harvest has ended, by what the daemon has on record."""
+
+    def done() -> bool:
+        return len(daemon.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state = 'done'")) >= n
+
+    await daemon.until(done)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+async def test_what_two_people_say_belongs_to_each_of_them(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, *, encrypted: bool
+) -> None:
+    """M-010, M-012, M-025: and a room's is the room's."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, memory_harvest=EARLY, matrix={"allowed_users": [ben.user_id]})
+    model.keyed(picks)
+    chats = {
+        ann: await room(ann, daemon, encrypted=encrypted),
+        ben: await room(ben, daemon, encrypted=encrypted),
+    }
+    for who, chat in chats.items():
+        for text in ("hello", f"I keep bees, says {who.user_id}", "bye"):
+            await who.send(chat, text)
+            await who.wait_for(chat, answering(text))
+    await read(daemon, 2)
+    scopes = [fact["scope"] for fact in learnt(daemon)]
+    assert sorted(scopes) == sorted(2 * [f"person:{ann.user_id}", f"person:{ben.user_id}"])
+    shown = [transcript(seen) for seen in model.requests if is_harvest(seen)]
+    assert len(shown) == 2
+    assert not any(ann.user_id in text and ben.user_id in text for text in shown)
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_daemon_that_is_killed_while_it_keeps_what_it_picked_keeps_it_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, point: str
+) -> None:
+    """M-028: no gap and no double."""
+    ann = await person("ann")
+    daemon = await bot(ann, memory_harvest=EARLY)
+    model.keyed(picks)
+    chat = await room(ann, daemon)
+    for text in ("hello", "I keep bees"):
+        await ann.send(chat, text)
+        await ann.wait_for(chat, answering(text))
+    await daemon.stop()
+    await daemon.start({"logger": "aiosqlite", "steps": POINTS[point]})
+    await ann.send(chat, "bye")
+    assert await daemon.ended() == -9
+    await daemon.start()
+    await read(daemon)
+    assert [fact["text"] for fact in learnt(daemon)] == PICKED["contents"]
+    (cursor,) = daemon.rows("SELECT upto FROM harvests")
+    (last,) = daemon.rows("SELECT max(seq) AS seq FROM inbox WHERE kind = 'message'")
+    assert cursor["upto"] == last["seq"]
+
+
+async def test_a_message_that_was_deleted_before_it_is_read_is_in_no_transcript(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-030."""
+    ann = await person("ann")
+    daemon = await bot(ann, memory_harvest=EARLY)
+    model.allow("redaction", perhaps=True)
+    model.keyed(picks)
+    chat = await room(ann, daemon)
+    sent = {}
+    for text in ("hello", "CANARY is my secret"):
+        sent[text] = await ann.send(chat, text)
+        await ann.wait_for(chat, answering(text))
+    await ann.redact(chat, sent["CANARY is my secret"])
+    await daemon.until(lambda: not daemon.rows("SELECT 1 FROM inbox WHERE body LIKE 'CANARY%'"))
+    for text in ("I keep bees", "bye"):
+        await ann.send(chat, text)
+        await ann.wait_for(chat, answering(text))
+    await read(daemon)
+    (shown,) = (transcript(seen) for seen in model.requests if is_harvest(seen))
+    assert "I keep bees" in shown
+    assert "CANARY" not in shown
