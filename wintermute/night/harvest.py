@@ -327,8 +327,9 @@ class Harvest:
         async with self._stores.database.transaction() as tx:
             if await self._harvests.upto(tx, conversation) != upto:
                 return 0  # somebody else was faster
-            now = chunk(await self._harvests.said(tx, conversation, upto), self._room())
-            if now != part:
+            rows = await self._harvests.said(tx, conversation, upto)
+            same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
+            if not same or chunk(same, self._room()) != part:
                 return 0  # an edit or a redaction: what is there now is read
             await self._harvests.read(tx, conversation, part.upto)
             return await self._keep(tx, part, learnt(part, contents))
