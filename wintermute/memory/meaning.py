@@ -64,10 +64,6 @@ class Meaning:
         self._doubted = True
         """Whether a note of a search that failed may stand; one of an earlier run as well."""
 
-    async def warm(self) -> None:
-        """A question is to be expected."""
-        await self._embedder.warm()
-
     async def ready(self, seconds: float) -> None:
         """Wait until it can be asked, or for so long: for whoever asks once and then leaves."""
         try:
