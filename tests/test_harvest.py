@@ -1,7 +1,7 @@
 """Harvest through the rooms: what is picked out of conversations, from whom, and what never is."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -38,11 +38,12 @@ class Picker:
         self.model = model
         self.steps: list[Step] = []
         self.answers: dict[str, Step] = {}
+        self.usual: Callable[[], Step] = lambda: Text('{"contents": []}')
         model.keyed(self._choose)
 
     def _choose(self, seen: Seen) -> Step | None:
         if is_harvest(seen):
-            return self.steps.pop(0) if self.steps else Text('{"contents": []}')
+            return self.steps.pop(0) if self.steps else self.usual()
         return self.answers.get(seen.last_user)
 
     def picks(self, *texts: str) -> None:

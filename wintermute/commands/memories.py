@@ -10,7 +10,7 @@ from wintermute.commands.tasks import MOST_LINES, bounded, plain
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
-from wintermute.memory.fact import Fact
+from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.stores import Stores
 
@@ -55,6 +55,11 @@ def until(fact: Fact, zone: ZoneInfo) -> str:
         return ""
     local = fact.valid_to.astimezone(zone)
     return f"until {MONTHS[local.month - 1]} {local.year}"
+
+
+def by_itself(fact: Fact) -> str:
+    """That nobody asked for it to be remembered; "": somebody did."""
+    return "" if fact.source == EXPLICIT else "picked up"
 
 
 def fact_line(fact: Fact, zone: ZoneInfo) -> str:
@@ -177,7 +182,10 @@ class Remembered:
 
     def _lines(self, facts: Sequence[Fact]) -> list[str]:
         zone = self._stores.tasks.zone
-        notes = [", ".join(filter(None, (until(fact, zone), f"`{fact.id}`"))) for fact in facts]
+        notes = [
+            ", ".join(filter(None, (until(fact, zone), by_itself(fact), f"`{fact.id}`")))
+            for fact in facts
+        ]
         return [f"- {plain(fact.text)} ({note})" for fact, note in zip(facts, notes, strict=True)]
 
     async def why(self, row: Waiting, scope: str) -> str:
