@@ -294,6 +294,13 @@ def block(quote: Quote | None, *, withheld: bool = False) -> str:
     return f"<replied_to>\n{text}\n</replied_to>"
 
 
+def is_of_others(replied: str, row: Waiting) -> bool:
+    """Whether a block of what is replied to shows words of neither us nor who replies."""
+    said = replied.removeprefix("<replied_to>\n")
+    own = (line("", US, ""), line(row.sender_name, row.sender, ""), DELETED, PRIVATE, UNREADABLE)
+    return bool(said) and not said.startswith(own)
+
+
 AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
 WAITS = {"model_unavailable", "budget"}  # for what passes by itself
 AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
@@ -441,7 +448,10 @@ class Casting:
             told = effects + await self._told_before(tx, row)
             told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
-            cast = await self._casts.start(tx, branch, row.event_id, told, row.origin, wards)
+            cast = await self._casts.start(
+                *(tx, branch, row.event_id, told, row.origin, wards),
+                taint=bool(lines) or is_of_others(replied, row),
+            )
             if row.turn_id is not None:
                 await self._casts.inherit_taint(tx, cast.id, row.turn_id)
             return cast

@@ -64,8 +64,10 @@ class Casts:
         intent: str,
         origin: Origin,
         wards: Json,
+        *,
+        taint: bool = False,
     ) -> Cast:
-        """Record that work on an intent begins."""
+        """Record that work on an intent begins. `taint`: what others said stands in it."""
         cast = Cast(
             id=self._new_id("cast"),
             branch_id=branch_id,
@@ -79,7 +81,7 @@ class Casts:
             result=None,
             started_at=self._clock.now(),
         )
-        await tx.execute(*insert("casts", columns(cast, "turns")))
+        await tx.execute(*insert("casts", columns(cast, "turns") | {"taint": taint}))
         return cast
 
     async def end(

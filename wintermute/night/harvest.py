@@ -22,7 +22,7 @@ from wintermute.config.schema import MemoryHarvest
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
 from wintermute.errors import ToolFailed
-from wintermute.jobs import Job
+from wintermute.jobs import AGAIN, Job
 from wintermute.llm.json_answer import answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
@@ -74,7 +74,8 @@ def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
 class Told:
     """One message of a person, as it is kept. `scope`: as its cast had it; None: it has none.
 
-    `edits`: the message whose text it replaces. `taint`: its cast saw text from outside.
+    `edits`: the message whose text it replaces. `taint`: its cast saw text from outside. `late`:
+    the place of its cast, where it could be read only after the cursor had passed it; else 0.
     """
 
     seq: int
@@ -89,6 +90,7 @@ class Told:
     scope: str | None
     taint: bool
     answer: str | None
+    late: int = 0
 
     @property
     def whose(self) -> str | None:
@@ -101,12 +103,24 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a conversation was read: the last row, and the newest cast there was then."""
+
+    upto: int
+    casts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is read at once: messages of one scope, and how far that is. No scope: nothing of use."""
+    """What is read at once: messages of one scope, and how far that is. No scope: nothing of use.
+
+    `late`: as of the last of its messages; the cursor stays where it is.
+    """
 
     upto: int
     scope: str | None
     messages: tuple[Told, ...]
+    late: int = 0
 
     @property
     def taint(self) -> bool:
@@ -115,37 +129,29 @@ class Chunk:
 
 
 def chunk(rows: Sequence[Told], room: int) -> Chunk:
-    """The first of the rows that belong to one scope and fit into so many tokens; one at least.
-
-    Of a message and an edit of it in the same chunk the last wording stands, in its first place.
-    """
+    """The first of the rows that belong to one scope and fit into so many tokens; one at least."""
     scope, taken = rows[0].whose, list[Told]()
     for row in rows:
         cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
-        if row.whose != scope or (taken and cost > room):
+        differs = row.whose != scope or (row.late > 0) != (rows[0].late > 0)
+        if differs or (taken and cost > room):
             break
         room -= cost
         taken.append(row)
-    wordings = {row.edits: row for row in taken if row.edits}
-    there = {row.event_id for row in taken}
-    last = [
-        wordings.get(row.event_id, row)
-        for row in taken
-        if row.edits is None or row.edits not in there
-    ]
-    kept = tuple(row for row in last if row.body.strip())
-    return Chunk(taken[-1].seq, scope if kept else None, kept)
+    kept = tuple(row for row in taken if row.body.strip())
+    upto = max(row.seq for row in taken)
+    return Chunk(upto, scope if kept else None, kept, taken[-1].late)
 
 
 def transcript(messages: Sequence[Told], zone: ZoneInfo) -> str:
-    """The messages with their days, and what was answered."""
+    """The messages with their days, and what was answered, unless that may repeat what is outside."""
     lines, day = list[str](), ""
     for row in messages:
         if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
             lines.append(f"[{today}]")
             day = today
         lines.append(_line(row, row.body))
-        if row.answer:
+        if row.answer and not row.taint:
             lines.append(f"assistant: {_indented(row.answer)}")
     return "\n".join(lines)
 
@@ -172,10 +178,12 @@ def picked(found: Json) -> tuple[str, ...]:
 def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
     """The facts in an answer. What is no memory, or a secret, is left out.
 
-    A fact comes from the messages that share most of its main words; where none does, as in another
-    language, from all of the chunk.
+    A fact comes from all messages that share a main word with it, names of those who speak aside;
+    where none does, as in another language, from all of the chunk. So whoever takes one of them
+    back takes the fact with it, which is derived again from the others (M-030).
     """
     words = [main_words(row.body) for row in chunk.messages]
+    names = frozenset[str]().union(*(main_words(row.sender_name) for row in chunk.messages))
     facts = []
     for text in contents:
         try:
@@ -184,9 +192,9 @@ def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
         except ToolFailed as problem:
             log.info("nothing learnt reason=%s", problem)
             continue
-        shared = [len(main_words(line) & each) for each in words]
-        most = max(shared)
-        rows = [row for row, n in zip(chunk.messages, shared, strict=True) if n == most]
+        told = main_words(line) - names
+        pairs = zip(chunk.messages, words, strict=True)
+        rows = [row for row, each in pairs if told & each] or list(chunk.messages)
         speakers = {row.sender_name or row.sender for row in rows}
         facts.append(
             NewFact(
@@ -205,28 +213,44 @@ def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
 
 _backlog = reader(Backlog)
 _told = reader(Told)
+_cursor = reader(Cursor)
 
-BACKLOGS = """
+# Nothing is read past a message that is still to be answered.
+BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
+    AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
+BACKLOGS = f"""
 SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
        max(i.received_at) AS newest
 FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
 CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
 WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
+AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
 GROUP BY c.id
 """
-SAID = """
-SELECT i.seq, i.event_id, i.sender, i.sender_name, i.body, i.direct, i.by_bot, i.sent_at, i.edits,
-       b.scope, coalesce(k.taint, 0) AS taint,
+# What came undecrypted or untrusted keeps its place; if that was passed meanwhile, its cast tells.
+# A message that was worded anew stands where its last wording does; one that was deleted says nothing.
+SAID = f"""
+SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
+       iif(i.state = 'ignored', '', coalesce((SELECT e.text FROM edits e WHERE e.edited = coalesce(i.edits, i.event_id)
+                 AND e.text <> '' AND e.created_at >= i.received_at AND i.body <> ''
+                 ORDER BY e.seq DESC LIMIT 1), i.body)) AS body,
+       coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
+                AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
+       coalesce(k.taint, 0) AS taint, iif(i.seq > :upto, 0, k.seq) AS late,
        (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
         AND o.body <> '' ORDER BY o.seq DESC LIMIT 1) AS answer
 FROM inbox i
 LEFT JOIN casts k ON k.seq = (SELECT max(seq) FROM casts WHERE event_id = i.event_id)
 LEFT JOIN branches b ON b.id = k.branch_id
-WHERE i.conversation_id = :conversation AND i.seq > :upto AND i.kind = 'message'
-AND i.state = 'answered' AND i.seq < coalesce((SELECT min(w.seq) FROM inbox w
-    WHERE w.conversation_id = :conversation AND w.kind = 'message'
-    AND w.state IN ('waiting', 'casting')), 9223372036854775807)
-ORDER BY i.seq LIMIT :most
+WHERE i.seq IN (
+    SELECT seq FROM inbox WHERE conversation_id = :conversation AND kind = 'message' AND seq > :upto
+    UNION SELECT m.seq FROM casts c JOIN inbox m ON m.event_id = c.event_id
+    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message')
+AND i.state IN ('answered', 'ignored') AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
+AND NOT EXISTS (SELECT 1 FROM inbox l WHERE l.conversation_id = i.conversation_id
+    AND l.kind = 'message' AND l.seq > i.seq AND l.edits = coalesce(i.edits, i.event_id)
+    AND l.state = 'answered' AND l.body <> '')
+ORDER BY late = 0, late, i.seq LIMIT :most
 """
 MOST_ROWS = 400
 
@@ -242,25 +266,34 @@ class Harvests:
         """The conversations in which something was said that was not read yet."""
         return [_backlog(row) for row in await tx.rows(BACKLOGS)]
 
-    async def upto(self, source: Transaction | Database, conversation_id: str) -> int:
+    async def cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
         """How far a conversation was read."""
-        query = "SELECT upto FROM harvests WHERE conversation_id = ?"
-        found = await source.scalars(query, (conversation_id,))
-        return int(found[0]) if found else 0
+        query = "SELECT upto, casts FROM harvests WHERE conversation_id = ?"
+        found = await source.rows(query, (conversation_id,))
+        return _cursor(found[0]) if found else Cursor(0, 0)
 
     async def said(
-        self, source: Transaction | Database, conversation_id: str, upto: int
+        self, source: Transaction | Database, conversation_id: str, cursor: Cursor
     ) -> list[Told]:
         """What was said after that, up to the first that is still to be answered."""
-        asked = {"conversation": conversation_id, "upto": upto, "most": MOST_ROWS}
+        asked = {"conversation": conversation_id, "most": MOST_ROWS}
+        asked |= {"upto": cursor.upto, "casts": cursor.casts}
         return [_told(row) for row in await source.rows(SAID, asked)]
 
-    async def read(self, tx: Transaction, conversation_id: str, upto: int) -> None:
-        """It was read as far as that."""
+    async def read(self, tx: Transaction, conversation_id: str, part: Chunk) -> None:
+        """That was read."""
+        if part.late:
+            await tx.execute(
+                "UPDATE harvests SET casts = ? WHERE conversation_id = ?",
+                (part.late, conversation_id),
+            )
+            return
         await tx.execute(
-            "INSERT INTO harvests (conversation_id, upto, at) VALUES (?, ?, ?)"
-            " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto, at = excluded.at",
-            (conversation_id, upto, stamp(self._clock.now())),
+            "INSERT INTO harvests (conversation_id, upto, casts, at)"
+            " VALUES (?, ?, (SELECT coalesce(max(seq), 0) FROM casts), ?)"
+            " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto,"
+            " casts = excluded.casts, at = excluded.at",
+            (conversation_id, part.upto, stamp(self._clock.now())),
         )
 
 
@@ -293,30 +326,30 @@ class Harvest:
                 later.append(at)
             elif at is not None:
                 key = f"{backlog.conversation_id}:{backlog.upto}"
-                args = {"conversation": backlog.conversation_id}
+                args = {"conversation": backlog.conversation_id, "upto": backlog.upto}
                 await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
         return min(later, default=None)
 
     async def run(self, job: Job) -> JobDone | JobPutOff:
         """Read a conversation from where it was left to its end. Raises: ModelError."""
-        until = await self._quiet.until(NAME)
-        if until is not None:
-            return JobPutOff(until)
         conversation, count = job.args["conversation"], 0
         while True:
-            upto = await self._harvests.upto(self._stores.database, conversation)
-            rows = await self._harvests.said(self._stores.database, conversation, upto)
+            if (until := await self._quiet.until(NAME)) is not None:
+                return JobPutOff(until)
+            cursor = await self._harvests.cursor(self._stores.database, conversation)
+            rows = await self._harvests.said(self._stores.database, conversation, cursor)
             if not rows:
                 break
-            count += await self._read(conversation, upto, chunk(rows, self._room()))
-        noted = f"{count} picked out of what was said"
-        await self._stores.health.note(PART, "ok", noted)
+            count += await self._read(conversation, cursor, chunk(rows, self._room()))
+        if cursor.upto == job.args["upto"]:  # something else is to be answered first by now
+            return JobPutOff(self._clock.now() + AGAIN)
+        await self._stores.health.note(PART, "ok", f"{count} picked out of what was said")
         return JobDone()
 
     def _room(self) -> int:
         return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))
 
-    async def _read(self, conversation: str, upto: int, part: Chunk) -> int:
+    async def _read(self, conversation: str, cursor: Cursor, part: Chunk) -> int:
         """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
         contents: tuple[str, ...] = ()
         if part.scope is not None:
@@ -325,13 +358,13 @@ class Harvest:
                 self._models, NAME, self._template.text(), shown, picked
             )
         async with self._stores.database.transaction() as tx:
-            if await self._harvests.upto(tx, conversation) != upto:
+            if await self._harvests.cursor(tx, conversation) != cursor:
                 return 0  # somebody else was faster
-            rows = await self._harvests.said(tx, conversation, upto)
+            rows = await self._harvests.said(tx, conversation, cursor)
             same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
             if not same or chunk(same, self._room()) != part:
                 return 0  # an edit or a redaction: what is there now is read
-            await self._harvests.read(tx, conversation, part.upto)
+            await self._harvests.read(tx, conversation, part)
             return await self._keep(tx, part, learnt(part, contents))
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
