@@ -9,10 +9,13 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.conversation.state import Speaker
 from wintermute.llm.models import Models
+from wintermute.memory.facts import SPLIT
 from wintermute.night.quiet import Quiet
+from wintermute.night.reconstruction import KIND, Reconstructing, Reconstruction
+from wintermute.night.splitting import Splitting
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobKind
+from wintermute.work.jobs import JobKind, JobPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +33,18 @@ class Background:
 
 def learning(background: Background) -> list[JobKind]:
     """All kinds of it."""
-    return []
+    return [_reconstructing(background), _splitting(background)]
+
+
+def _reconstructing(own: Background) -> JobKind:
+    template, memory = own.texts.reconstruction, own.config.memory
+    work = Reconstruction(own.stores, own.models, template, memory)
+    due = Reconstructing(own.stores, work, own.quiet, own.clock)
+    return JobKind(
+        *(own.stores, KIND, due.reconstruct, JobPolicy(), own.speaker, own.clock), owe=due.owe
+    )
+
+
+def _splitting(own: Background) -> JobKind:
+    work = Splitting(own.stores, own.models, own.texts.split)
+    return JobKind(*(own.stores, SPLIT, work.keep, JobPolicy(), own.speaker, own.clock))
