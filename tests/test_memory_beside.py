@@ -20,10 +20,10 @@ YOU = "person:@you:example.org"
 LINES, ROUNDS = 600, 12
 
 
-async def beside(terminal: Terminal, *words: str) -> Ended:
+async def beside(terminal: Terminal, *words: str, given: bytes = b"") -> Ended:
     """A command, while everything else goes on."""
     env = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": PASSWORD}
-    return await terminal.python.command(*words, cwd=terminal.folder, env=env)
+    return await terminal.python.command(*words, cwd=terminal.folder, env=env, given=given)
 
 
 def imported(terminal: Terminal, name: str) -> str:

@@ -45,7 +45,7 @@ async def opened(
 async def remember(house: House, text: str, scope: str = SCOPE) -> str:
     async with house.database.transaction() as tx:
         why = Reason("command", scope)
-        fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=scope)
+        fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=scope, queued=False)
     return fact.id
 
 

@@ -11,10 +11,12 @@ import pytest
 from tests.world.clock import NOON, FakeClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import ChangeSets
+from wintermute.clock import SystemClock
 from wintermute.conversation.toolbox import Accepted, Caller, Rejected, Toolbox
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
+from wintermute.jobs import Jobs
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.memory.facts import Facts
@@ -58,7 +60,10 @@ class Desk:
 
     async def remember(self, scope: str, **args: Any) -> Any:
         async with self.database.transaction() as tx:
-            return await AppendMemory(self.facts, self.casts).change(tx, self.caller(scope), args)
+            jobs = Jobs(SystemClock(), new_id)
+            return await AppendMemory(self.facts, self.casts, jobs).change(
+                tx, self.caller(scope), args
+            )
 
 
 @pytest.fixture
@@ -257,7 +262,7 @@ async def test_the_source_of_a_memory_can_be_raised(desk: Desk) -> None:
             "user_explicit, harvest, dreaming_merge",
         ),
         ({"entry": "ab"}, "at least 3"),
-        ({"entry": "x" * 2001}, "at most 2000"),
+        ({"entry": "x" * 60_000}, "at most 2000"),
     ],
 )
 async def test_a_memory_that_breaks_a_rule_is_not_stored(
@@ -306,7 +311,11 @@ async def test_the_definitions_are_short_and_their_examples_are_accepted(desk: D
 
 def toolbox(desk: Desk) -> Toolbox:
     return Toolbox(
-        [TaskTool(desk.tasks), AddSkill(desk.skills, OWNER), AppendMemory(desk.facts, desk.casts)]
+        [
+            TaskTool(desk.tasks),
+            AddSkill(desk.skills, OWNER),
+            AppendMemory(desk.facts, desk.casts, Jobs(SystemClock(), new_id)),
+        ]
     )
 
 

@@ -88,7 +88,7 @@ def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
         Done(),
         ReadFile(roots, view),
         WriteFile(roots, view),
-        AppendMemory(stores.facts, stores.casts),
+        AppendMemory(stores.facts, stores.casts, stores.jobs),
         SearchMemory(stores.memories, stores.facts, stores.tasks.zone, config.memory.top_k),
         TaskTool(stores.tasks),
         AddSkill(stores.skills, stores.owner),

@@ -84,6 +84,14 @@ class Jobs:
         if not await tx.exists("SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting'", (name,)):
             await self.enqueue(tx, name, self._new_id("owed"), "")
 
+    async def is_owed(self, tx: Transaction, name: str, scope: str) -> bool:
+        """Whether one of this series waits, or the series is stopped."""
+        return await tx.exists(
+            "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'failed') AND scope = ?"
+            " AND (state = 'waiting' OR attempts > 0)",
+            (name, scope),
+        )
+
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
         """Begin what is ready, oldest first, of series that are not stopped."""
         rows = await tx.rows(

@@ -24,6 +24,7 @@ from aiohttp import web
 from tests.world.prefixes import Cause, Prefixes
 from tests.world.request_rules import broken_rules as broken_rules
 from tests.world.request_rules import canary as canary
+from tests.world.request_rules import is_for_reconstruction
 from tests.world.request_rules import is_for_summary as is_for_summary
 from wintermute.llm.models import PROBE
 from wintermute.messages import Json, Usage
@@ -247,6 +248,9 @@ def echo(seen: Seen) -> Step:
     return Text(f"echo: {seen.last_user}")
 
 
+ASIDE = Text('{"memories": [], "coverage": "incomplete"}')
+
+
 class ModelServer:
     """The server. `rules=False` for tests that send bare requests."""
 
@@ -255,6 +259,10 @@ class ModelServer:
     ) -> None:
         self.requests: list[Seen] = []
         """Without those that only ask whether anybody answers."""
+        self.aside: list[Seen] = []
+        """Questions about memories in the background, which take no step of a script: all stays."""
+        self.reconstructs = False
+        """Whether they do take one."""
         self.probes = 0
         self.violations: list[str] = []
         self.prefixes = Prefixes()
@@ -332,6 +340,10 @@ class ModelServer:
             return await self._take(
                 self._to_probe(seen), _Exchange(request, seen, len(self.requests), self._closing)
             )
+        if self._rules and not self.reconstructs and is_for_reconstruction(seen.body):
+            self.violations.extend(broken_rules(seen.body))
+            self.aside.append(seen)
+            return await self._take(ASIDE, _Exchange(request, seen, 0, self._closing))
         broken = broken_rules(seen.body) if self._rules else []
         self.violations.extend(f"request {len(self.requests) + 1}: {rule}" for rule in broken)
         step = Fail(500, f"{VIOLATION}: {broken}") if broken else self._step(seen)

@@ -28,6 +28,12 @@ def is_for_json(body: Json) -> bool:
     return not body.get("tools") and any(f"\n{tag}\n" in text for tag in DATA)
 
 
+def is_for_reconstruction(body: Json) -> bool:
+    """Whether a request asks for one clear version of memories."""
+    messages = body.get("messages") or []
+    return is_for_json(body) and "\n<related_memories>\n" in str(messages[0].get("content"))
+
+
 def is_for_summary(body: Json) -> bool:
     """Whether a request asks for a summary of a conversation."""
     messages = body.get("messages") or []

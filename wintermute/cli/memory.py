@@ -24,13 +24,22 @@ from wintermute.cli.memory_search import (
     stats,
     why,
 )
-from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, tell, with_stores
-from wintermute.cli.options import config_option, reporting, write_whole
+from wintermute.cli.opening import (
+    Report,
+    on_stores,
+    scope_of,
+    scope_option,
+    tell,
+    with_models,
+    with_stores,
+)
+from wintermute.cli.options import config_option, redacted, reporting, write_whole
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
-from wintermute.errors import WintermuteError
+from wintermute.errors import ModelError, WintermuteError
+from wintermute.llm.models import Models
 from wintermute.memory.exchange import (
     Import,
     Imported,
@@ -41,7 +50,10 @@ from wintermute.memory.exchange import (
     of_list,
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Source
+from wintermute.night.reconstruction import BatchTally, Reconstruction
+from wintermute.night.splitting import Splitting, remember
 from wintermute.stores import Stores
+from wintermute.templates import Template
 
 SAID: dict[AddOutcome, str] = {
     "stored": "stored",
@@ -95,16 +107,49 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     help="How it was learnt.",
 )
 @moment_option("--until", "Since when it is no longer true, or will not be: a day, or a time.")
-@on_stores
-async def add(
-    stores: Stores, text: str, scope: str | None, source: Source, until: str | None
-) -> Report:
-    """Remember one thing.
+@reporting
+def add(
+    ctx: click.Context,
+    as_json: bool,
+    text: str,
+    scope: str | None,
+    source: Source,
+    until: str | None,
+) -> None:
+    """Remember one thing; of - a long text is read and taken apart into single memories.
 
     What is no longer true is kept: `search --when` and `/memory WORDS` find it.
 
     Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
+    if text == "-":
+        _tell_split(ctx, sys.stdin.buffer.read(), scope, as_json=as_json)
+        return
+    report = with_stores(ctx, lambda stores, _: _added(stores, text, scope, source, until))
+    tell(ctx, report.values, *report.lines, as_json=as_json)
+
+
+def _tell_split(ctx: click.Context, content: bytes, scope: str | None, *, as_json: bool) -> None:
+    """Take a long text apart, and say what is remembered of it."""
+
+    async def work(stores: Stores, _: Config, models: Models) -> Report:
+        place = await scope_of(stores, scope or stores.owner.scope)
+        template = Template(stores.prompts, "SPLIT_PROMPT.txt")
+        text = content.decode("utf-8-sig", "replace")
+        lines = await Splitting(stores, models, template).split_or_whole(text)
+        async with stores.database.transaction() as tx:
+            new, set_id = await remember(stores, tx, Reason("import", place), lines)
+        await stores.memories.text(place)
+        values = {"contents": lines, "stored": new, "set": set_id}
+        return Report(values, [*lines, f"stored {new}, known already {len(lines) - new}"])
+
+    report = with_models(ctx, work)
+    tell(ctx, report.values, *report.lines, as_json=as_json)
+
+
+async def _added(
+    stores: Stores, text: str, scope: str | None, source: Source, until: str | None
+) -> Report:
     end = moment_of(until, stores.tasks.zone) if until else None
     place = await scope_of(stores, scope or stores.owner.scope)
     await stores.memories.text(place)
@@ -200,8 +245,9 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
+@click.option("--split", is_flag=True, help="It is one long text: take it apart into memories.")
 @reporting
-def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
+def import_(ctx: click.Context, file: BinaryIO, split: bool, as_json: bool) -> None:
     """Read memories from lines of JSON, as `export` writes them, or from a list.
 
     A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
@@ -210,6 +256,9 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
 
     Example: wintermute memory import memories.jsonl
     """
+    if split:
+        _tell_split(ctx, file.read(), None, as_json=as_json)
+        return
 
     async def work(stores: Stores, _: Config) -> Imported:
         reading = Import(
@@ -238,6 +287,37 @@ def import_(ctx: click.Context, file: BinaryIO, as_json: bool) -> None:
     bad = [{"line": number, "problem": problem} for number, problem in done.problems]
     tell(ctx, {**counts, "problems": bad, "set": done.set_id}, said, as_json=as_json)
     ctx.exit(1 if done.bad else 0)
+
+
+@command.command("reconstruct")
+@reporting
+def reconstruct(ctx: click.Context, as_json: bool) -> None:
+    """Bring what was just learnt together with what is known, now.
+
+    The daemon does it by itself, after 20 new memories or 15 minutes without one.
+
+    Example: wintermute memory reconstruct
+    """
+
+    async def work(stores: Stores, config: Config, models: Models) -> BatchTally:
+        template = Template(stores.prompts, "RECONSTRUCTION_PROMPT.txt")
+        queue = Reconstruction(stores, models, template, config.memory)
+        done = BatchTally()
+        for waiting in await stores.facts.queues(stores.database):
+            try:
+                done += await queue.work(waiting.scope, taint=waiting.taint)
+            except ModelError as problem:
+                click.echo(redacted(ctx, f"{waiting.scope}: {problem}"), err=True)
+                done += BatchTally(failed=1)
+            await stores.memories.text(waiting.scope)
+        return done
+
+    done = with_models(ctx, work)
+    said = (
+        f"batches {done.batches}, kept {done.kept}, replaced {done.replaced}, failed {done.failed}"
+    )
+    tell(ctx, dataclasses.asdict(done), said, as_json=as_json)
+    ctx.exit(1 if done.failed else 0)
 
 
 for verb in (search, latest, stats, why, rebuild_index):

@@ -129,6 +129,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
     """Open the configuration and its stores, do the work, close them."""
+    return with_models(ctx, lambda stores, config, _: work(stores, config))
+
+
+def with_models(
+    ctx: click.Context, work: Callable[[Stores, Config, Models], Awaitable[Result]]
+) -> Result:
+    """The same, with the models as well."""
     config = open_config(ctx, spared="matrix")
     folder, clock = config.data_dir, SystemClock()
     if not folder.is_dir():
@@ -148,7 +155,7 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
                 embedder=open_embedder(config.memory, models, clock),
             )
             async with aclosing(models), closing(stores):
-                return await work(stores, config)
+                return await work(stores, config, models)
 
     return asyncio.run(opened())
 

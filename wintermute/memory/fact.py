@@ -104,6 +104,8 @@ class Replaced:
     outcomes: tuple[AddOutcome, ...]
     retired: tuple[Fact, ...]
     set_id: str | None
+    ended: tuple[str, ...] = ()
+    """Those that were overtaken: they were true until now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,10 @@ class _Sense:
     def needed(self) -> int:
         return (len(self.words) + 1) // 2
 
+    def is_shared_by(self, other: "_Sense") -> bool:
+        """Whether another line has half of the main words, by their first letters."""
+        return 2 * sum(_stands(word, other.words) for word in self.words) >= len(self.words)
+
     def likely(self, holders: Mapping[str, Sequence[int]]) -> set[int]:
         """Lines worth a look: whoever shares half of the words has one of the rarer half."""
         rarest = sorted(self.numbers or self.words, key=lambda word: len(holders.get(word, ())))
@@ -283,6 +289,77 @@ def successors(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
         shared = [len(mine.words & senses[n].words) for n in fit]
         found.append(fit[shared.index(max(shared))] if fit else None)
     return found
+
+
+SAME_BEGINNING = 5
+"""Letters by which words are one: "sings" and "singing"."""
+LEAST_BEGINNING = 3
+ENDING_WORDS = (
+    "until till formerly previously bis früher ehemals jusqu jusque autrefois anciennement hasta"
+    " antes fino finché prima até tot"
+)
+ENDINGS = frozenset(ENDING_WORDS.split())
+ENDING_PHRASES = re.compile(
+    r"no longer|not \w+ any ?more|used to\b|nicht mehr|kein\w* \w+ mehr|ne \w+ plus\b|n['\u2019]\w+ plus\b"
+    r"|ya no\b|non \w+ più|\u307e\u3067|\u76f4\u5230|\u4e0d\u518d|\u4ee5\u524d|\uae4c\uc9c0"
+)
+
+
+def is_kept(old: str, near: str, accepted: Sequence[str]) -> bool:
+    """Whether what replaces `old` loses nothing of it; `near`: the text that is alike (M-039).
+
+    Every main word stands somewhere in the accepted texts, by its first letters; its numbers and its
+    "not" stand in `near`, or in another text that says half of what `old` does.
+    """
+    mine = _sense(old)
+    senses = [_sense(text) for text in accepted]
+    words = {word for sense in senses for word in sense.words}
+    if not all(_stands(word, words) for word in mine.words):
+        return False
+    about = [_sense(near), *(each for each in senses if mine.is_shared_by(each))]
+    numbers = {number for sense in about for number in sense.numbers}
+    negated = any(sense.negated for sense in about if mine.is_shared_by(sense))
+    return mine.numbers <= numbers and (negated or not mine.negated)
+
+
+def is_overtaken(old: str, heir: str) -> bool:
+    """Whether `heir` says all that `old` does and that it is over, or no longer so (M-074)."""
+    mine, other = _sense(old), _sense(heir)
+    if not all(_stands(word, other.words, loosely=True) for word in mine.words):
+        return False
+    over = not _ends(old) and _ends(heir) and (other.negated or not mine.negated)
+    denied = other.negated and not mine.negated
+    return mine.numbers <= other.numbers and (over or denied)
+
+
+def is_grounded(text: str, inputs: Sequence[str]) -> bool:
+    """Whether at least half of what a text is about stands in what it was made from."""
+    words = {word for each in inputs for word in main_words(each)}
+    mine = main_words(text)
+    return 2 * sum(_stands(word, words) for word in mine) >= len(mine)
+
+
+def shared_words(one: str, other: str) -> float:
+    """Which part of the main words of the shorter text the other has: stands for likeness (M-041)."""
+    mine, theirs = sorted((main_words(one), main_words(other)), key=len)
+    return sum(_stands(word, theirs) for word in mine) / len(mine)
+
+
+def _ends(text: str) -> bool:
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return not ENDINGS.isdisjoint(TOKENS.findall(folded)) or bool(ENDING_PHRASES.search(folded))
+
+
+def _stands(word: str, words: Collection[str], *, loosely: bool = False) -> bool:
+    """Whether a word is there, as it is or by its beginning. `loosely`: another ending is the same."""
+    if word in words:
+        return True
+    if _has_digit(word) or SIGNS.match(word):
+        return False
+    least = SAME_BEGINNING
+    if loosely:
+        least = max(LEAST_BEGINNING, min(SAME_BEGINNING, len(word) - 1))
+    return len(word) >= least and any(other.startswith(word[:least]) for other in words)
 
 
 def listed(text: str) -> list[str]:

@@ -15,7 +15,9 @@ from wintermute.errors import ToolFailed
 from wintermute.health.health import Health
 from wintermute.ids import NewId
 from wintermute.memory.fact import (
+    LONGEST,
     MOST,
+    SHORTEST,
     SOURCES,
     AddedFact,
     AddOutcome,
@@ -55,6 +57,10 @@ LEFT = "(retired_at IS NOT NULL OR ended)"
 """What has no line in the memories file."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
+
+SPLIT = "split"
+"""The name of the job that takes a long text apart."""
+NOBODY: Mapping[str, int] = {}
 
 Owing = Callable[[Transaction], Awaitable[None]]
 
@@ -302,24 +308,83 @@ class Facts:
         An old fact that equals a new one stays. What stands for the person's own words is their
         own words as well (M-042).
         """
-        live = await self.live(scope, tx)
-        planned = await asyncio.to_thread(succession, live, set(old_ids), scope, new, why.evidence)
-        taken = await self.take(tx, planned.fresh)
+        ids = list(old_ids)
+        names = [key(entry(text, SHORTEST, LONGEST)) for text, _ in new]
+        rows = await tx.rows(
+            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ?2 AND {LIVE} UNION"
+            f" SELECT * FROM facts WHERE scope = ?2 AND key IN (SELECT value FROM json_each(?3)) AND {LIVE}"
+            " ORDER BY created_at, seq",
+            (json.dumps(ids), scope, json.dumps(names)),
+        )
+        live = await asyncio.to_thread(facts_of, rows)
+        planned = await asyncio.to_thread(succession, live, set(ids), scope, new, why.evidence)
+        heirs = {fact.id: heir for fact, heir in zip(planned.old, planned.heirs, strict=True)}
+        return await self.supersede(tx, why, planned.fresh, heirs)
+
+    async def supersede(
+        self,
+        tx: Transaction,
+        why: Reason,
+        fresh: Sequence[NewFact],
+        heirs: Mapping[str, int | None],
+        ended: Mapping[str, int] = NOBODY,
+    ) -> Replaced:
+        """Store `fresh`, then retire the facts of `heirs`; those of `ended` were true until now.
+
+        `heirs`, `ended`: for the id of an old fact the number of the new one in its place. An old
+        fact that equals a new one stays.
+        """
+        taken = await self.take(tx, fresh)
+        stay = {done.fact.id for done in taken}
         places = {
-            fact.id: taken[heir].fact.id
-            for fact, heir in zip(planned.old, planned.heirs, strict=True)
-            if heir is not None
+            old: taken[heir].fact.id
+            for old, heir in heirs.items()
+            if heir is not None and old not in stay
         }
-        ids = [fact.id for fact in planned.old]
-        retired = await self.retire_unrecorded(tx, scope, ids, why.cause, places)
-        changes = [done.change for done in taken if done.change]
+        over = await self._overtake(
+            tx, why.scope, {old: taken[n].fact.id for old, n in ended.items() if old not in stay}
+        )
+        retired = await self.retire_unrecorded(
+            tx, why.scope, [old for old in heirs if old not in stay], why.cause, places
+        )
+        changes = [done.change for done in taken if done.change] + over
         changes += await asyncio.to_thread(retirements, retired)
         return Replaced(
             facts=tuple(done.fact for done in taken),
             outcomes=tuple(done.outcome for done in taken),
             retired=tuple(retired),
+            ended=tuple(change.item for change in over),
             set_id=await self._changes.record(tx, why, changes) if changes else None,
         )
+
+    async def _overtake(
+        self, tx: Transaction, scope: str, heirs: Mapping[str, str]
+    ) -> list[Change]:
+        """Let facts be true until now, each in favour of its heir; how that is recorded."""
+        now, changes = self._clock.now(), []
+        for was in await self.living(tx, scope, list(heirs)):
+            then = replace(was, valid_to=now, replaced_by=heirs[was.id])
+            await self._put_state(tx, was.id, state_of(then))
+            changes.append(Change("fact", was.id, state_of(was), state_of(then)))
+        return changes
+
+    async def living(
+        self, source: Transaction | Database, scope: str, ids: Collection[str]
+    ) -> list[Fact]:
+        """Those of the facts with these ids that are live in the scope, in their order."""
+        rows = await source.rows(
+            f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND {LIVE} ORDER BY seq",
+            (json.dumps(list(ids)), scope),
+        )
+        return facts_of(rows)
+
+    async def numbered(self, scope: str, seqs: Collection[int]) -> dict[int, Fact]:
+        """The live facts of a scope by the numbers under which an index knows them."""
+        rows = await self._database.rows(
+            f"SELECT * FROM facts WHERE seq {IN_LIST} AND +scope = ? AND {LIVE}",
+            (json.dumps(list(seqs)), scope),
+        )
+        return {row["seq"]: fact_of(row) for row in rows}
 
     async def rename(self, tx: Transaction, why: Reason, was: str) -> None:
         """What is remembered under a name that a scope no longer has belongs to `why.scope`."""
@@ -342,9 +407,11 @@ class Facts:
         )
         return [_queue(row) for row in rows]
 
-    async def queued(self, scope: str, most: int, *, taint: bool) -> list[Fact]:
+    async def queued(
+        self, scope: str, most: int, *, taint: bool, tx: Transaction | None = None
+    ) -> list[Fact]:
         """The first that wait."""
-        rows = await self._database.rows(
+        rows = await (tx or self._database).rows(
             f"SELECT * FROM facts WHERE queued AND scope = ? AND taint = ? AND {LIVE}"
             " ORDER BY seq LIMIT ?",
             (scope, taint, most),

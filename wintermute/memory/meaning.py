@@ -16,7 +16,7 @@ from wintermute.errors import EmbedderNotReady, EmbeddingsUnavailable, MemoryUna
 from wintermute.health.health import Health
 from wintermute.llm.calibration import calibrated
 from wintermute.llm.embedded import MODEL
-from wintermute.llm.vector import Embedder, Vector, vector
+from wintermute.llm.vector import Embedder, Vector, likeness, vector
 from wintermute.memory.ranking import WEIGHTS, Query, blended, embedded_text
 from wintermute.memory.search import NOTHING, Alike
 from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
@@ -28,6 +28,8 @@ BATCH = 128
 """Facts whose vectors are made in one step."""
 ASKED = 16
 """Questions whose vectors are kept: those of a message are the same however many turns it takes."""
+CANDIDATES = 0.4
+"""The cosine distance within which the embedded model finds what may be about the same (M-033)."""
 OWED = "embeddings"
 """The name of the work that makes vectors."""
 
@@ -125,6 +127,53 @@ class Meaning:
         if said is None or before is None or said.dimension != before.dimension:
             return said
         return vector(blended(said.numbers, before.numbers))
+
+    async def near(
+        self, scope: str, texts: Sequence[str], most: int, distance: float
+    ) -> list[dict[int, float]] | None:
+        """For each text the numbers of the likest live facts, `most` of them, and how like they are.
+
+        Only those within the distance; all texts are embedded in one call (M-032). None: this
+        model tells no texts apart. Raises: MemoryUnavailable.
+        """
+        space = await self._spaces.latest_of(self._embedder.name)
+        least = self._least(space, distance)
+        if space is None or least is None:
+            return None
+        vectors = await self._embedder.embed_query(texts)
+        found = [
+            await self._index.nearest(space, scope, each.values, most) if each else []
+            for each in vectors
+        ]
+        return [{one.seq: one.likeness for one in near if one.likeness >= least} for near in found]
+
+    async def alike(
+        self, texts: Sequence[str], others: Sequence[str], distance: float
+    ) -> list[list[bool]] | None:
+        """Which of the `others` lie within the distance of each text, in one call (M-038).
+
+        None: this model tells no texts apart. Raises: MemoryUnavailable.
+        """
+        least = self._least(await self._spaces.latest_of(self._embedder.name), distance)
+        if least is None:
+            return None
+        vectors = await self._embedder.embed_document([*texts, *others])
+        mine, theirs = vectors[: len(texts)], vectors[len(texts) :]
+        return [
+            [
+                one is not None and each is not None and likeness(one, each) >= least
+                for each in theirs
+            ]
+            for one in mine
+        ]
+
+    def _least(self, space: Space | None, distance: float) -> float | None:
+        """The likeness from which texts may be about the same; of a model that is not ours as learnt."""
+        if self._embedder.name == MODEL:
+            return 1 - max(distance, CANDIDATES)
+        if space is None or space.related is None:
+            return None
+        return min(space.related, 1 - distance)
 
     async def aclose(self) -> None:
         """Let go of processes and connections."""

@@ -71,7 +71,7 @@ def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Wording:
     """One message of a person, as it is kept. `scope`: as its cast had it; None: it has none.
 
     `edits`: the message whose text it replaces. `taint`: its cast saw text from outside. `late`:
@@ -119,7 +119,7 @@ class Chunk:
 
     upto: int
     scope: str | None
-    messages: tuple[Told, ...]
+    messages: tuple[Wording, ...]
     late: int = 0
 
     @property
@@ -128,9 +128,9 @@ class Chunk:
         return any(each.taint for each in self.messages)
 
 
-def chunk(rows: Sequence[Told], room: int) -> Chunk:
+def chunk(rows: Sequence[Wording], room: int) -> Chunk:
     """The first of the rows that belong to one scope and fit into so many tokens; one at least."""
-    scope, taken = rows[0].whose, list[Told]()
+    scope, taken = rows[0].whose, list[Wording]()
     for row in rows:
         cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
         differs = row.whose != scope or (row.late > 0) != (rows[0].late > 0)
@@ -143,7 +143,7 @@ def chunk(rows: Sequence[Told], room: int) -> Chunk:
     return Chunk(upto, scope if kept else None, kept, taken[-1].late)
 
 
-def transcript(messages: Sequence[Told], zone: ZoneInfo) -> str:
+def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
     """The messages with their days, and what was answered, unless that may repeat what is outside."""
     lines, day = list[str](), ""
     for row in messages:
@@ -156,7 +156,7 @@ def transcript(messages: Sequence[Told], zone: ZoneInfo) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Told, text: str) -> str:
+def _line(row: Wording, text: str) -> str:
     name = display_name(row.sender_name.translate(NO_ADDRESS)) or row.sender
     return f"{name} ({row.sender}): {_indented(text)}"
 
@@ -212,7 +212,7 @@ def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
 
 
 _backlog = reader(Backlog)
-_told = reader(Told)
+_wording = reader(Wording)
 _cursor = reader(Cursor)
 
 # Nothing is read past a message that is still to be answered.
@@ -274,11 +274,11 @@ class Harvests:
 
     async def said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
-    ) -> list[Told]:
+    ) -> list[Wording]:
         """What was said after that, up to the first that is still to be answered."""
         asked = {"conversation": conversation_id, "most": MOST_ROWS}
         asked |= {"upto": cursor.upto, "casts": cursor.casts}
-        return [_told(row) for row in await source.rows(SAID, asked)]
+        return [_wording(row) for row in await source.rows(SAID, asked)]
 
     async def read(self, tx: Transaction, conversation_id: str, part: Chunk) -> None:
         """That was read."""

@@ -4,21 +4,20 @@ conversation ─ harvest ─▶ facts, queued ─ reconstruct ─▶ one clear v
 """
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.conversation.state import Speaker
-from wintermute.db import Transaction
-from wintermute.jobs import Job
 from wintermute.llm.models import Models
+from wintermute.memory.facts import SPLIT
 from wintermute.night.harvest import NAME as HARVEST
 from wintermute.night.harvest import Harvest
 from wintermute.night.quiet import Quiet
+from wintermute.night.reconstruction import KIND, Reconstructing, Reconstruction
+from wintermute.night.splitting import Splitting
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy, JobPutOff
+from wintermute.work.jobs import Function, JobKind, JobPolicy, OweDue
 
 MOST_SECONDS = 6 * 3600.0
 """For one piece of it: a slow machine, and many chunks."""
@@ -37,29 +36,30 @@ class Background:
     clock: Clock
 
 
-class Owed(Protocol):
-    """One kind of it."""
-
-    async def owe(self, tx: Transaction) -> datetime | None:
-        """Enqueue what is due; when to look again."""
-        ...
-
-    async def run(self, job: Job) -> JobDone | JobPutOff | JobFailed:
-        """Do it."""
-        ...
-
-
-def learning(with_: Background) -> list[JobKind]:
+def learning(own: Background) -> list[JobKind]:
     """All kinds of it."""
-    stores, models, texts, clock = with_.stores, with_.models, with_.texts, with_.clock
-    kinds = []
-    if with_.config.memory_harvest.enabled:
-        settings = with_.config.memory_harvest
-        harvest = Harvest(stores, models, texts.harvest, settings, with_.quiet, clock)
-        kinds.append(_kind(with_, HARVEST, harvest))
-    return kinds
+    kinds = [_reconstructing(own), _splitting(own)]
+    return [_harvesting(own), *kinds] if own.config.memory_harvest.enabled else kinds
 
 
-def _kind(with_: Background, name: str, work: Owed) -> JobKind:
+def _harvesting(own: Background) -> JobKind:
+    settings, template = own.config.memory_harvest, own.texts.harvest
+    work = Harvest(own.stores, own.models, template, settings, own.quiet, own.clock)
+    return _kind(own, HARVEST, work.run, work.owe)
+
+
+def _reconstructing(own: Background) -> JobKind:
+    template, memory = own.texts.reconstruction, own.config.memory
+    work = Reconstruction(own.stores, own.models, template, memory)
+    due = Reconstructing(own.stores, work, own.quiet, own.clock)
+    return _kind(own, KIND, due.reconstruct, due.owe)
+
+
+def _splitting(own: Background) -> JobKind:
+    work = Splitting(own.stores, own.models, own.texts.split)
+    return _kind(own, SPLIT, work.keep)
+
+
+def _kind(own: Background, name: str, work: Function, owe: OweDue | None = None) -> JobKind:
     policy = JobPolicy(max_seconds=MOST_SECONDS)
-    return JobKind(with_.stores, name, work.run, policy, with_.speaker, with_.clock, work.owe)
+    return JobKind(own.stores, name, work, policy, own.speaker, own.clock, owe)

@@ -1,22 +1,28 @@
 """The tools that remember and that teach a skill, and the memories as a file."""
 
+import hashlib
+from collections.abc import Sequence
 from datetime import date, datetime, time, tzinfo
 
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.jobs import Jobs
 from wintermute.loom.casts import Casts
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.core import Places
-from wintermute.memory.fact import EXPLICIT, SOURCES, Fact
-from wintermute.memory.facts import Facts
+from wintermute.memory.fact import EXPLICIT, MOST, SOURCES, Fact, cleaned
+from wintermute.memory.facts import SPLIT, Facts
 from wintermute.memory.ranking import Query
+from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, shown
 from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
+LONGEST_TEXT = 50_000
+"""Characters of a text that is taken apart into memories."""
 MOST_FOUND = 50
 """Facts in one result of `search_memory`."""
 
@@ -26,11 +32,12 @@ class AppendMemory:
 
     name = "append_memory"
 
-    def __init__(self, facts: Facts, casts: Casts) -> None:
+    def __init__(self, facts: Facts, casts: Casts, jobs: Jobs) -> None:
         self.description, self.parameters = definition(self.name)
         self.brief = brief(self.name)
         self._facts = facts
         self._casts = casts
+        self._jobs = jobs
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
         """The fact as it is stored; `known` if it already was (M-007)."""
@@ -38,6 +45,8 @@ class AppendMemory:
         if source not in SOURCES:
             raise ToolFailed(f"unknown source: {source}. The sources are {', '.join(SOURCES)}")
         origins = (caller.event_id,) if caller.event_id else ()
+        if MOST < len(cleaned(args["entry"])) <= LONGEST_TEXT:
+            return await self._take_apart(tx, caller, args["entry"], origins)
         fact, outcome = await self._facts.add(
             *(tx, reason(caller), args["entry"], source),
             scope=caller.scope,
@@ -45,6 +54,16 @@ class AppendMemory:
             taint=await self._casts.is_tainted(tx, caller.cast_id),
         )
         return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
+
+    async def _take_apart(
+        self, tx: Transaction, caller: Caller, text: str, origins: Sequence[str]
+    ) -> Json:
+        """A pasted letter is no fact: it becomes several, while nobody waits (M-045)."""
+        refuse_secret(text)
+        digest = hashlib.blake2b(f"{caller.cast_id}\0{text}".encode(), digest_size=16).hexdigest()
+        given = {"text": text, "origins": list(origins)}
+        await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, given)
+        return {"stored": "kept; it is taken apart into single memories in the background"}
 
 
 class SearchMemory:

@@ -67,6 +67,12 @@ class JobPolicy:
     max_seconds: float = 3600.0
 
 
+Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
+"""What is done for one job."""
+OweDue = Callable[[Transaction], Awaitable[datetime | None]]
+"""Enqueues what is due; when to look again."""
+
+
 class JobKind:
     """All jobs of one name. Whoever owes one calls `enqueue` of the store, then rings."""
 
@@ -76,11 +82,11 @@ class JobKind:
         self,
         stores: Stores,
         name: str,
-        function: Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]],
+        function: Function,
         policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
-        owe: Callable[[Transaction], Awaitable[datetime | None]] | None = None,
+        owe: OweDue | None = None,
     ) -> None:
         """`owe`: enqueues what is due by now, at each look; when to look again for that, if known."""
         self.name = name

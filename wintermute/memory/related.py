@@ -1,0 +1,83 @@
+"""Which facts may be about the same as some texts: by meaning where that is to be had, else by words."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+
+from wintermute.config.schema import Memory
+from wintermute.db import Database
+from wintermute.errors import MemoryUnavailable
+from wintermute.memory.fact import Fact, shared_words
+from wintermute.memory.facts import Facts
+from wintermute.memory.meaning import Meaning
+from wintermute.memory.ranking import Query
+from wintermute.memory.search import Search
+
+SHARED = 0.5
+"""Which part of the words two texts share that are near, where no meaning is known (M-041)."""
+BESIDE = 10
+"""Facts read more than wanted, for some are of the batch itself or of another kind."""
+WARMING = 30.0
+"""Seconds to wait for an embedder that left."""
+
+log = logging.getLogger(__name__)
+
+
+class RelatedFacts:
+    """Finds them in one scope, never across what may come from outside and what does not."""
+
+    def __init__(
+        self, database: Database, facts: Facts, meaning: Meaning | None, memory: Memory
+    ) -> None:
+        self._facts = facts
+        self._meaning = meaning
+        self._words = Search(database, facts)
+        self._most = memory.merge_top_k
+        self._distance = memory.merge_distance_cutoff
+
+    async def find(
+        self, scope: str, texts: Sequence[str], beside: Collection[str], *, taint: bool
+    ) -> list[list[Fact]]:
+        """For each text those that are near, but none of the ids `beside` (M-033)."""
+        reach = self._most + len(beside) + BESIDE
+        found = await self._by_meaning(scope, texts, reach)
+        if found is None:
+            found = [await self._by_words(scope, text, reach) for text in texts]
+        return [
+            [fact for fact in near if fact.id not in beside and fact.taint == taint][: self._most]
+            for near in found
+        ]
+
+    async def near(self, texts: Sequence[str], others: Sequence[str]) -> list[list[bool]]:
+        """Which of the `others` each text is near."""
+        if self._meaning is not None and texts and others:
+            try:
+                found = await self._meaning.alike(texts, others, self._distance)
+            except MemoryUnavailable as problem:
+                log.warning("compared by words alone reason=%s", problem)
+                found = None
+            if found is not None:
+                return found
+        return await asyncio.to_thread(
+            lambda: [[shared_words(text, each) >= SHARED for each in others] for text in texts]
+        )
+
+    async def _by_meaning(
+        self, scope: str, texts: Sequence[str], most: int
+    ) -> list[list[Fact]] | None:
+        if self._meaning is None:
+            return None
+        await self._meaning.ready(WARMING)
+        try:
+            found = await self._meaning.near(scope, texts, most, self._distance)
+        except MemoryUnavailable as problem:
+            log.warning("related by words alone reason=%s", problem)
+            return None
+        if found is None:
+            return None
+        known = await self._facts.numbered(scope, {seq for near in found for seq in near})
+        return [[known[seq] for seq in near if seq in known] for near in found]
+
+    async def _by_words(self, scope: str, text: str, most: int) -> list[Fact]:
+        hits = await self._words.find(scope, Query(text), most)
+        return [hit.fact for hit in hits if shared_words(text, hit.fact.text) >= SHARED]
