@@ -13,6 +13,8 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import Job
 from wintermute.llm.models import Models
+from wintermute.night.core_update import NAME as CORE
+from wintermute.night.core_update import CoreUpdate
 from wintermute.night.harvest import NAME as HARVEST
 from wintermute.night.harvest import Harvest
 from wintermute.night.quiet import Quiet
@@ -57,6 +59,9 @@ def learning(with_: Background) -> list[JobKind]:
         settings = with_.config.memory_harvest
         harvest = Harvest(stores, models, texts.harvest, settings, with_.quiet, clock)
         kinds.append(_kind(with_, HARVEST, harvest))
+    kinds.append(
+        _kind(with_, CORE, CoreUpdate(stores, models, texts.core_update, with_.quiet, clock))
+    )
     return kinds
 
 
