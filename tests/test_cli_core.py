@@ -96,6 +96,16 @@ def test_a_change_of_a_page_is_undone_by_its_name(terminal: Terminal) -> None:
     assert (terminal.data / "core.md").read_text() == PAGE.replace("- calm\n", "- calm\n- brief\n")
 
 
+def test_a_new_folder_has_an_empty_page_and_one_that_is_there_stays(terminal: Terminal) -> None:
+    """M-001, M-049."""
+    core = terminal.data / "core.md"
+    terminal.says("init", terminal.folder)
+    assert core.read_text() == "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
+    core.write_text("mine\n")
+    assert f"kept  {core}\n" in terminal.says("init", terminal.folder)
+    assert core.read_text() == "mine\n"
+
+
 BAD = {
     "Windows": (PAGE.replace("\n", "\r\n").encode(), "line 1 ends as on Windows"),
     "a mark": (PAGE.encode("utf-8-sig"), "line 1 begins with a byte order mark"),

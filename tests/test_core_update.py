@@ -363,3 +363,19 @@ async def test_a_small_model_only_adds(tmp_path: Path, model: ModelServer) -> No
         await batch(house, await learn(house, "Ann is a nurse."), key="one")
         await batch(house, await learn(house, "Ann has retired."), key="two")
         assert core.read_text() == MORE
+
+
+async def test_the_question_says_what_may_go_on_the_page(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-050: all three, one section each, few bullets."""
+    async with at_work(tmp_path, model, wish(None)) as house:
+        await batch(house, await learn(house, "Ann is a nurse."))
+    (question,) = asked(model)
+    for words in (
+        *("only if all three hold", "- durable:", "- material:", "- confident:"),
+        *("temporary, about one session", "a record of what happened", "speculation stays out"),
+        *("exactly one section", "fits into two, or into none, stays out"),
+        *("rather than adding one: about 8 bullets in all", "it goes under # RULE"),
+    ):
+        assert words in question
