@@ -93,7 +93,7 @@ async def test_check_sends_no_secret_and_writes_nothing(
     """L-089: core memory goes out as in a chat."""
     config = settings(tmp_path, model.url)
     core = config.parent / "data/core.md"
-    core.write_text("## USER\n- my password is secret\n")
+    core.write_text("# USER\n- my password is secret\n")
     before = sorted(config.parent.rglob("*"))
     await check(python, config)
     (whole,) = [r for r in model.requests if r.body["max_tokens"] == 1]

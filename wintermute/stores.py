@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from wintermute.changes.change_sets import ChangeSets
+from wintermute.changes.proposals import Proposals
 from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
 from wintermute.config.schema import Memory
@@ -26,6 +27,7 @@ from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
+from wintermute.memory.core_pages import CorePages
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
@@ -65,7 +67,9 @@ class Stores:
     edits: Edits
     sub_sessions: SubSessions
     changes: ChangeSets
+    proposals: Proposals
     core: Core
+    core_pages: CorePages
     facts: Facts
     recalls: Recalls
     versions: Versions
@@ -101,7 +105,7 @@ class Stores:
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks = Tasks(database, changes, clock, new_id, owner, timezone)
         occurrences = Occurrences(database, clock, tasks.zone)
-        skills = Skills(data_dir / "skills", database, changes, owner.scope)
+        skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,
             data_dir=data_dir,
@@ -124,7 +128,9 @@ class Stores:
             edits=Edits(database, clock, redact),
             sub_sessions=SubSessions(database, clock, new_id),
             changes=changes,
+            proposals=Proposals(database, clock, new_id),
             core=Core(places, edited),
+            core_pages=pages,
             facts=facts,
             recalls=Recalls(database, clock),
             versions=Versions(database),
@@ -135,7 +141,7 @@ class Stores:
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
             skills=skills,
-            undo=Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills}),
+            undo=_undo(database, changes, facts, tasks, skills, pages),
         )
 
 
@@ -160,6 +166,25 @@ async def prepare(stores: Stores) -> None:
         return
     async with stores.database.transaction() as tx:
         await stores.jobs.owe(tx, OWED)
+
+
+def _written_files(
+    places: Places, database: Database, changes: ChangeSets
+) -> tuple[Skills, CorePages]:
+    """What people write and we do too, each change with its way back."""
+    skills = Skills(places.skills(), database, changes, places.owner_scope)
+    return skills, CorePages(places, database, changes)
+
+
+def _undo(
+    database: Database,
+    changes: ChangeSets,
+    facts: Facts,
+    tasks: Tasks,
+    skills: Skills,
+    pages: CorePages,
+) -> Undo:
+    return Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills, "core": pages})
 
 
 def _meaning(

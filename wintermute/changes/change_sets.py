@@ -172,6 +172,11 @@ class ChangeSets:
             found[row["kind"], row["item"]].append(step)
         return found
 
+    async def withdraw(self, tx: Transaction, set_id: str) -> None:
+        """Remove a change set that came to nothing."""
+        await tx.execute("DELETE FROM changes WHERE change_set_id = ?", (set_id,))
+        await tx.execute("DELETE FROM change_sets WHERE id = ?", (set_id,))
+
     async def drop(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:
         """Remove every trace of these items: they were asked to be forgotten (M-030)."""
         await tx.execute(

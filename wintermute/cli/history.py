@@ -84,6 +84,8 @@ async def _wanted(stores: Stores, kind: ItemKind, batch: str | None) -> ChangeSe
     if found is None:
         raise WintermuteError(missing)
     others = {change.kind for change in found.changes} - {kind}
+    if kind == "fact":  # the page of what is always known is memory too
+        others -= {"core"}
     if len(others) == 1 and all(change.kind != kind for change in found.changes):
         raise WintermuteError(f"{found.id} changed a {others.pop()}: undo it there")
     return found

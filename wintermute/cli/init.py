@@ -10,6 +10,7 @@ import click
 from wintermute.cli.options import json_option
 from wintermute.config.schema import starter_config
 from wintermute.errors import WintermuteError
+from wintermute.memory.core import CORE, EMPTY_CORE
 from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
 
@@ -56,8 +57,9 @@ def _make(folder: Path, config: str) -> list[tuple[Path, bool]]:
     data = folder / "data"
     made = [(folder / "config.yaml", _write(folder / "config.yaml", config))]
     made += [(path, _folder(path)) for path in (data, data / "prompts", data / "skills")]
-    prompts = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
-    return made + [(path, _write(path, text)) for path, text in prompts.items()]
+    files = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
+    files[data / CORE] = EMPTY_CORE
+    return made + [(path, _write(path, text)) for path, text in files.items()]
 
 
 def _folder(path: Path) -> bool:

@@ -17,6 +17,7 @@ VERBS = {
     "check": "Try every part and say what to do.",
     "status": "Show what works and what does not.",
     "memory": "What is remembered: show, change, forget.",
+    "core": "What is always known: the page that is in every prompt.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
     "prompt": "Show the whole prompt as it would go out now, part by part.",

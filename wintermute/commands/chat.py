@@ -54,7 +54,7 @@ NAMES = {
     "/compact": "sum up what was said so far, to make room for more",
     "/stop": "stop what I am doing in this room",
     "/sessions": "the work I have handed out here; `/stop ID` ends one",
-    "/memory": "what I remember here; `/memory WORDS` finds some of it",
+    "/memory": "what I remember here; `/memory WORDS` finds some of it, `/memory core` shows what I always know",
     "/why": "which memories my last answer had; in reply to an answer, which that one had",
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",

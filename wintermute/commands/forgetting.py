@@ -69,6 +69,7 @@ async def forget(stores: Stores, wanted: Sequence[Fact]) -> Forgotten:
         promised = await stores.occurrences.erase(tx, telling)
         changed = await stores.changes.erase(tx, telling)
         dropped = await stores.tasks.erase(tx, telling)
+        dropped += await stores.proposals.erase(tx, telling)
         said, unsent = await stores.outbox.forget(tx, events, telling)
     unfinished = max(running, unanswered) + unsent
     gone = 0 if unfinished else await _purge(stores, facts)

@@ -10,6 +10,7 @@ from wintermute.commands.tasks import MOST_LINES, bounded, plain
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
+from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.stores import Stores
@@ -24,6 +25,9 @@ LATELY = 10
 """Messages that a memory was brought to."""
 ASSISTANT = "assistant"
 
+CORE_WORD = "core"
+NO_CORE = "I have nothing here that I always keep in mind."
+WISHED = "I would have changed it, but did not:"
 NOTHING_YET = "I remember nothing here yet."
 NOTHING_LIKE_IT = "I remember nothing of that."
 ALL_OF_THEM = (
@@ -40,6 +44,14 @@ OTHERS = "That was said to other people than those who are here now."
 NONE_FITTED = "That answer had no memories: none fitted the message, and none was in view."
 BROUGHT = "**What that message brought**"
 IN_VIEW = "**What was in view from before**"
+
+
+def _page_line(line: str) -> str:
+    """A line of core.md as it is shown in a chat: its headers and bullets are ours, its words data."""
+    if line.rstrip() in HEADERS:
+        return f"**{line[2:].rstrip()}**"
+    mark = ITEM.match(line)
+    return f"- {plain(line[mark.end() :])}" if mark else plain(line)
 
 
 def day(moment: datetime, zone: ZoneInfo) -> str:
@@ -167,6 +179,8 @@ class Remembered:
         What is no longer true comes after the others, with until when it was (M-074).
         Raises: MemoryUnavailable.
         """
+        if words.strip().lower() == CORE_WORD:
+            return await self._core(scope)
         facts, memories = self._stores.facts, self._stores.memories
         await memories.text(scope)  # with what was edited by hand
         await facts.lapse()
@@ -179,6 +193,13 @@ class Remembered:
         if hits:
             return bounded(self._lines([hit.fact for hit in hits]))
         return NOTHING_LIKE_IT if await facts.count(scope) else NOTHING_YET
+
+    async def _core(self, scope: str) -> str:
+        """The page that is in every prompt here, and what was not changed on it without a person."""
+        text = await self._stores.core.text(scope)
+        wishes = await self._stores.proposals.open_in(scope, "core")
+        page = "\n".join(map(_page_line, text.split("\n"))).strip() if bullets(text) else NO_CORE
+        return "\n\n".join([page, *(f"{WISHED} {plain(wish.reason)}." for wish in wishes)])
 
     def _lines(self, facts: Sequence[Fact]) -> list[str]:
         zone = self._stores.tasks.zone

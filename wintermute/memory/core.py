@@ -1,14 +1,17 @@
 """The small files of the memory, which people edit too: where they lie, and the core among them.
 
-Each person and room has its own (M-013). The core is in every prompt. Problems that last are said
-once.
+Each person and room has its own (M-013). The core is in every prompt: what form it has, and what a
+model may make of it. Problems that last are said once.
 """
 
 import asyncio
+import codecs
 import hashlib
 import logging
 import os
-from contextlib import suppress
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -16,7 +19,127 @@ from urllib.parse import quote
 from wintermute.errors import FileUnusable, MemoryFileUnusable
 from wintermute.files import content_of, decoded, sync_folder
 from wintermute.health.health import EditedFiles
+from wintermute.memory.fact import cleaned, key, main_words, succeeds
 from wintermute.owner import Owner
+from wintermute.text import shortened
+
+HEADERS = ("# SOUL", "# TOOLS", "# RULE", "# USER")
+EMPTY_CORE = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
+MOST_CORE = 4_000
+"""Characters of a page that a model writes."""
+STEM = 5
+"""The first letters of a word, by which its forms are one word (M-039)."""
+# A bar below a line makes a header of that line, and what stands in a fence is no header.
+HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
+DISGUISED = re.compile(r" {0,3}(?:=+|-{2,}|`{3,}.*|~{3,}.*|#.*|<[a-zA-Z/!].*)\s*")
+ITEM = re.compile(r"[ \t]*[-*+][ \t]+(?=\S)")
+
+
+def form_problem(text: str) -> str | None:
+    """Which line of a page that a person wrote has no place in it, in words for them (M-052).
+
+    Headers that are missing do no harm: what stands below the others is as clear.
+    """
+    last = -1
+    for number, line in enumerate(text.split("\n"), 1):
+        if "\r" in line:
+            return f"line {number} ends as on Windows: save it with Unix line ends (LF)"
+        if not HEADING.match(line):
+            continue
+        if line.rstrip() not in HEADERS:
+            named = shortened(line.strip(), 60)
+            return f"line {number} has the header `{named}`: only {_named(HEADERS)} may be there"
+        place = HEADERS.index(line.rstrip())
+        if place <= last:
+            return f"line {number}: each of {_named(HEADERS)} may be there once, in this order"
+        last = place
+    return None
+
+
+def page_problem(text: str) -> str | None:
+    """What keeps a text from being a whole page: four headers, and bullets below them (M-052)."""
+    if problem := form_problem(text):
+        return problem
+    lines = text.split("\n")
+    found = {line.rstrip() for line in lines}
+    if missing := [header for header in HEADERS if header not in found]:
+        return f"the header `{missing[0]}` is missing: all of {_named(HEADERS)} must be there"
+    if text.splitlines() != text.removesuffix("\n").split("\n"):
+        return "it has a character that ends a line: write plain lines"
+    if len(text) > MOST_CORE:
+        return f"it has {len(text)} characters: at most {MOST_CORE} are allowed"
+    return next(filter(None, (_strange(n, line, lines) for n, line in enumerate(lines, 1))), None)
+
+
+def _strange(number: int, line: str, lines: Sequence[str]) -> str | None:
+    if not line.strip() or line.rstrip() in HEADERS:
+        return None
+    if not any(each.rstrip() in HEADERS for each in lines[:number]):
+        return f"line {number} stands before the first header: move it below one"
+    if DISGUISED.fullmatch(line) and not ITEM.match(line):
+        return f"line {number} is no bullet: begin it with `- `"
+    return None
+
+
+def _named(headers: Sequence[str]) -> str:
+    return ", ".join(f"`{header}`" for header in headers)
+
+
+def bullets(text: str) -> list[str]:
+    """What a page says, one line each, without its marks; what a line below adds belongs to it."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if not line.strip() or HEADING.match(line):
+            continue
+        if found and line[0] in " \t" and not ITEM.match(line):
+            found[-1] = f"{found[-1]} {cleaned(line)}"
+        else:
+            found.append(cleaned(ITEM.sub("", line, count=1)))
+    return [bullet for bullet in found if bullet]
+
+
+def stands_in(bullet: str, other: str) -> bool:
+    """Whether another line says all of it: main words, numbers and negations (M-039, M-052)."""
+    return succeeds(bullet, other) and _stems(bullet) <= _stems(other)
+
+
+def _stems(text: str) -> set[str]:
+    words = main_words(text)
+    return {word if any(map(str.isdigit, word)) else word[:STEM] for word in words}
+
+
+def lost(before: str, after: str, free: Collection[str]) -> list[str]:
+    """The bullets that a new page would lose, but for those that are `free` to go, by their keys."""
+    new = bullets(after)
+    keys = {key(bullet) for bullet in new}
+    return [
+        bullet
+        for bullet in bullets(before)
+        if key(bullet) not in keys
+        and key(bullet) not in free
+        and not any(stands_in(bullet, other) for other in new)
+    ]
+
+
+def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str]) -> set[str]:
+    """The keys of the new page's bullets that may go again: nobody typed them, or said so.
+
+    `free`: those of the old page. `explicit`: what people said of what is new; the words of a
+    bullet that went stay as protected in the one that took it over.
+    """
+    old = {key(bullet): bullet for bullet in bullets(before)}
+    typed = [bullet for name, bullet in old.items() if name not in free]
+    found = set()
+    for bullet in bullets(after):
+        name = key(bullet)
+        if name in old:
+            found |= {name} & set(free)
+        elif not any(stands_in(each, bullet) for each in typed) and not any(
+            succeeds(said, bullet) for said in explicit
+        ):
+            found.add(name)
+    return found
+
 
 MOST_FILE_BYTES = 50_000_000
 MOST_LINE = 1_000_000
@@ -31,6 +154,8 @@ class TextFile:
     path: Path
     name: str
     most: int = MOST_FILE_BYTES
+    problem: Callable[[str], str | None] | None = None
+    """What is wrong with the form of its text, if it has one."""
 
     def text(self) -> str | None:
         """Its text; None when there is no such file. Raises: MemoryFileUnusable."""
@@ -38,7 +163,13 @@ class TextFile:
         return None if content is None else self.decoded(content)
 
     def decoded(self, content: bytes) -> str:
-        """Its bytes as text. Raises: MemoryFileUnusable."""
+        """Its bytes as text of the form that it has. Raises: MemoryFileUnusable."""
+        text = self.plain(content)
+        self._prove(content, text)
+        return text
+
+    def plain(self, content: bytes) -> str:
+        """Its bytes as text, whatever its form. Raises: MemoryFileUnusable."""
         try:
             text = decoded(content)
         except FileUnusable as problem:
@@ -48,6 +179,14 @@ class TextFile:
                 f"{self.name} has a line of over {MOST_LINE} characters: break it up"
             )
         return text
+
+    def _prove(self, content: bytes, text: str) -> None:
+        if self.problem is None:
+            return
+        marked = content.startswith(codecs.BOM_UTF8)
+        problem = "line 1 begins with a byte order mark: save it as UTF-8 without one"
+        if found := problem if marked else self.problem(text):
+            raise MemoryFileUnusable(f"{self.name} {found}")
 
     def content(self) -> bytes | None:
         """What a plain file holds; None when there is none. Raises: MemoryFileUnusable."""
@@ -70,21 +209,48 @@ class TextFile:
         """
         # Always the same name, so that a crash leaves at most one copy, and that is overwritten.
         part = self.path.with_name(f".{self.path.name}.part")
-        try:
+        self.prepare(text, part)
+        return self.place(part, seen)
+
+    def prepare(self, text: str, part: Path) -> None:
+        """The new text, safe on the disk beside the old one. Raises: MemoryFileUnusable."""
+        with self._written(part):
             folder = self.path.parent
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
             _write(part, text.encode())
+
+    def place(self, part: Path, seen: bytes | None) -> bool:
+        """Put what was prepared in its place, unless that is no longer what was `seen`: then False.
+
+        Old or new text, whole, whenever the power fails. Raises: MemoryFileUnusable.
+        """
+        with self._written(part):
             if self.content() != seen:
                 part.unlink()
                 return False
             part.replace(self.path)
-            sync_folder(folder)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink()
-            raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
+            sync_folder(self.path.parent)
         return True
+
+    def remove(self, seen: bytes | None) -> bool:
+        """No file any more, unless it is no longer what was `seen`. Raises: MemoryFileUnusable."""
+        with self._written():
+            if self.content() != seen:
+                return False
+            self.path.unlink(missing_ok=True)
+            sync_folder(self.path.parent)
+        return True
+
+    @contextmanager
+    def _written(self, part: Path | None = None) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if part is not None:
+                with suppress(OSError):
+                    part.unlink()
+            raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -150,7 +316,7 @@ class Places:
         here, shown = self._data_dir / folder, "data" / folder
         return (
             TextFile(here / MEMORIES, str(shown / MEMORIES)),
-            TextFile(here / CORE, str(shown / CORE), MOST_CORE_BYTES),
+            TextFile(here / CORE, str(shown / CORE), MOST_CORE_BYTES, form_problem),
         )
 
     def _below(self, scope: str) -> PurePosixPath:

@@ -32,6 +32,7 @@ class Expiry:
         async with self._stores.database.transaction() as tx:
             await self._stores.facts.expire(tx, before)
             await self._stores.changes.expire(tx)
+            await self._stores.proposals.expire(tx)
         await self._stores.database.expire_copies(before)
         for conversation_id in await self._stores.inbox.groups():
             await self._purge_lines(conversation_id)

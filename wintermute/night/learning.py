@@ -10,6 +10,8 @@ from wintermute.config.schema import Config
 from wintermute.conversation.state import Speaker
 from wintermute.llm.models import Models
 from wintermute.memory.facts import SPLIT
+from wintermute.night.core_update import NAME as CORE
+from wintermute.night.core_update import CoreUpdate
 from wintermute.night.harvest import NAME as HARVEST
 from wintermute.night.harvest import Harvest
 from wintermute.night.quiet import Quiet
@@ -38,8 +40,13 @@ class Background:
 
 def learning(own: Background) -> list[JobKind]:
     """All kinds of it."""
-    kinds = [_reconstructing(own), _splitting(own)]
+    kinds = [_reconstructing(own), _splitting(own), _core(own)]
     return [_harvesting(own), *kinds] if own.config.memory_harvest.enabled else kinds
+
+
+def _core(own: Background) -> JobKind:
+    work = CoreUpdate(own.stores, own.models, own.texts.core_update, own.quiet, own.clock)
+    return _kind(own, CORE, work.run)
 
 
 def _harvesting(own: Background) -> JobKind:

@@ -1,0 +1,88 @@
+"""Proposals: what may not be done without a person, kept until one decides or it is out of date."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wintermute.changes.change_sets import ItemKind
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Transaction
+from wintermute.db.traces import holds
+from wintermute.db.values import insert, reader
+from wintermute.ids import NewId
+
+WAITS = timedelta(days=14)
+"""How long one waits for an answer (M-079)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """`text`: what something would become; `reason`: why it was not done at once."""
+
+    id: str
+    scope: str
+    kind: ItemKind
+    text: str
+    reason: str
+    created_at: datetime
+
+
+_proposal = reader(Proposal)
+
+
+class Proposals:
+    """The store of proposals."""
+
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._database = database
+        self._clock = clock
+        self._new_id = new_id
+
+    async def offer(
+        self, tx: Transaction, scope: str, kind: ItemKind, text: str, reason: str
+    ) -> None:
+        """Propose it, unless the same waits, or was refused lately."""
+        query = (
+            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND text = ? AND created_at > ?"
+            " AND state IN ('open', 'refused')"
+        )
+        if await tx.exists(query, (scope, kind, text, self._oldest())):
+            return
+        values = {"id": self._new_id("prop"), "scope": scope, "kind": kind, "text": text}
+        values |= {"reason": reason, "created_at": stamp(self._clock.now())}
+        await tx.execute(*insert("proposals", values))
+
+    async def outdate(
+        self, tx: Transaction, scope: str, kind: ItemKind, but: str | None = None
+    ) -> None:
+        """What waits there, `but` for this text, was about something that is another by now."""
+        await tx.execute(
+            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ?"
+            " AND state = 'open' AND text IS NOT ?",
+            (scope, kind, but),
+        )
+
+    async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:
+        """What waits for an answer, oldest first."""
+        rows = await self._database.rows(
+            "SELECT * FROM proposals WHERE scope = ? AND kind = ? AND state = 'open'"
+            " AND created_at > ? ORDER BY seq",
+            (scope, kind, self._oldest()),
+        )
+        return [_proposal(row) for row in rows]
+
+    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+        """Drop what holds one of the `traces`; how many."""
+        return await tx.execute(
+            f"DELETE FROM proposals WHERE {holds('text', 'reason')}",
+            {"traces": json.dumps(list(traces))},
+        )
+
+    async def expire(self, tx: Transaction) -> int:
+        """Remove what nobody answered in time; how many."""
+        query = "DELETE FROM proposals WHERE created_at <= ?"
+        return await tx.execute(query, (self._oldest(),))
+
+    def _oldest(self) -> str:
+        return stamp(self._clock.now() - WAITS)

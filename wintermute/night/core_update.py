@@ -1,0 +1,140 @@
+"""Core update: what is learnt and must always be known goes on the page that is in every prompt.
+
+    new facts of one batch ─┐
+    core.md ────────────────┴▶ model ─▶ page ─ form, and what may not go ─┬▶ change set, then the file
+                                                                          ╰▶ proposal: core.md stays
+
+Whatever comes of it, the facts stay as they are (M-049 to M-053).
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from wintermute.changes.change_sets import Reason
+from wintermute.clock import Clock
+from wintermute.db import Transaction
+from wintermute.errors import MemoryFileUnusable
+from wintermute.jobs import Job
+from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.llm.models import Models
+from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
+from wintermute.memory.core_pages import CorePage
+from wintermute.memory.fact import EXPLICIT, Fact
+from wintermute.messages import Json
+from wintermute.night.quiet import Quiet
+from wintermute.stores import Stores
+from wintermute.templates import Template
+from wintermute.text import shortened
+from wintermute.work.jobs import JobDone, JobPutOff
+
+NAME = "core"
+ROLE = "reconstruction"
+SUMMARY = "core.md"
+MENDED = timedelta(hours=1)
+"""How long until a page that cannot be used is looked at again."""
+NOTHING = "- (none)"
+SHOWN = 200
+WOULD_GO = "a person wrote, or said, what it would take out: {bullets}"
+
+log = logging.getLogger(__name__)
+
+
+def wished(found: Json) -> str | None:
+    """The page that an answer asks for; None: none. Raises: Unfit (M-052, M-072)."""
+    only(found, "should_update", "core_markdown")
+    wants, page = found["should_update"], found["core_markdown"]
+    if not isinstance(wants, bool):
+        raise Unfit('"should_update" must be true or false')
+    if not wants:
+        return None
+    if not isinstance(page, str):
+        raise Unfit('"core_markdown" must be the text of the whole page')
+    if problem := page_problem(page):
+        raise Unfit(f'"core_markdown": {problem}')
+    return f"{page.rstrip()}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class CoreUpdate:
+    """A piece of work is a batch: its new facts, by the ids in `args` (M-040, M-046)."""
+
+    stores: Stores
+    models: Models
+    template: Template
+    quiet: Quiet
+    clock: Clock
+
+    async def run(self, job: Job) -> JobDone | JobPutOff:
+        """Ask once. Raises: ModelError; AnswerUnusable for a page that is none."""
+        pages = self.stores.core_pages
+        if "set" in job.progress:  # we were killed before the file was in place, or after
+            await pages.complete(job.progress["set"])
+            return JobDone()
+        facts = await self._new(job)
+        if not facts:
+            return JobDone()
+        if until := await self.quiet.until(ROLE):
+            return JobPutOff(until)
+        try:
+            page = await pages.found(job.scope)
+        except MemoryFileUnusable as problem:
+            log.warning("core not updated scope=%s reason=%s", job.scope, problem)
+            return JobPutOff(self.clock.now() + MENDED)
+        text = await self._asked(page, facts)
+        if text is None or text == page.text:
+            return JobDone()
+        return await self._changed(job, page, text, facts)
+
+    async def _new(self, job: Job) -> list[Fact]:
+        """What is still remembered and true of them, and never what may come from outside."""
+        found = [
+            await self.stores.facts.get(fact_id, job.scope) for fact_id in job.args.get("facts", [])
+        ]
+        now = self.clock.now()
+        return [
+            fact
+            for fact in found
+            if fact is not None
+            and fact.retired_at is None
+            and not (fact.valid_to and fact.valid_to <= now)
+            and not fact.taint
+        ]
+
+    async def _asked(self, page: CorePage, facts: Sequence[Fact]) -> str | None:
+        values = {
+            "current_core_markdown": (page.text or EMPTY_CORE).strip(),
+            "candidate_new_memories": "\n".join(f"- {fact.text}" for fact in facts),
+        }
+        return await answer_in_json(self.models, ROLE, self.template.text(), values, wished)
+
+    async def _changed(self, job: Job, page: CorePage, text: str, facts: Sequence[Fact]) -> JobDone:
+        """The page is replaced, or stays and the wish is kept. Raises: MemoryFileUnusable."""
+        pages, before = self.stores.core_pages, page.text or ""
+        free = await pages.free(job.scope, before)
+        only_adds = "small" in self.models.sizes(ROLE)
+        if gone := lost(before, text, () if only_adds else free):
+            log.warning(
+                "core not updated scope=%s reason=%d bullets would go", job.scope, len(gone)
+            )
+            return JobDone(partial(self._offer, scope=job.scope, text=text, gone=gone))
+        why = Reason(
+            "reconstruction", job.scope, evidence=tuple(fact.id for fact in facts), summary=SUMMARY
+        )
+        explicit = [fact.text for fact in facts if fact.source == EXPLICIT]
+        may_go = freed(before, text, free, explicit)
+
+        async def noted(tx: Transaction, set_id: str) -> None:
+            await self.stores.proposals.outdate(tx, job.scope, "core")
+            await self.stores.jobs.went_on(tx, job.id, {"set": set_id})
+
+        if await pages.replace(why, text, page, may_go, noted) is None:
+            log.info("core not updated scope=%s reason=it was edited meanwhile", job.scope)
+        return JobDone()
+
+    async def _offer(self, tx: Transaction, *, scope: str, text: str, gone: Sequence[str]) -> None:
+        quoted = "; ".join(f'"{shortened(bullet, SHOWN)}"' for bullet in gone)
+        await self.stores.proposals.outdate(tx, scope, "core", but=text)
+        await self.stores.proposals.offer(tx, scope, "core", text, WOULD_GO.format(bullets=quoted))
