@@ -320,11 +320,9 @@ async def open_house(
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
-    config = Config(
-        data_dir=folder,
-        timezone=ZONE,
-        matrix=Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner),
-        llm=llm or _llm(model, backend, max_retries=retries, budget=budget, record=record),
+    asked = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
+    config = replace(
+        _config(folder, owner, asked),
         memory=memory,
         memory_harvest=harvest,
         context=replace(context, component_size_limits=limits) if limits else context,
@@ -340,8 +338,8 @@ async def open_house(
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
         real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]
-        asked = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
-        async with aclosing(asked) as models, closing(stores):
+        models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
+        async with aclosing(models), closing(stores):
             await prepare(stores)
             answers = answering(
                 *(config, stores, models, texts, speaker, checked, redact),
@@ -351,6 +349,11 @@ async def open_house(
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, gather, models, answers)
+
+
+def _config(folder: Path, owner: str, llm: Llm) -> Config:
+    matrix = Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner)
+    return Config(data_dir=folder, timezone=ZONE, matrix=matrix, llm=llm)
 
 
 def _prompt(
