@@ -47,4 +47,4 @@ def _reconstructing(own: Background) -> JobKind:
 
 def _splitting(own: Background) -> JobKind:
     work = Splitting(own.stores, own.models, own.texts.split)
-    return JobKind(*(own.stores, SPLIT, work.keep, JobPolicy(), own.speaker, own.clock))
+    return JobKind(*(own.stores, SPLIT, work.take_apart, JobPolicy(), own.speaker, own.clock))
