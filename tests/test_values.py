@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.bench_values import NOON, microseconds
 from wintermute.changes.change_sets import Change, ChangeSet
+from wintermute.changes.proposals import Proposal
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
@@ -28,17 +29,20 @@ from wintermute.mailbox.outbox import Late, OutboxPart, Outgoing, Spoken
 from wintermute.mailbox.rooms import Invitation, Link
 from wintermute.matrix.copies import Rollback
 from wintermute.matrix.people import Device, Person
-from wintermute.memory.fact import Fact, FileLine
+from wintermute.memory.fact import Fact, FileLine, Queue
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
+from wintermute.night.harvest import Backlog, Cursor, Wording
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
 
 READ: dict[type[Any], tuple[str, ...]] = {
+    Backlog: (),
     Cast: ("turns",),
     Change: (),
     ChangeSet: ("changes", "undone"),
     Conversation: (),
+    Cursor: (),
     Device: (),
     Due: ("task",),
     Fact: (),
@@ -56,6 +60,8 @@ READ: dict[type[Any], tuple[str, ...]] = {
     OutboxPart: ("of",),
     PartHealth: (),
     Person: (),
+    Proposal: (),
+    Queue: (),
     Recorded: (),
     Rollback: (),
     Space: (),
@@ -66,6 +72,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Task: ("schedule", "plan"),
     Turn: ("observations",),
     Waiting: (),
+    Wording: (),
     WorkSettings: (),
 }
 """Every value that is read from a row, and what of it is no column."""

@@ -67,7 +67,7 @@ class CoreUpdate:
     quiet: Quiet
     clock: Clock
 
-    async def run(self, job: Job) -> JobDone | JobPutOff:
+    async def update(self, job: Job) -> JobDone | JobPutOff:
         """Ask once. Raises: ModelError; AnswerUnusable for a page that is none."""
         pages = self.stores.core_pages
         if "set" in job.progress:  # we were killed before the file was in place, or after

@@ -330,7 +330,7 @@ class Harvest:
                 await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
         return min(later, default=None)
 
-    async def run(self, job: Job) -> JobDone | JobPutOff:
+    async def harvest(self, job: Job) -> JobDone | JobPutOff:
         """Read a conversation from where it was left to its end. Raises: ModelError."""
         conversation, count = job.args["conversation"], 0
         while True:

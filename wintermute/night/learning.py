@@ -46,13 +46,13 @@ def learning(own: Background) -> list[JobKind]:
 
 def _core(own: Background) -> JobKind:
     work = CoreUpdate(own.stores, own.models, own.texts.core_update, own.quiet, own.clock)
-    return _kind(own, CORE, work.run)
+    return _kind(own, CORE, work.update)
 
 
 def _harvesting(own: Background) -> JobKind:
     settings, template = own.config.memory_harvest, own.texts.harvest
     work = Harvest(own.stores, own.models, template, settings, own.quiet, own.clock)
-    return _kind(own, HARVEST, work.run, work.owe)
+    return _kind(own, HARVEST, work.harvest, work.owe)
 
 
 def _reconstructing(own: Background) -> JobKind:
@@ -64,7 +64,7 @@ def _reconstructing(own: Background) -> JobKind:
 
 def _splitting(own: Background) -> JobKind:
     work = Splitting(own.stores, own.models, own.texts.split)
-    return _kind(own, SPLIT, work.keep)
+    return _kind(own, SPLIT, work.take_apart)
 
 
 def _kind(own: Background, name: str, work: Function, owe: OweDue | None = None) -> JobKind:

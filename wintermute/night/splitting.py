@@ -68,7 +68,7 @@ class Splitting:
             log.warning("text stays whole reason=%s", problem)
             return normalised(entries(text))
 
-    async def keep(self, job: Job) -> JobDone:
+    async def take_apart(self, job: Job) -> JobDone:
         """What a person asked to remember and was too long for one fact, as facts."""
         found = await self.split(str(job.args["text"]))
         origins = tuple(job.args.get("origins", ()))
