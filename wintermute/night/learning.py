@@ -9,6 +9,7 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.conversation.state import Speaker
 from wintermute.llm.models import Models
+from wintermute.night.forget_jobs import forgetting
 from wintermute.night.quiet import Quiet
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
@@ -30,4 +31,4 @@ class Background:
 
 def learning(background: Background) -> list[JobKind]:
     """All kinds of it."""
-    return []
+    return [*forgetting(background.stores, background.speaker, background.clock)]
