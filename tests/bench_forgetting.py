@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.world.house import ANN, House, open_house
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.forgetting import forget
+from wintermute.night.forgetting import forget
 
 SCOPE = f"person:{ANN}"
 TURNS, ROUNDS = 50_000, 5

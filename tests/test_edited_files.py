@@ -14,10 +14,10 @@ from tests.world.memory import Memory, memory_in
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.forgetting import forget
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.health.health import EditedFiles
+from wintermute.night.forgetting import forget
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
 from wintermute.templates import Template

@@ -15,9 +15,9 @@ from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.promised import MORNING, after, promise
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.config.schema import SubSessionSettings
 from wintermute.memory.exchange import Import, Imported
+from wintermute.night.forgetting import Forgotten, forget
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Target
 
@@ -233,7 +233,7 @@ async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
 
 
 async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
-    """Tasks, skills, core memory and other people's memories are not erased behind their back."""
+    """Tasks, skills and other people's memories are not erased behind their back; bullets of cores are."""
     text = WAYS["plain"]
     async with open_house(tmp_path, None) as house:
         stores = house.stores
@@ -244,7 +244,8 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
         await stores.skills.write(Reason("tool", SCOPE), "shed", "How to open it", text)
         (tmp_path / "core.md").write_text(f"- {text}\n")
         done = await forget_live(house)
-        assert done.quoted == ("bobs", task.id, "skill shed", str(tmp_path / "core.md"))
+        assert done.quoted == ("bobs", task.id, "skill shed")
+        assert (tmp_path / "core.md").read_text() == ""
         assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
 
 

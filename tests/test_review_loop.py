@@ -22,11 +22,11 @@ from tests.world.model import (
     Use,
     is_for_summary,
 )
-from wintermute.commands.forgetting import forget
 from wintermute.config.schema import BudgetSettings, Context
 from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.conversation import words
 from wintermute.messages import Json, Size, Usage
+from wintermute.night.forgetting import forget
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Recall
 

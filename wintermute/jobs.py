@@ -26,6 +26,8 @@ MOST_FAILURES = 3
 AGAIN = timedelta(minutes=1)
 """After the first failure; four times as long after each one more."""
 KEPT = timedelta(days=30)
+FORGET = "forget"
+"""Jobs that hold what they are to erase until they have."""
 LISTED = "(SELECT value FROM json_each(:ids))"
 
 
@@ -187,12 +189,18 @@ class Jobs:
             (error, stamp(self._clock.now()), job.id),
         )
 
+    async def emptied(self, tx: Transaction, job_id: str) -> None:
+        """Nothing is kept of what it was to do."""
+        await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
+
     async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
         """Drop what is owed and holds one of the `traces`, and blank what is over."""
         found = holds("args", "progress", "last_error")
         asked = {"traces": json.dumps(list(traces))}
         dropped = await tx.execute(
-            f"DELETE FROM jobs WHERE state IN ('waiting', 'running') AND {found}", asked
+            f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
+            f" AND name <> '{FORGET}' AND {found}",
+            asked,
         )
         return dropped + await tx.execute(
             "UPDATE jobs SET args = '{}', progress = '{}', last_error = '' WHERE"

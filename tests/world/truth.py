@@ -22,12 +22,12 @@ from tests.world.house import ANN, PROMPTS, ROOM, Gate, House, open_house
 from tests.world.model import Calls, Hang, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.prefixes import CAUSES
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.forgetting import forget
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
 from wintermute.matrix.relations import Relations
 from wintermute.memory.core import Places
 from wintermute.messages import Json
+from wintermute.night.forgetting import forget
 from wintermute.owner import Owner
 from wintermute.tasks.tasks import EVERYWHERE, Target
 

@@ -35,7 +35,6 @@ from wintermute.cli.opening import (
 )
 from wintermute.cli.options import config_option, redacted, reporting, write_whole
 from wintermute.clock import stamp
-from wintermute.commands.forgetting import Forgotten, forget
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import ModelError, WintermuteError
@@ -50,6 +49,8 @@ from wintermute.memory.exchange import (
     of_list,
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Source
+from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.night.forgetting import Forgotten, forget
 from wintermute.night.reconstruction import BatchTally, Reconstruction
 from wintermute.night.splitting import Splitting, remember
 from wintermute.stores import Stores
@@ -188,7 +189,12 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     """
 
     async def work(stores: Stores, _: Config) -> tuple[Forgotten, ZoneInfo]:
-        return await forget(stores, await facts_of_ids(stores, fact_ids)), stores.tasks.zone
+        facts = await facts_of_ids(stores, fact_ids)
+        done = await forget(stores, facts)
+        if done.unfinished:
+            async with stores.database.transaction() as tx:
+                await owe_forgetting(stores, tx, (), (), [fact.id for fact in facts])
+        return done, stores.tasks.zone
 
     done, zone = with_stores(ctx, work)
     copies = [{"file": str(copy.path), "until": stamp(copy.made_at + KEPT)} for copy in done.copies]
@@ -197,7 +203,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     if done.unfinished:
         raise WintermuteError(
             f"not finished: {done.unfinished} messages about it are still to be answered or sent;"
-            " when they are, run this again"
+            " the daemon goes on with it when they are, `wintermute status` shows what is left"
         )
     if not done.scrubbed:
         raise WintermuteError(

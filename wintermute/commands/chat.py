@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import Change
 from wintermute.changes.undo import Undone
 from wintermute.clock import Clock
-from wintermute.commands.memories import Remembered
+from wintermute.commands.memories import Forgetting, Remembered
 from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
@@ -55,6 +55,7 @@ NAMES = {
     "/stop": "stop what I am doing in this room",
     "/sessions": "the work I have handed out here; `/stop ID` ends one",
     "/memory": "what I remember here; `/memory WORDS` finds some of it, `/memory core` shows what I always know",
+    "/forget": "`/forget WORDS` shows which memories those are and asks once; `/forget ID` erases one for good",
     "/why": "which memories my last answer had; in reply to an answer, which that one had",
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
@@ -98,11 +99,13 @@ class ChatCommands:
         self._ceilings = ceilings
         self._verifier = verifier
         self._remembered = Remembered(stores)
+        self._forgetting = Forgetting(stores)
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
             "/tasks": TaskVerbs(stores, clock).answer,
             "/remind": Reminding(stores.tasks, clock).answer,
+            "/forget": self._forgetting.answer,
             "/undo": self._undo,
             "/verify": self._verify,
             "/status": self._status,
@@ -115,6 +118,8 @@ class ChatCommands:
             return await self._compact(row)
         if row.word == "/memory":
             return await self._remembered.listed(await self._scope(row), _after_word(row.body))
+        if row.word == "/forget":
+            return await self._forgetting.asked(row, await self._scope(row), _after_word(row.body))
         if row.word == "/why" and _after_word(row.body):
             return WHY_ALONE
         if row.word == "/why":

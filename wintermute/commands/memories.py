@@ -1,5 +1,6 @@
 """Memories for people: what there is, what fits words, where one comes from, and what an answer had."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from wintermute.mailbox.outbox import ANYBODY
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
+from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.stores import Stores
 
 MONTHS = (
@@ -167,6 +169,9 @@ async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> Said | N
     return _said(row, row.body) if row else None
 
 
+YES = "yes"
+
+
 class Remembered:
     """Answers `/memory` and `/why`, for those who are in a room now."""
 
@@ -266,3 +271,61 @@ class Remembered:
         async with self._stores.database.transaction() as tx:
             rows = [await self._stores.inbox.find(tx, origin) for origin in fact.origins[:5]]
         return next(filter(None, (link(row) for row in rows if row)), "")
+
+
+NAMED = re.compile(r"\(.*`([^`\s]+)`\)$", re.MULTILINE)
+"""The memory that a line of a list names; what the memory says stands before that."""
+FORGET_WHAT = "`/forget WORDS` shows what that means and asks once; `/forget ID` erases one memory."
+UNVOUCHED = "Here only a verified session of the owner can have something forgotten."
+NO_MEMORY = "I know no memory `{}` here."
+NOT_ASKED = "There is nothing to confirm: write `/forget WORDS` first."
+FORGETTING = (
+    "I forget it for good, with the messages it was learnt from and what repeats it. `/status` shows"
+    " what is left to do."
+)
+CONFIRM = (
+    "These would be erased for good, with the messages they were learnt from and what repeats them:"
+    "\n{}\n`/forget yes` erases them; `/forget ID` erases one."
+)
+
+
+class Forgetting:
+    """Answers `/forget`, for those who are in a room now. What was shown is what is confirmed."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
+        """What words mean; None: an id or a yes, which is done with the answer."""
+        if not said:
+            return FORGET_WHAT
+        if self._stores.owner.is_unvouched(row.origin, scope):
+            return UNVOUCHED
+        if said.casefold() == YES or await self._stores.facts.get(_id(said), scope):
+            return None
+        if " " not in said and _id(said).startswith("fact_"):
+            return NO_MEMORY.format(plain(_id(said)[:60]))
+        hits = await self._stores.memories.search(scope, Query(said), MOST_LINES)
+        lines = [f"- {plain(hit.fact.text)} (`{hit.fact.id}`)" for hit in hits]
+        return CONFIRM.format(bounded(lines)) if lines else NOTHING_LIKE_IT
+
+    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """Owe it, within the transaction that stores the answer."""
+        said = "".join(row.body.split(maxsplit=1)[1:])
+        events: list[str] = []
+        named = [_id(said)]
+        if said.casefold() == YES:
+            before = await self._stores.inbox.command_before(tx, row)
+            if before is None or before.word != "/forget":
+                return NOT_ASKED
+            named = NAMED.findall(await self._stores.outbox.answer_to(tx, before.event_id))
+            events = [before.event_id]
+        facts = [fact.id for name in named if (fact := await self._stores.facts.get(name, scope))]
+        if not facts:
+            return NOT_ASKED
+        await owe_forgetting(self._stores, tx, events, (), facts)
+        return FORGETTING
+
+
+def _id(said: str) -> str:
+    return said.strip().strip("`").removeprefix("#")

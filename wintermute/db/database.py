@@ -180,6 +180,11 @@ class Database:
             found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(next(iter(found))[0] == 0)
 
+    async def cut_log(self) -> None:
+        """Bring its log into the file and cut it: what was just erased still stands there."""
+        async with self._lock:
+            await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+
     async def copies(self) -> list[UpgradeCopy]:
         """The copies from before upgrades that are still there, oldest first."""
         return await asyncio.to_thread(copies, self._path)

@@ -437,7 +437,9 @@ async def _jobs(database: Database) -> list[Finding]:
     ]
     stopped = f", {len(named)} stopped: {'; '.join(named)}" if named else ""
     text = f"{states['running']} running, {states['waiting']} waiting{stopped}"
-    return [Finding("jobs", "fail" if named else "ok", text)] if rows else []
+    found = [Finding("jobs", "fail" if named else "ok", text)] if rows else []
+    left = sum(row["name"] == "forget" for row in rows)
+    return [*found, Finding("forgetting", "ok", f"{left} still to be finished")] if left else found
 
 
 async def _sub_sessions(database: Database) -> Finding:

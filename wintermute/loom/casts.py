@@ -320,6 +320,19 @@ class Casts:
         await self._forget_folds(tx, asked)
         return [row["id"] for row in rows]
 
+    async def unsay(self, tx: Transaction, cast_id: str) -> None:
+        """Blank what an ended cast said, and summaries of it: its answer was taken back."""
+        for change in (
+            "UPDATE casts SET result = '' WHERE id = ? AND state <> 'running'",
+            "UPDATE turns SET utterance = '', calls = '[]', block = '',"
+            f" error = iif(error IS NULL, NULL, '') WHERE cast_id = ? AND cast_id IN ({_ENDED})",
+            "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN (SELECT id FROM turns"
+            f" WHERE cast_id = ? AND cast_id IN ({_ENDED}))",
+        ):
+            await tx.execute(change, (cast_id,))
+        events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
+        await self._forget_folds(tx, {"events": json.dumps(events), "traces": "[]"})
+
     async def in_groups(
         self, tx: Transaction, conversation_id: str, sender: str
     ) -> list[tuple[str, str | None, str]]:

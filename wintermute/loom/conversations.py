@@ -296,15 +296,17 @@ class Edits:
         )
         return moment(since)
 
-    async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> None:
-        """Blank these edits, and those of these messages, in a room (F-027)."""
-        await tx.execute(
-            "UPDATE edits SET text = '' WHERE text <> ''"
-            " AND (event_id IN (SELECT value FROM json_each(:events))"
-            "  OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
-            " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)",
-            {"room": room_id, "events": json.dumps(sorted(events))},
+    async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> list[str]:
+        """Blank these edits, and those of these messages, in a room (F-027); what they said."""
+        asked = {"room": room_id, "events": json.dumps(sorted(events))}
+        meant = (
+            "text <> '' AND (event_id IN (SELECT value FROM json_each(:events))"
+            " OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
+            " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)"
         )
+        said = await tx.scalars(f"SELECT text FROM edits WHERE {meant}", asked)
+        await tx.execute(f"UPDATE edits SET text = '' WHERE {meant}", asked)
+        return said
 
     async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
         """Blank the edits of these events and what holds one of the `traces`; how many that was."""

@@ -464,6 +464,37 @@ class Inbox:
             (json.dumps(list(events)),),
         )
 
+    async def texts(self, events: Sequence[str]) -> dict[str, str]:
+        """What those of these events say that are kept, as they read by now."""
+        rows = await self._database.rows(
+            "SELECT coalesce(edits, event_id) AS id, body FROM inbox WHERE body <> ''"
+            " AND (event_id IN (SELECT value FROM json_each(:events))"
+            "  OR edits IN (SELECT value FROM json_each(:events))) ORDER BY seq",
+            {"events": json.dumps(list(events))},
+        )
+        return {row["id"]: row["body"] for row in rows}
+
+    async def saying(self, events: Sequence[str], traces: Sequence[str]) -> list[str]:
+        """What people said that holds one of the `traces`, in other messages than these."""
+        if not traces:
+            return []
+        return await self._database.scalars(
+            "SELECT body FROM inbox WHERE kind IN ('message', 'context') AND body <> ''"
+            " AND state <> 'ignored' AND NOT by_bot"
+            " AND event_id NOT IN (SELECT value FROM json_each(:events))"
+            f" AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events)) AND {holds('body')}",
+            {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
+        )
+
+    async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
+        """The last command that the same person gave here before this one."""
+        found = await tx.row(
+            "SELECT * FROM inbox WHERE conversation_id = ? AND sender = ? AND kind = 'command'"
+            " AND seq < ? ORDER BY seq DESC LIMIT 1",
+            (row.conversation_id, row.sender, row.seq),
+        )
+        return _waiting(found) if found else None
+
     async def reports(self, turns: Sequence[str]) -> list[str]:
         """The events that tell how the sub-sessions of these turns ended."""
         return await self._database.scalars(

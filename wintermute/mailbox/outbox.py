@@ -500,6 +500,24 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
+    async def unsay(self, tx: Transaction, outbox_id: str) -> str:
+        """Keep nothing of what we said, unless the rest is still to be sent; what it was."""
+        said = await tx.scalars(
+            "SELECT body FROM outbox WHERE id = ? AND state <> 'waiting'", (outbox_id,)
+        )
+        if said:
+            await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
+            parts = "UPDATE outbox_parts SET content = '{}' WHERE outbox_id = ?"
+            await tx.execute(parts, (outbox_id,))
+        return "".join(said)
+
+    async def answer_to(self, tx: Transaction, event_id: str) -> str:
+        """What we said in answer to an event, whatever kind of answer it was."""
+        found = await tx.scalars(
+            "SELECT body FROM outbox WHERE answers = ? ORDER BY seq DESC LIMIT 1", (event_id,)
+        )
+        return "".join(found)
+
     async def answers_to(self, events: Sequence[str]) -> dict[str, str]:
         """What we said in answer to these events, as far as it is kept."""
         rows = await self._database.rows(

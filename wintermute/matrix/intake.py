@@ -25,7 +25,14 @@ from wintermute.matrix.inbox import (
 )
 from wintermute.matrix.membership import RoomMoves
 from wintermute.matrix.people import NOT_THEIRS, Verdict
-from wintermute.matrix.relations import Reaction, Relations, read_edit, read_reaction, redacted
+from wintermute.matrix.relations import (
+    Reaction,
+    Relations,
+    read_edit,
+    read_reaction,
+    redacted,
+    redactor,
+)
 from wintermute.matrix.sessions import Opened, bind
 from wintermute.matrix.sieve import (
     RoomBatch,
@@ -163,6 +170,8 @@ class Intake:
         gone = redacted(room.events)  # in whatever order a message and its redaction come
         woken = await self._relations.redact(tx, room.room_id, gone)
         us, last = self._client.account.user_id, None
+        theirs = redacted(event for event in room.events if redactor(event) != us)
+        woken |= await self._relations.unsay(tx, room.room_id, theirs)
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
             # Who came in without a word reads all the same (F-001).
             if then is not last:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
-from wintermute.commands.forgetting import with_reports
 from wintermute.conversation.casting import without, without_quote
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Reward
@@ -28,6 +27,8 @@ from wintermute.matrix.inbox import (
     string,
 )
 from wintermute.messages import Incoming, Json
+from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.night.forgetting import with_reports
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import SIGNS, Sign
@@ -148,6 +149,12 @@ def redacted(events: Iterable[Json]) -> set[str]:
     return {event_id for event_id in found if is_id(event_id)}
 
 
+def redactor(event: Json) -> str:
+    """Who took something back, as far as an event says it."""
+    because = mapping(mapping(event.get("unsigned")).get("redacted_because"))
+    return string(because, "sender") if is_gone(event) else string(event, "sender")
+
+
 def is_gone(event: Json) -> bool:
     """Whether an event was taken back before it came."""
     return "redacted_because" in mapping(event.get("unsigned"))
@@ -175,15 +182,39 @@ class Relations:
         """Take back these events of a room; the conversations in which that changes something."""
         if not events:
             return set()
-        await self._stores.edits.take_back(tx, room_id, events)
+        texts = await self._stores.edits.take_back(tx, room_id, events)
         found = await self._stores.inbox.of_events(tx, room_id, events)
         conversations = {row.conversation_id for row in found}
         for conversation_id in sorted(conversations):
             rows = [row for row in found if row.conversation_id == conversation_id]
             log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
             await self._take(tx, conversation_id, rows)
+        texts += [row.body for row in found if row.body]
+        if texts:
+            await owe_forgetting(self._stores, tx, {row.event_id for row in found}, texts)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))
+
+    async def unsay(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+        """Keep nothing of answers of ours that were taken back; the conversations they were in."""
+        changed, texts = set[str](), list[str]()
+        for event_id in sorted(events):
+            ours = await self._stores.outbox.sent_event(tx, room_id, event_id)
+            if ours is None or not ours.body:
+                continue
+            texts.append(await self._stores.outbox.unsay(tx, ours.id))
+            if ours.cast_id is None:
+                continue
+            await self._stores.casts.unsay(tx, ours.cast_id)
+            conversation = await self._stores.conversations.of_room(tx, room_id)
+            if conversation is not None:
+                self._work.ask_anew(conversation.id)
+                changed.add(conversation.id)
+                shown = await self._stores.casts.from_first(tx, conversation.id, [ours.cast_id])
+                await self._stores.model_calls.forget(tx, shown, ())
+        if any(texts):
+            await owe_forgetting(self._stores, tx, (), [text for text in texts if text])
+        return changed
 
     async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
         """Take the text of these out of what was asked in reply to them; the conversations."""

@@ -12,6 +12,7 @@ from wintermute.llm.models import Models
 from wintermute.memory.facts import SPLIT
 from wintermute.night.core_update import NAME as CORE
 from wintermute.night.core_update import CoreUpdate
+from wintermute.night.forget_jobs import forgetting
 from wintermute.night.harvest import NAME as HARVEST
 from wintermute.night.harvest import Harvest
 from wintermute.night.quiet import Quiet
@@ -41,6 +42,7 @@ class Background:
 def learning(own: Background) -> list[JobKind]:
     """All kinds of it."""
     kinds = [_reconstructing(own), _splitting(own), _core(own)]
+    kinds += forgetting(own.stores, own.speaker, own.clock)
     return [_harvesting(own), *kinds] if own.config.memory_harvest.enabled else kinds
 
 

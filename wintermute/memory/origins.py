@@ -1,0 +1,83 @@
+"""Which facts came from which messages, and what becomes of them when messages are taken back."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+
+from wintermute.changes.change_sets import Reason
+from wintermute.db import Database, Transaction
+from wintermute.memory.fact import Fact, fact_of, main_words, state_of
+from wintermute.memory.facts import Facts
+
+ENOUGH = 5
+"""Letters by which a word is the same one (M-039)."""
+
+
+def is_said_in(text: str, others: Iterable[str]) -> bool:
+    """Whether all that a text is about stands in these others."""
+    known = {word[:ENOUGH] for other in others for word in main_words(other)}
+    return {word[:ENOUGH] for word in main_words(text)} <= known
+
+
+class Origins:
+    """Facts by what they were learnt from. The rows are those of `Facts`."""
+
+    def __init__(self, database: Database, facts: Facts) -> None:
+        self._database = database
+        self._facts = facts
+
+    async def of_events(self, events: Collection[str]) -> list[Fact]:
+        """The facts, live or retired, that came from one of these, or of something else as well."""
+        rows = await self._database.rows(
+            "SELECT * FROM facts WHERE EXISTS (SELECT 1 FROM json_each(facts.origins) o"
+            " WHERE o.value IN (SELECT value FROM json_each(?))) ORDER BY seq",
+            (json.dumps(sorted(events)),),
+        )
+        return [fact_of(row) for row in rows]
+
+    async def replaced_by(self, ids: Collection[str]) -> list[Fact]:
+        """The facts in whose place these stand."""
+        rows = await self._database.rows(
+            "SELECT * FROM facts WHERE retired_at IS NOT NULL"
+            " AND replaced_by IN (SELECT value FROM json_each(?)) ORDER BY seq",
+            (json.dumps(sorted(ids)),),
+        )
+        return [fact_of(row) for row in rows]
+
+    async def lose(self, tx: Transaction, ids: Sequence[str], events: Collection[str]) -> None:
+        """These facts are known from their other origins only."""
+        await tx.execute(
+            "UPDATE facts SET origins = (SELECT json_group_array(o.value) FROM json_each(facts.origins) o"
+            "  WHERE o.value NOT IN (SELECT value FROM json_each(:events)))"
+            " WHERE id IN (SELECT value FROM json_each(:ids))",
+            {"ids": json.dumps(list(ids)), "events": json.dumps(sorted(events))},
+        )
+
+    async def revive(self, tx: Transaction, facts: Sequence[Fact]) -> None:
+        """What was merged with something that is gone is there again, to be brought together anew."""
+        for fact in facts:
+            state = state_of(fact) | {"replaced_by": None}
+            await self._facts.put(tx, fact.id, state, Reason("command", fact.scope))
+        await tx.execute(
+            "UPDATE facts SET queued = 1 WHERE retired_at IS NULL"
+            " AND id IN (SELECT value FROM json_each(?))",
+            (json.dumps([fact.id for fact in facts]),),
+        )
+
+    async def read_again(self, tx: Transaction, events: Collection[str]) -> None:
+        """What else these facts came from is to be harvested once more (owner of the cursor: night)."""
+        rows = await tx.rows(
+            "SELECT conversation_id, min(seq) - 1 AS upto FROM inbox WHERE kind = 'message'"
+            " AND body <> '' AND event_id IN (SELECT value FROM json_each(?)) GROUP BY 1",
+            (json.dumps(sorted(events)),),
+        )
+        for row in rows:
+            where = (row["upto"], row["conversation_id"])
+            await tx.execute(
+                "UPDATE harvests SET upto = min(upto, ?) WHERE conversation_id = ?", where
+            )
+            # A job of the past that began at the same place must not stand in its way.
+            await tx.execute(
+                "DELETE FROM jobs WHERE name = 'harvest' AND state IN ('done', 'failed')"
+                " AND key = ? || ':' || ?",
+                where[::-1],
+            )

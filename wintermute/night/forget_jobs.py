@@ -1,0 +1,75 @@
+"""What is to be forgotten is owed as a job: it goes on until it is done, whatever comes between.
+
+deleted message, /forget ─▶ forget: every record, then the facts ─▶ scrub: the file is rewritten
+                              ▲                    │
+                              ╰── something of it is still being answered or sent
+"""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from functools import partial
+
+from wintermute.clock import Clock
+from wintermute.conversation.state import Speaker
+from wintermute.db import Transaction
+from wintermute.jobs import FORGET, Job
+from wintermute.night.forgetting import forget, forget_messages
+from wintermute.stores import Stores
+from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
+
+SCRUB = "scrub"
+SOON = timedelta(seconds=2)
+QUIET = timedelta(minutes=1)
+"""Without a word of anybody, before the file is rewritten, which answers would wait for."""
+
+
+async def owe_forgetting(
+    stores: Stores,
+    tx: Transaction,
+    events: Collection[str],
+    texts: Sequence[str] = (),
+    facts: Sequence[str] = (),
+) -> None:
+    """Have these messages and facts forgotten; `texts`: what the messages said until now."""
+    args = {"events": sorted(events), "texts": list(texts), "facts": list(facts)}
+    named = "\n".join([*args["events"], "", *args["texts"], "", *args["facts"]])
+    await stores.jobs.enqueue(tx, FORGET, hashlib.sha256(named.encode()).hexdigest(), "", args)
+
+
+def forgetting(stores: Stores, speaker: Speaker, clock: Clock) -> list[JobKind]:
+    """Both kinds of work."""
+    policy = JobPolicy()
+    return [
+        JobKind(stores, FORGET, partial(_forget, stores, clock), policy, speaker, clock),
+        JobKind(stores, SCRUB, partial(_scrub, stores, clock), policy, speaker, clock),
+    ]
+
+
+async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff:
+    named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
+    facts, unfinished = [fact for fact in named if fact], 0
+    if facts:
+        unfinished += (await forget(stores, facts, scrub=False)).unfinished
+    if events := job.args.get("events"):
+        unfinished += (await forget_messages(stores, events, job.args["texts"])).unfinished
+    elif texts := job.args.get("texts"):
+        unfinished += (await forget_messages(stores, (), texts)).unfinished
+    await stores.database.cut_log()
+    if unfinished:
+        return JobPutOff(clock.now() + SOON)
+
+    async def over(tx: Transaction) -> None:
+        await stores.jobs.emptied(tx, job.id)
+        await stores.jobs.owe(tx, SCRUB)
+
+    return JobDone(over)
+
+
+async def _scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+    last = await stores.inbox.last_said()
+    if last is not None and last + QUIET > clock.now():
+        return JobPutOff(last + QUIET)
+    if await stores.inbox.open_conversations() or not await stores.database.scrub():
+        return JobPutOff(clock.now() + QUIET)
+    return JobDone()
