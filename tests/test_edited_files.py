@@ -303,7 +303,7 @@ def _database_bytes(folder: Path) -> bytes:
 
 
 async def test_forgetting_a_memory_drops_the_copy_of_a_file_that_says_it(tmp_path: Path) -> None:
-    """F-034: the file itself is a person's, and named."""
+    """F-034, M-030: and the line of core memory that says it goes as well."""
     async with open_house(tmp_path, None) as house:
         (tmp_path / "core.md").write_text("- Ann is called Canary Bird\n")
         assert "Canary" in await house.stores.core.text(MINE)
@@ -312,7 +312,8 @@ async def test_forgetting_a_memory_drops_the_copy_of_a_file_that_says_it(tmp_pat
             facts = house.stores.facts
             fact, _ = await facts.add(tx, why, "Ann is called Canary Bird", "harvest", scope=MINE)
         done = await forget(house.stores, [fact])
-        assert str(tmp_path / "core.md") in done.quoted
+        assert done.quoted == ()
+        assert (tmp_path / "core.md").read_text() == ""
         assert not await house.stores.edited.text("data/core.md")
     assert b"Canary" not in _database_bytes(tmp_path)
 
