@@ -46,6 +46,7 @@ async def at_work(
     def choose(seen: Seen) -> Step | None:
         return left.pop(0) if is_core(seen) and left else None
 
+    model.updates_core = True
     model.keyed(choose)
     async with open_house(folder, model.url, prompts=PROMPTS, **more) as house, house.working():
         yield house

@@ -47,6 +47,7 @@ class Page:
         self.asked = 0
         self.wanted = PAGE
         self._n = 0
+        model.updates_core = True
         model.keyed(self._answer)
 
     def _answer(self, seen: Seen) -> Step | None:

@@ -24,7 +24,7 @@ from aiohttp import web
 from tests.world.prefixes import Cause, Prefixes
 from tests.world.request_rules import broken_rules as broken_rules
 from tests.world.request_rules import canary as canary
-from tests.world.request_rules import is_for_reconstruction
+from tests.world.request_rules import is_for_core, is_for_reconstruction
 from tests.world.request_rules import is_for_summary as is_for_summary
 from wintermute.llm.models import PROBE
 from wintermute.messages import Json, Usage
@@ -249,6 +249,7 @@ def echo(seen: Seen) -> Step:
 
 
 ASIDE = Text('{"memories": [], "coverage": "incomplete"}')
+NO_CORE = Text('{"should_update": false, "core_markdown": null}')
 
 
 class ModelServer:
@@ -263,6 +264,8 @@ class ModelServer:
         """Questions about memories in the background, which take no step of a script: all stays."""
         self.reconstructs = False
         """Whether they do take one."""
+        self.updates_core = False
+        """The same of questions about core memory."""
         self.probes = 0
         self.violations: list[str] = []
         self.prefixes = Prefixes()
@@ -344,6 +347,10 @@ class ModelServer:
             self.violations.extend(broken_rules(seen.body))
             self.aside.append(seen)
             return await self._take(ASIDE, _Exchange(request, seen, 0, self._closing))
+        if self._rules and not self.updates_core and is_for_core(seen.body):
+            self.violations.extend(broken_rules(seen.body))
+            self.aside.append(seen)
+            return await self._take(NO_CORE, _Exchange(request, seen, 0, self._closing))
         broken = broken_rules(seen.body) if self._rules else []
         self.violations.extend(f"request {len(self.requests) + 1}: {rule}" for rule in broken)
         step = Fail(500, f"{VIOLATION}: {broken}") if broken else self._step(seen)

@@ -34,6 +34,12 @@ def is_for_reconstruction(body: Json) -> bool:
     return is_for_json(body) and "\n<related_memories>\n" in str(messages[0].get("content"))
 
 
+def is_for_core(body: Json) -> bool:
+    """Whether a request asks what of new memories belongs into core memory."""
+    messages = body.get("messages") or []
+    return is_for_json(body) and "\n<current_core_markdown>\n" in str(messages[0].get("content"))
+
+
 def is_for_summary(body: Json) -> bool:
     """Whether a request asks for a summary of a conversation."""
     messages = body.get("messages") or []
