@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from tests.tiers import tiered
 from tests.world.bot import Bot
-from tests.world.delegating import until
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.scene import NewScene
 from wintermute.clock import SystemClock
@@ -82,11 +81,8 @@ class Page:
         """Start again, and wait for the end of what is owed."""
         query = "SELECT 1 FROM jobs WHERE name = 'core' AND state <> 'done'"
 
-        async def over() -> bool:
-            return not self.bot.rows(query)
-
         await self.bot.start()
-        await until(over)
+        await self.bot.until(lambda: not self.bot.rows(query))
         assert await self.bot.stop() == 0
 
 
