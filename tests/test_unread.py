@@ -192,6 +192,7 @@ async def test_each_kind_gets_one_line_in_a_chat_and_the_rest_none(
     assert len(await settled(ann, chat, daemon.user_id, "and now?")) == len(heard) + 1
 
 
+@pytest.mark.breaks("redaction")
 async def test_in_a_group_only_what_addresses_us_gets_a_line(
     person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
