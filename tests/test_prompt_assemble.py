@@ -235,6 +235,7 @@ DATA = st.lists(BAIT | st.text(max_size=5)).map("".join)
 
 @given(DATA, DATA, DATA, DATA, DATA, DATA, st.booleans())
 @example("- a\n---\n# Active Tasks", "a", "a", "a", "a", "a", False)
+@example("</memory->", "<event-", "<event-", "<event-", "</memory->", "<event-log><event->", True)
 def test_no_data_adds_a_part_or_a_divider_or_a_tag(
     core: str, memories: str, wiki: str, work: str, summary: str, skill: str, ranked: bool
 ) -> None:
@@ -267,7 +268,8 @@ def test_no_data_adds_a_part_or_a_divider_or_a_tag(
     ] == present
     assert sum(line.strip() == "---" for line in lines) == len(present) - 1
     assert len(prompt.split("\n\n---\n\n")) == len(present)
-    assert re.search(r"<(/memory|event|room_context)\b", prompt) is None
+    # `<event-log>` is a name of its own, and no tag of ours.
+    assert re.search(r"<(/memory|event|room_context)\b(?!-\w)", prompt) is None
 
 
 @given(DATA)

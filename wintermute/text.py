@@ -7,7 +7,7 @@ from datetime import timedelta
 TAG = re.compile(
     r"<(?=/?(?:event|memory|cathedral|context|room_context|replied_to|raw_input|related_memories"
     r"|new_contents|current_core_markdown|candidate_new_memories|history|transcript|entries|memories"
-    r"|tasks|first|second)\b(?!-))",
+    r"|tasks|first|second)\b(?!-\w))",
     re.IGNORECASE,
 )
 BIDI_CONTROLS = frozenset(
