@@ -171,6 +171,7 @@ async def test_what_a_group_always_knows_goes_on_in_the_room_that_follows(
     """F-013, M-013: its core.md too, by the name of either room."""
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    model.allow("edited core")
     club = await room(ann, daemon, ben)
     await ask(ann, club, daemon, "hello")
     folder = daemon.data / "scopes" / quote(f"room:{club}", safe=":@!")

@@ -11,6 +11,7 @@ in private is that person's, and the rest its room's, if it was answered as the 
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,6 +46,17 @@ SHARE = 0.5
 """Of a chunk: so many tokens, and so much of the window at most."""
 MOST_PICKED = 60
 """Texts of one answer; more than any chunk is worth."""
+
+LEFT_OUT = "[quoted text left out]"
+HANDED_ON = (
+    re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?^ {0,3}\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL),
+    re.compile(r"(?:^ {0,3}>(?!:)[^\n]*\n?)+", re.MULTILINE),
+    re.compile(
+        r"<(?:!doctype|html|head|body|article|script|style|table|div|p)\b[^>]*>.*</[a-z]+>",
+        re.IGNORECASE | re.DOTALL,
+    ),
+)
+"""Code and texts in fences, quotes, pages."""
 
 log = logging.getLogger(__name__)
 
@@ -150,10 +162,18 @@ def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
         if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
             lines.append(f"[{today}]")
             day = today
-        lines.append(_line(row, row.body))
-        if row.answer and not row.taint:
+        own = own_words(row.body)
+        lines.append(_line(row, own))
+        if row.answer and not row.taint and own == row.body:
             lines.append(f"assistant: {_indented(row.answer)}")
     return "\n".join(lines)
+
+
+def own_words(text: str) -> str:
+    """What a person says themselves, without what they hand on: quotes, and pasted texts (M-029)."""
+    for handed_on in HANDED_ON:
+        text = handed_on.sub(f"{LEFT_OUT}\n", text)
+    return text
 
 
 def _line(row: Wording, text: str) -> str:
