@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.test_harvest import is_harvest, transcript
-from tests.test_scopes_at_the_door import ask
+from tests.test_scopes_at_the_door import REMEMBER, acting, ask
 from tests.world.bot import Bot
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import canary, is_for_core, is_for_json, is_for_reconstruction
@@ -185,3 +185,23 @@ async def test_what_a_group_always_knows_goes_on_in_the_room_that_follows(
     for name in (club, new):
         code, said = await daemon.command("core", "show", "--scope", f"room:{name}")
         assert (code, RULE in said) == (0, True), said
+
+
+async def test_what_somebody_else_was_told_is_as_unknown_to_forget_as_what_nobody_was(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-010, M-030: by its id, which nobody can guess, and by its words."""
+    ann, ben = await person("ann"), await person("ben")
+    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    model.keyed(acting(remember=REMEMBER))
+    chat, others = await room(ann, daemon), await room(ben, daemon)
+    await ask(ann, chat, daemon, "remember it")
+    [fact] = daemon.rows("SELECT id, text FROM facts")
+    unknown = fact["id"][:-4] + "0000"
+    for known, nobodys in ((fact["id"], unknown), (fact["text"], "the yacht Belle")):
+        said = await ask(ben, others, daemon, f"/forget {known}")
+        assert said.replace(known, "") == (
+            await ask(ben, others, daemon, f"/forget {nobodys}")
+        ).replace(nobodys, "")
+    await ask(ben, others, daemon, "/forget yes")
+    assert fact["text"] in await ask(ann, chat, daemon, "/memory")
