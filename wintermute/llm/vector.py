@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Protocol
 
 from wintermute.errors import EmbeddingsUnavailable
@@ -106,8 +107,8 @@ def likeness(one: Vector, other: Vector) -> float:
         raise EmbeddingsUnavailable(
             f"vectors of {one.dimension} and {other.dimension} numbers cannot be compared"
         )
-    pairs = zip(_floats(one.values), _floats(other.values), strict=True)
-    return math.fsum(mine * theirs for mine, theirs in pairs)
+    cosine: float = sum(map(mul, _floats(one.values), _floats(other.values)))
+    return cosine
 
 
 def embeddable(text: str) -> str | None:

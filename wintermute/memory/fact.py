@@ -234,6 +234,7 @@ class _Sense:
     words: frozenset[str]
     numbers: frozenset[str]
     negated: bool
+    beginnings: frozenset[str]
 
     def survives_in(self, other: "_Sense") -> bool:
         """Half of the main words, every number, and a "not" if there is one."""
@@ -250,7 +251,18 @@ class _Sense:
 
     def is_shared_by(self, other: "_Sense") -> bool:
         """Whether another line has half of the main words, by their first letters."""
-        return 2 * sum(_stands(word, other.words) for word in self.words) >= len(self.words)
+        return 2 * sum(map(other.has, self.words)) >= len(self.words)
+
+    def has(self, word: str, *, loosely: bool = False) -> bool:
+        """Whether a word is there, as it is or by its beginning. `loosely`: another ending is the same."""
+        if word in self.words:
+            return True
+        least = SAME_BEGINNING
+        if loosely:
+            least = max(LEAST_BEGINNING, min(SAME_BEGINNING, len(word) - 1))
+        if word[:least] not in self.beginnings or len(word) < least:
+            return False
+        return not (_has_digit(word) or SIGNS.match(word))
 
     def likely(self, holders: Mapping[str, Sequence[int]]) -> set[int]:
         """Lines worth a look: whoever shares half of the words has one of the rarer half."""
@@ -261,7 +273,10 @@ class _Sense:
 
 def main_words(text: str) -> frozenset[str]:
     """What a line is about: longer words, everything with a digit, pairs of signs."""
-    folded = _folded(text)
+    return _words(_folded(text))
+
+
+def _words(folded: str) -> frozenset[str]:
     words: set[str] = set()
     for signs in SIGNS.findall(folded):
         words.update(signs[i : i + 2] for i in range(max(1, len(signs) - 1)))
@@ -305,61 +320,68 @@ ENDING_PHRASES = re.compile(
 )
 
 
-def is_kept(old: str, near: str, accepted: Sequence[str]) -> bool:
-    """Whether what replaces `old` loses nothing of it; `near`: the text that is alike (M-039).
+class Accepted:
+    """What may stand in the place of older texts; each is looked at closely once."""
 
-    Every main word stands somewhere in the accepted texts, by its first letters; its numbers and its
-    "not" stand in `near`, or in another text that says half of what `old` does.
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._senses = [_sense(text) for text in texts]
+        self._all = _sense_of({word for sense in self._senses for word in sense.words})
+
+    def keeps(self, old: str, near: int) -> bool:
+        """Whether what replaces `old` loses nothing of it; `near`: the text that is alike (M-039).
+
+        Every main word stands somewhere in the texts, by its first letters; its numbers and its "not"
+        stand in the one that is near, or in another text that says half of what `old` does.
+        """
+        mine = _sense(old)
+        if not all(map(self._all.has, mine.words)):
+            return False
+        about = [each for each in self._senses if mine.is_shared_by(each)]
+        numbers = self._senses[near].numbers.union(*(sense.numbers for sense in about))
+        negated = any(sense.negated for sense in about)
+        return mine.numbers <= numbers and (negated or not mine.negated)
+
+    def overtakes(self, old: str, heir: int) -> bool:
+        """Whether that text says all that `old` does and that it is over, or no longer so (M-074)."""
+        mine, other = _sense(old), self._senses[heir]
+        if not all(other.has(word, loosely=True) for word in mine.words):
+            return False
+        over = not _ends(old) and _ends(self._texts[heir])
+        over = over and (other.negated or not mine.negated)
+        denied = other.negated and not mine.negated
+        return mine.numbers <= other.numbers and (over or denied)
+
+    def likest(self, old: str, among: Sequence[int] = ()) -> int:
+        """Which of the texts, or of `among` them, has most of the words."""
+        words = main_words(old)
+        asked = among or range(len(self._senses))
+        return max(asked, key=lambda n: (len(words & self._senses[n].words), -n))
+
+
+def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
+    """Whether at least half of what each text is about stands in what they were made from."""
+    known = _sense_of({word for each in inputs for word in main_words(each)})
+    return all(_sense(text).is_shared_by(known) for text in texts)
+
+
+def shared_words(texts: Sequence[str], others: Sequence[str]) -> list[list[float]]:
+    """For each text, which part of the main words of the shorter one each of the `others` shares.
+
+    It stands for likeness where no meaning is known (M-041).
     """
-    mine = _sense(old)
-    senses = [_sense(text) for text in accepted]
-    words = {word for sense in senses for word in sense.words}
-    if not all(_stands(word, words) for word in mine.words):
-        return False
-    about = [_sense(near), *(each for each in senses if mine.is_shared_by(each))]
-    numbers = {number for sense in about for number in sense.numbers}
-    negated = any(sense.negated for sense in about if mine.is_shared_by(sense))
-    return mine.numbers <= numbers and (negated or not mine.negated)
+    theirs = [_sense(text) for text in others]
+    return [[_shared(mine, other) for other in theirs] for mine in map(_sense, texts)]
 
 
-def is_overtaken(old: str, heir: str) -> bool:
-    """Whether `heir` says all that `old` does and that it is over, or no longer so (M-074)."""
-    mine, other = _sense(old), _sense(heir)
-    if not all(_stands(word, other.words, loosely=True) for word in mine.words):
-        return False
-    over = not _ends(old) and _ends(heir) and (other.negated or not mine.negated)
-    denied = other.negated and not mine.negated
-    return mine.numbers <= other.numbers and (over or denied)
-
-
-def is_grounded(text: str, inputs: Sequence[str]) -> bool:
-    """Whether at least half of what a text is about stands in what it was made from."""
-    words = {word for each in inputs for word in main_words(each)}
-    mine = main_words(text)
-    return 2 * sum(_stands(word, words) for word in mine) >= len(mine)
-
-
-def shared_words(one: str, other: str) -> float:
-    """Which part of the main words of the shorter text the other has: stands for likeness (M-041)."""
-    mine, theirs = sorted((main_words(one), main_words(other)), key=len)
-    return sum(_stands(word, theirs) for word in mine) / len(mine)
+def _shared(one: _Sense, other: _Sense) -> float:
+    fewer, more = sorted((one, other), key=lambda sense: len(sense.words))
+    return sum(map(more.has, fewer.words)) / len(fewer.words)
 
 
 def _ends(text: str) -> bool:
     folded = unicodedata.normalize("NFKC", text).casefold()
     return not ENDINGS.isdisjoint(TOKENS.findall(folded)) or bool(ENDING_PHRASES.search(folded))
-
-
-def _stands(word: str, words: Collection[str], *, loosely: bool = False) -> bool:
-    """Whether a word is there, as it is or by its beginning. `loosely`: another ending is the same."""
-    if word in words:
-        return True
-    if _has_digit(word) or SIGNS.match(word):
-        return False
-    least = SAME_BEGINNING
-    if loosely:
-        least = max(LEAST_BEGINNING, min(SAME_BEGINNING, len(word) - 1))
-    return len(word) >= least and any(other.startswith(word[:least]) for other in words)
 
 
 def listed(text: str) -> list[str]:
@@ -400,10 +422,17 @@ def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
 
 
 def _sense(text: str) -> _Sense:
-    words, folded = main_words(text), _folded(text)
+    folded = _folded(text)
     negated = not NEGATIONS.isdisjoint(TOKENS.findall(folded))
     negated = negated or not SIGNS_OF_NEGATION.isdisjoint(folded)
-    return _Sense(words, frozenset(filter(_has_digit, words)), negated)
+    return _sense_of(_words(folded), negated=negated)
+
+
+def _sense_of(words: Collection[str], *, negated: bool = False) -> _Sense:
+    lengths = range(LEAST_BEGINNING, SAME_BEGINNING + 1)
+    beginnings = {word[:n] for word in words for n in lengths if len(word) >= n}
+    numbers = frozenset(filter(_has_digit, words))
+    return _Sense(frozenset(words), numbers, negated, frozenset(beginnings))
 
 
 def _folded(text: str) -> str:
@@ -411,7 +440,7 @@ def _folded(text: str) -> str:
 
 
 def _has_digit(token: str) -> bool:
-    return any(mark.isdigit() for mark in token)
+    return any(map(str.isdigit, token))
 
 
 @dataclass(slots=True)

@@ -159,13 +159,15 @@ class Meaning:
             return None
         vectors = await self._embedder.embed_document([*texts, *others])
         mine, theirs = vectors[: len(texts)], vectors[len(texts) :]
-        return [
-            [
-                one is not None and each is not None and likeness(one, each) >= least
-                for each in theirs
+        return await asyncio.to_thread(
+            lambda: [
+                [
+                    one is not None and each is not None and likeness(one, each) >= least
+                    for each in theirs
+                ]
+                for one in mine
             ]
-            for one in mine
-        ]
+        )
 
     def _least(self, space: Space | None, distance: float) -> float | None:
         """The likeness from which texts may be about the same; of a model that is not ours as learnt."""

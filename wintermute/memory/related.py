@@ -58,9 +58,8 @@ class RelatedFacts:
                 found = None
             if found is not None:
                 return found
-        return await asyncio.to_thread(
-            lambda: [[shared_words(text, each) >= SHARED for each in others] for text in texts]
-        )
+        shared = await asyncio.to_thread(shared_words, texts, others)
+        return [[part >= SHARED for part in parts] for parts in shared]
 
     async def _by_meaning(
         self, scope: str, texts: Sequence[str], most: int
@@ -80,4 +79,5 @@ class RelatedFacts:
 
     async def _by_words(self, scope: str, text: str, most: int) -> list[Fact]:
         hits = await self._words.find(scope, Query(text), most)
-        return [hit.fact for hit in hits if shared_words(text, hit.fact.text) >= SHARED]
+        [shared] = shared_words([text], [hit.fact.text for hit in hits])
+        return [hit.fact for hit, part in zip(hits, shared, strict=True) if part >= SHARED]

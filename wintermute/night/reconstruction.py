@@ -8,6 +8,7 @@ A batch is what is queued of one scope, that which may come from outside apart. 
 transaction, so it is there whole or not at all, and run twice it is as run once (M-031 to M-043).
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +24,12 @@ from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
     EXPLICIT,
+    Accepted,
     Fact,
     NewFact,
+    are_grounded,
     entry,
-    is_grounded,
-    is_kept,
-    is_overtaken,
     key,
-    main_words,
 )
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.secret_shapes import secret_kind
@@ -133,11 +132,10 @@ def rewritten(found: Json, inputs: Sequence[str]) -> Rewritten:
         raise Unfit(str(problem)) from problem
     if sum(map(len, lines)) > LONGER * sum(map(len, inputs)) + ROOM:
         raise Unfit("it is much longer than what it is made from")
-    for line in lines:
-        if not is_grounded(line, inputs):
-            raise Unfit("a memory says what stands in none of the data, or in another language")
-        if secret_kind(line):
-            raise Unfit("a memory gives a password or a key away")
+    if not are_grounded(lines, inputs):
+        raise Unfit("a memory says what stands in none of the data, or in another language")
+    if any(map(secret_kind, lines)):
+        raise Unfit("a memory gives a password or a key away")
     return Rewritten(lines, coverage)
 
 
@@ -151,22 +149,22 @@ def planned(
 
     `near`: for each memory, which of the old facts, batch first, lie near it.
     """
-    old = [*batch, *related]
+    old, accepted = [*batch, *related], Accepted(memories)
     same = {key(text) for text in memories}
     retired: dict[str, int | None] = {}
     ended: dict[str, int] = {}
     parents: list[list[Fact]] = [[] for _ in memories]
     for n, fact in enumerate(old):
         close = [m for m in range(len(memories)) if near[m][n]]
-        parents[_likest(fact.text, memories, close)].append(fact)
+        parents[accepted.likest(fact.text, close)].append(fact)
         if key(fact.text) in same:
             continue
-        over = [m for m in close if is_overtaken(fact.text, memories[m])]
-        heirs = [m for m in close if is_kept(fact.text, memories[m], memories)]
+        over = [m for m in close if accepted.overtakes(fact.text, m)]
+        heirs = [m for m in close if accepted.keeps(fact.text, m)]
         if over:
             ended[fact.id] = over[0]
         elif heirs:
-            retired[fact.id] = _likest(fact.text, memories, heirs)
+            retired[fact.id] = accepted.likest(fact.text, heirs)
     gone = retired.keys() | ended.keys()
     fresh = [
         _heir(text, born or batch, [fact for fact in born if fact.id in gone], batch)
@@ -189,14 +187,6 @@ def _heir(
         at=max(fact.created_at for fact in parents),
         valid_from=min(fact.valid_from for fact in parents),
         taint=batch[0].taint,
-    )
-
-
-def _likest(text: str, memories: Sequence[str], among: Sequence[int]) -> int:
-    """Which of these memories has most of the text's words."""
-    words = main_words(text)
-    return max(
-        among or range(len(memories)), key=lambda m: (len(words & main_words(memories[m])), -m)
     )
 
 
@@ -239,9 +229,8 @@ class Reconstruction:
         if answer is None:
             return await self._keep(batch, failed=1)
         old = [fact.text for fact in (*batch, *related)]
-        plan = planned(
-            batch, related, answer.memories, await self._related.near(answer.memories, old)
-        )
+        near = await self._related.near(answer.memories, old)
+        plan = await asyncio.to_thread(planned, batch, related, answer.memories, near)
         return await self._store(batch, related, plan)
 
     async def _asked(self, contents: Sequence[str], related: Sequence[str]) -> Rewritten | None:

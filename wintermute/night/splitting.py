@@ -10,7 +10,7 @@ from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
-from wintermute.memory.fact import EXPLICIT, LONGEST, NewFact, entries, entry, is_grounded
+from wintermute.memory.fact import EXPLICIT, LONGEST, NewFact, are_grounded, entries, entry
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.messages import Json
 from wintermute.night.reconstruction import normalised
@@ -33,7 +33,7 @@ def contents_of(found: Json, raw: str) -> tuple[str, ...]:
         lines = normalised([entry(text) for text in texts(found, "contents")])
     except ToolFailed as problem:
         raise Unfit(str(problem)) from problem
-    if not all(is_grounded(line, [raw]) for line in lines):
+    if not are_grounded(lines, [raw]):
         raise Unfit("a fact says what the text does not, or in another language")
     return tuple(line for line in lines if not secret_kind(line))
 
