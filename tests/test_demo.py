@@ -481,7 +481,7 @@ async def test_what_is_told_in_passing_is_picked_up_and_goes_with_its_message(
             await ask("/new")
             assert "my brother Tom likes tea" in await ask("what does my brother like?", 2)
             why = await ask("/why")
-            assert "my brother Tom likes tea. (harvest, [" in why
+            assert "my brother Tom likes tea. (picked up, you on [" in why
             assert quote(told.event_id, safe="!$:") in why
             await client.redact(room, told.event_id)
             assert "nothing here" in await ask_until("/memory", "nothing here")
