@@ -56,7 +56,7 @@ BAD: dict[str, tuple[Step, str]] = {
     "words around it": (Text(f"Here it is: {GOOD}"), "no JSON"),
     "a web page": (Text("<html><body>502</body></html>"), "no JSON"),
     "a list": (Text('["Ann is vegetarian."]'), "no JSON object"),
-    "a key more": (Text('{"contents": [], "scope": "person:@eve"}'), "scope"),
+    "a key more": (Text('{"contents": [], "scope": "person:@eve"}'), "belong there"),
     "another key": (Text('{"facts": []}'), "contents"),
     "no list": (Text('{"contents": "Ann is vegetarian."}'), "list of texts"),
     "no texts": (Text('{"contents": ["a", 7]}'), "list of texts"),

@@ -89,8 +89,8 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         said = await answer(house, "/why")
         assert said.splitlines() == [
             "**What that message brought**",
-            "- Drinks green \\*tea\\* (user_explicit,"
-            f" [2026-05-04](https://matrix.to/#/{ROOM}/{event}), `{tea.id}`)",
+            "- Drinks green \\*tea\\* (remembered as told,"
+            f" you on [2026-05-04](https://matrix.to/#/{ROOM}/{event}), `{tea.id}`)",
         ]
         await answer(house, "And for the dog?")
         await answer(house, "Does the dog like tea?")

@@ -97,7 +97,7 @@ class Jobs:
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
         """Begin what is ready, oldest first, of series that are not stopped."""
         rows = await tx.rows(
-            "UPDATE jobs SET state = 'running' WHERE id IN (SELECT j.id FROM jobs j"
+            "UPDATE jobs SET state = 'running', waits_for = '' WHERE id IN (SELECT j.id FROM jobs j"
             " WHERE j.name = :name AND j.state = 'waiting'"
             " AND (j.not_before IS NULL OR j.not_before <= :now) AND NOT EXISTS (SELECT 1 FROM jobs f"
             "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed' AND f.attempts > 0)"
@@ -141,6 +141,14 @@ class Jobs:
             "UPDATE jobs SET progress = ? WHERE id = ?", (json.dumps(progress), job_id)
         )
 
+    async def add_to(self, tx: Transaction, job_id: str, name: str, number: int) -> None:
+        """Count on, in the transaction of a step, what the steps of a job have brought."""
+        await tx.execute(
+            "UPDATE jobs SET progress = json_set(progress, '$.' || :name,"
+            " coalesce(progress ->> ('$.' || :name), 0) + :number) WHERE id = :id",
+            {"name": name, "number": number, "id": job_id},
+        )
+
     async def done(self, tx: Transaction, job_id: str) -> bool:
         """It went well; False: it was forgotten meanwhile, and nothing may follow from it.
 
@@ -155,11 +163,11 @@ class Jobs:
         )
         return done == 1
 
-    async def put_off(self, tx: Transaction, job_id: str, until: datetime) -> None:
-        """It waits for what passes by itself; that is no failure."""
+    async def put_off(self, tx: Transaction, job_id: str, until: datetime, why: str) -> None:
+        """It waits for what passes by itself; that is no failure. `why`: what that is, in words."""
         await tx.execute(
-            "UPDATE jobs SET state = 'waiting', not_before = ? WHERE id = ?",
-            (stamp(until), job_id),
+            "UPDATE jobs SET state = 'waiting', not_before = ?, waits_for = ? WHERE id = ?",
+            (stamp(until), why, job_id),
         )
 
     async def failed(self, tx: Transaction, job: Job, error: str) -> bool:

@@ -235,6 +235,16 @@ class ModelCalls:
             await tx.execute(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
 
+    async def refused(self, role: str, reason: str) -> None:
+        """Count an answer that could not be used. `reason`: of the last one, for a status."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO refused_answers (role, times, reason, at) VALUES (?, 1, ?, ?)"
+                " ON CONFLICT (role) DO UPDATE SET times = times + 1, reason = excluded.reason,"
+                " at = excluded.at",
+                (role, reason, stamp(self._clock.now())),
+            )
+
     async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
         """The questions of a cast that were answered and kept, oldest first."""
         rows = await self._database.rows(

@@ -29,7 +29,14 @@ T = TypeVar("T")
 
 
 class Unfit(Exception):
-    """What is wrong with an answer, in words for the model. Raised by whoever reads its JSON."""
+    """What is wrong with an answer, in words for the model. Raised by whoever reads its JSON.
+
+    `plain`: the same without words of the answer, which may be anybody's; for logs and a status.
+    """
+
+    def __init__(self, told: str, plain: str = "") -> None:
+        super().__init__(told)
+        self.plain = plain or told
 
 
 class Unasked(Protocol):
@@ -37,6 +44,10 @@ class Unasked(Protocol):
 
     async def ask_unasked(self, role: str, request: Request) -> Reply:
         """Raises: ModelError."""
+        ...
+
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer could not be used, not the second one either."""
         ...
 
 
@@ -53,21 +64,23 @@ async def answer_in_json(
     """
     question = fill(template, {name: untagged(value) for name, value in values.items()})
     messages: tuple[Json, ...] = ({"role": "user", "content": question},)
-    error = ""
+    plain = ""
     for _ in range(2):
         try:
             reply = await models.ask_unasked(role, Request(messages))
         except EmptyReply as problem:
+            await models.refused(role, "it is empty")
             raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem
         try:
             return _read(reply, template, read)
         except Unfit as problem:
-            error = str(problem)
+            error, plain = str(problem), problem.plain
         messages += (
             {"role": "assistant", "content": shortened(reply.text, SHOWN) or "{}"},
             {"role": "user", "content": AGAIN.format(error=error)},
         )
-    raise AnswerUnusable(f"the model's answer cannot be used: {error}")
+    await models.refused(role, plain)
+    raise AnswerUnusable(f"the model's answer cannot be used: {plain}")
 
 
 def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
@@ -101,7 +114,9 @@ def only(found: Json, *names: str) -> None:
     if missing := [name for name in names if name not in found]:
         raise Unfit(f'"{missing[0]}" is missing')
     if more := [name for name in found if name not in names]:
-        raise Unfit(f'"{more[0][:40]}" does not belong there')
+        raise Unfit(
+            f'"{more[0][:40]}" does not belong there', "something in it does not belong there"
+        )
 
 
 def _texts(value: Any) -> Iterator[str]:

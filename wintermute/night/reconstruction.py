@@ -34,7 +34,7 @@ from wintermute.memory.fact import (
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.messages import Json
-from wintermute.night.quiet import Quiet
+from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.work.jobs import JobDone, JobPutOff
@@ -328,6 +328,6 @@ class Reconstructing:
     async def reconstruct(self, job: Job) -> JobDone | JobPutOff:
         """Work the queue of a scope until nothing waits."""
         if not self._work.only_adds and (until := await self._quiet.until(ROLE)):
-            return JobPutOff(until)
+            return JobPutOff(until, UNTIL_THEN)
         await self._work.work(job.scope, taint=bool(job.args.get("taint")))
         return JobDone()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,6 +30,11 @@ STOPPED = (
 )
 CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I leave it; everything else goes on."
 BUG = "internal error, see the log"
+AWAY: Mapping[type[WintermuteError], str] = {
+    ModelUnavailable: "no model answers",
+    BudgetSpent: "the budget of the day is spent",
+    HomeserverUnavailable: "the homeserver is away",
+}
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +52,10 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class JobPutOff:
-    """It waits for what passes by itself, which is nobody's failure."""
+    """It waits for what passes by itself, which is nobody's failure. `why`: what that is."""
 
     until: datetime
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,8 @@ class JobKind:
             return JobFailed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
         except (ModelUnavailable, BudgetSpent, HomeserverUnavailable) as error:
             until = error.until if isinstance(error, BudgetSpent) else None
-            return JobPutOff(until or self._clock.now() + AGAIN)
+            why = next(why for kind, why in AWAY.items() if isinstance(error, kind))
+            return JobPutOff(until or self._clock.now() + AGAIN, why)
         except StorageBlocked:
             raise
         except WintermuteError as error:
@@ -146,7 +153,7 @@ class JobKind:
         news: Collection[str] = ()
         async with self._stores.database.transaction() as tx:
             if isinstance(result, JobPutOff):
-                await jobs.put_off(tx, piece.id, result.until)
+                await jobs.put_off(tx, piece.id, result.until, result.why)
             elif isinstance(result, JobDone):
                 if not await jobs.done(tx, piece.id):
                     return ()
