@@ -152,7 +152,12 @@ def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continu
     )
     folder = tmp_path / "demo"
     said = demo("--folder", folder, "--script", script)
-    expected = ["you> remember", "wintermute> .*practice model", "wintermute> ", "you> what do"]
+    expected = [
+        "you> remember",
+        "wintermute> (.|\n)*practice model",
+        "wintermute> ",
+        "you> what do",
+    ]
     expected += ["wintermute> (.|\n)*4711", "you> add a task", "wintermute> .*water the plants"]
     expected += ["you> /tasks", "wintermute> (.|\n)*water the plants", "you> /memory"]
     expected += ["wintermute> .*garage code is 4711"]
