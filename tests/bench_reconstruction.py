@@ -118,9 +118,13 @@ def pairs(texts: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Milliseconds of one batch beside the model, with those of the embedder, and of what follows."""
+    """Milliseconds of one batch beside the model, with those of the embedder, and of what follows.
+
+    `cpu`: of this process, the scripted model's server included.
+    """
 
     whole: float
+    cpu: float
     vectors: float
     texts: int
     after: float
@@ -176,15 +180,16 @@ class Scope:
         models, embedder = self._models, self._embedder
         models.seconds = embedder.seconds = 0.0
         embedder.texts = 0
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         done = await self._work.work(SCOPE, taint=False)
         whole = time.perf_counter() - began - models.seconds
+        cpu = time.process_time() - busy
         assert (done.batches, done.kept, done.failed) == (1, 0, 0), done
         made, texts = embedder.seconds, embedder.texts
         began = time.perf_counter()
         await self.settle()
         after = time.perf_counter() - began
-        return Round(1000 * whole, 1000 * made, texts, 1000 * after, done.replaced)
+        return Round(1000 * whole, 1000 * cpu, 1000 * made, texts, 1000 * after, done.replaced)
 
 
 async def rows(backend: Backend, sizes: Sequence[int], rounds: int) -> list[str]:
@@ -222,7 +227,7 @@ async def rows(backend: Backend, sizes: Sequence[int], rounds: int) -> list[str]
 def _row(backend: str, count: int, found: Sequence[Round]) -> str:
     return (
         f"| {backend}, {count:,} facts | {_shown([each.whole for each in found])} |"
-        f" {_shown([each.own for each in found])} |"
+        f" {_shown([each.own for each in found])} | {_shown([each.cpu for each in found])} |"
         f" {statistics.median(each.texts for each in found):.0f} |"
         f" {_shown([each.after for each in found])} | {GOAL} |"
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from wintermute.config.schema import Memory
 from wintermute.db import Database
@@ -10,7 +10,6 @@ from wintermute.errors import MemoryUnavailable
 from wintermute.memory.fact import Fact, shared_words
 from wintermute.memory.facts import Facts
 from wintermute.memory.meaning import Meaning
-from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
 
 SHARED = 0.5
@@ -42,7 +41,7 @@ class RelatedFacts:
         reach = self._most + len(beside) + BESIDE
         found = await self._by_meaning(scope, texts, reach)
         if found is None:
-            found = [await self._by_words(scope, text, reach) for text in texts]
+            found = await self._by_words(scope, texts, reach)
         return [
             [fact for fact in near if fact.id not in beside and fact.taint == taint][: self._most]
             for near in found
@@ -74,10 +73,20 @@ class RelatedFacts:
             return None
         if found is None:
             return None
+        return await self._numbered(scope, found)
+
+    async def _by_words(self, scope: str, texts: Sequence[str], most: int) -> list[list[Fact]]:
+        await self._facts.lapse()
+        found = await self._numbered(scope, await self._words.sharing(scope, texts, most))
+        return await asyncio.to_thread(
+            lambda: [_alike(text, facts) for text, facts in zip(texts, found, strict=True)]
+        )
+
+    async def _numbered(self, scope: str, found: Sequence[Iterable[int]]) -> list[list[Fact]]:
         known = await self._facts.numbered(scope, {seq for near in found for seq in near})
         return [[known[seq] for seq in near if seq in known] for near in found]
 
-    async def _by_words(self, scope: str, text: str, most: int) -> list[Fact]:
-        hits = await self._words.find(scope, Query(text), most)
-        [shared] = shared_words([text], [hit.fact.text for hit in hits])
-        return [hit.fact for hit, part in zip(hits, shared, strict=True) if part >= SHARED]
+
+def _alike(text: str, facts: Sequence[Fact]) -> list[Fact]:
+    [shared] = shared_words([text], [fact.text for fact in facts])
+    return [fact for fact, part in zip(facts, shared, strict=True) if part >= SHARED]

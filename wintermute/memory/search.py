@@ -128,6 +128,18 @@ class Search:
         ended = Truth("{}.retired_at IS NULL AND {}.ended")
         return await self._found(scope, await self._by_words(scope, query), most, NOTHING, ended)
 
+    async def sharing(self, scope: str, texts: Sequence[str], most: int) -> list[list[int]]:
+        """For each text the numbers of the facts that share most of its words; some may be over.
+
+        The index is read once for all of them.
+        """
+        terms = [terms_of(Query(text)) for text in texts]
+        words = list(dict.fromkeys(word for each in terms for word in each.all))
+        postings, size = await self._postings(scope, words), await self._size(scope)
+        return await asyncio.to_thread(
+            lambda: [leading(each, postings, size, most) for each in terms]
+        )
+
     async def _by_words(self, scope: str, query: Query) -> ByWords:
         terms = terms_of(query)
         postings = await self._postings(scope, terms.all)
