@@ -15,6 +15,7 @@ from tests.world.clock import FakeClock
 from tests.world.delegating import until
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
+from tests.world.schema import traces_of
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
@@ -331,8 +332,9 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
             await house.stores.jobs.enqueue(tx, "tidy", "a", OWNER, args)
         house.runner.ring("tidy")
         await begun(house, bench, 1)
+        said = await traces_of(house.database, [args["text"]])
         async with house.database.transaction() as tx:
-            await house.stores.jobs.erase(tx, [args["text"]])
+            await house.stores.jobs.erase(tx, said)
         forgotten.set()
         await owe(house, "b")
         await became(house, b="done")
@@ -351,7 +353,9 @@ async def test_what_is_forgotten_is_owed_no_more(tmp_path: Path, model: ModelSer
             jobs = house.stores.jobs
             await jobs.enqueue(tx, "tidy", "a", OWNER, {"text": "the shed opens with 4711"})
             await jobs.enqueue(tx, "tidy", "b", OWNER, {"text": "a garden gnome"})
-            assert await jobs.erase(tx, ["the shed opens with 4711"]) == 1
+        said = await traces_of(house.database, ["the shed opens with 4711"])
+        async with house.database.transaction() as tx:
+            assert await jobs.erase(tx, said) == 1
         assert await house.rows("SELECT key FROM jobs") == [{"key": "b"}]
 
 

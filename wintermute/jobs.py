@@ -17,7 +17,7 @@ from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -49,6 +49,7 @@ class Job:
     last_error: str | None
 
 
+OWED = Kept("jobs", ("args", "progress", "last_error"), "rowid")
 _job = reader(Job)
 
 
@@ -193,10 +194,9 @@ class Jobs:
         """Nothing is kept of what it was to do."""
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Drop what is owed and holds one of the `traces`, and blank what is over."""
-        found = holds("args", "progress", "last_error")
-        asked = {"traces": json.dumps(list(traces))}
+        found, asked = OWED.rows(), traces.asked(OWED)
         dropped = await tx.execute(
             f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
             f" AND name <> '{FORGET}' AND {found}",
