@@ -163,11 +163,16 @@ class Jobs:
             (stamp(until), job_id),
         )
 
-    async def failed(self, tx: Transaction, job: Job, error: str) -> bool:
-        """It failed, and is tried again later; whether that was once too often."""
+    async def failed(
+        self, tx: Transaction, job: Job, error: str, *, persists: bool = False
+    ) -> bool:
+        """It failed, and is tried again later; whether that is to be told, as it was once too often.
+
+        One that `persists` goes on all the same.
+        """
         attempts = job.attempts + 1 if job.last_error == error else 1
-        again = self._clock.now() + AGAIN * 4 ** (attempts - 1)
-        stops = attempts >= MOST_FAILURES
+        again = self._clock.now() + AGAIN * 4 ** min(attempts - 1, MOST_FAILURES)
+        stops = attempts >= MOST_FAILURES and not persists
         await tx.execute(
             "UPDATE jobs SET state = :state, attempts = :attempts, last_error = :error,"
             " not_before = :again, ended_at = :ended WHERE id = :id",
@@ -180,7 +185,7 @@ class Jobs:
                 "id": job.id,
             },
         )
-        return stops
+        return attempts == MOST_FAILURES
 
     async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
         """It was interrupted too often. No start tries it again: that would crash for ever."""

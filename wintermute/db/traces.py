@@ -75,6 +75,8 @@ LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
 ASCII = bytes(range(128))
 MARKS = bytes(code for code in REST if code < 128)
+FEW = 12
+"""Texts that are looked at one by one where one of them may hide letters."""
 EDGE = b"\x00"
 """Stands between texts that are looked at together."""
 BULLET = "\u2022".encode()
@@ -228,8 +230,13 @@ class Wanted:
     def among(self, columns: Sequence[bytes]) -> list[int]:
         """Which of these texts in UTF-8 say one of them: most are put aside together."""
         whole = EDGE.join(columns)
-        rows = self._letters(whole, kept=EDGE).split(EDGE)
-        if len(rows) != len(columns) or self._lines or _hides_letters(whole, self._escaped):
+        hides = _hides_letters(whole, self._escaped)
+        if hides and len(columns) > FEW:
+            middle = len(columns) // 2
+            rest = self.among(columns[middle:])
+            return [*self.among(columns[:middle]), *(middle + n for n in rest)]
+        rows = [] if hides else self._letters(whole, kept=EDGE).split(EDGE)
+        if len(rows) != len(columns) or self._lines:
             return [n for n, column in enumerate(columns) if self.said_in(column)]
         near = {
             n
