@@ -17,7 +17,7 @@ from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -49,6 +49,7 @@ class Job:
     last_error: str | None
 
 
+OWED = Kept("jobs", ("args", "progress", "last_error"), "rowid")
 _job = reader(Job)
 
 
@@ -170,11 +171,16 @@ class Jobs:
             (stamp(until), why, job_id),
         )
 
-    async def failed(self, tx: Transaction, job: Job, error: str) -> bool:
-        """It failed, and is tried again later; whether that was once too often."""
+    async def failed(
+        self, tx: Transaction, job: Job, error: str, *, persists: bool = False
+    ) -> bool:
+        """It failed, and is tried again later; whether that is to be told, as it was once too often.
+
+        One that `persists` goes on all the same.
+        """
         attempts = job.attempts + 1 if job.last_error == error else 1
-        again = self._clock.now() + AGAIN * 4 ** (attempts - 1)
-        stops = attempts >= MOST_FAILURES
+        again = self._clock.now() + AGAIN * 4 ** min(attempts - 1, MOST_FAILURES)
+        stops = attempts >= MOST_FAILURES and not persists
         await tx.execute(
             "UPDATE jobs SET state = :state, attempts = :attempts, last_error = :error,"
             " not_before = :again, ended_at = :ended WHERE id = :id",
@@ -187,7 +193,7 @@ class Jobs:
                 "id": job.id,
             },
         )
-        return stops
+        return attempts == MOST_FAILURES
 
     async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
         """It was interrupted too often. No start tries it again: that would crash for ever."""
@@ -201,10 +207,9 @@ class Jobs:
         """Nothing is kept of what it was to do."""
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Drop what is owed and holds one of the `traces`, and blank what is over."""
-        found = holds("args", "progress", "last_error")
-        asked = {"traces": json.dumps(list(traces))}
+        found, asked = OWED.rows(), traces.asked(OWED)
         dropped = await tx.execute(
             f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
             f" AND name <> '{FORGET}' AND {found}",

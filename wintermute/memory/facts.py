@@ -9,6 +9,7 @@ from datetime import datetime
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
@@ -64,6 +65,7 @@ NOBODY: Mapping[str, int] = {}
 
 Owing = Callable[[Transaction], Awaitable[None]]
 
+FACTS = Kept("facts", ("text",))
 _line = reader(FileLine)
 _queue = reader(Queue)
 
@@ -165,11 +167,10 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def saying(self, traces: Sequence[str]) -> list[str]:
+    async def saying(self, traces: Traces) -> list[str]:
         """The ids of the facts of all scopes, live or retired, that hold one of the `traces`."""
         return await self._database.scalars(
-            f"SELECT id FROM facts WHERE {holds('text')} ORDER BY scope, seq",
-            {"traces": json.dumps(list(traces))},
+            f"SELECT id FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq", traces.asked(FACTS)
         )
 
     async def count(self, scope: str) -> int:

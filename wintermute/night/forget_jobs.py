@@ -40,7 +40,7 @@ async def owe_forgetting(
 
 def forgetting(stores: Stores, speaker: Speaker, clock: Clock) -> list[JobKind]:
     """Both kinds of work."""
-    policy = JobPolicy()
+    policy = JobPolicy(persists=True)  # it holds what must not stay
     return [
         JobKind(stores, FORGET, partial(_forget, stores, clock), policy, speaker, clock),
         JobKind(stores, SCRUB, partial(_scrub, stores, clock), policy, speaker, clock),
