@@ -12,7 +12,7 @@ from tests.world.model import Cut, Empty, Fail, Html, ModelServer, Step, Text
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.errors import ModelError, ToolFailed
-from wintermute.memory.fact import Accepted, Fact, Source, are_grounded
+from wintermute.memory.fact import Heirs, Fact, Source, are_grounded
 from wintermute.memory.ranking import Query
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised, united
 from wintermute.templates import Template
@@ -123,13 +123,13 @@ def test_what_a_memory_says_is_found_again_or_it_stays(
     old: str, new: Sequence[str], *, kept: bool
 ) -> None:
     """M-039."""
-    assert Accepted(new).keeps(old, 0) == kept
+    assert Heirs(new).keeps(old, 0) == kept
 
 
 @pytest.mark.parametrize(("old", "heir", "over"), OVERTAKEN.values(), ids=OVERTAKEN)
 def test_what_is_over_is_told_from_what_is_said_better(old: str, heir: str, *, over: bool) -> None:
     """M-039, M-074."""
-    assert Accepted([heir]).overtakes(old, 0) == over
+    assert Heirs([heir]).overtakes(old, 0) == over
 
 
 @pytest.mark.parametrize(

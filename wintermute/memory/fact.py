@@ -320,7 +320,7 @@ ENDING_PHRASES = re.compile(
 )
 
 
-class Accepted:
+class Heirs:
     """What may stand in the place of older texts; each is looked at closely once."""
 
     def __init__(self, texts: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
     EXPLICIT,
-    Accepted,
+    Heirs,
     Fact,
     NewFact,
     are_grounded,
@@ -149,7 +149,7 @@ def planned(
 
     `near`: for each memory, which of the old facts, batch first, lie near it.
     """
-    old, accepted = [*batch, *related], Accepted(memories)
+    old, accepted = [*batch, *related], Heirs(memories)
     same = {key(text) for text in memories}
     retired: dict[str, int | None] = {}
     ended: dict[str, int] = {}
