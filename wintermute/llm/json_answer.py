@@ -19,6 +19,8 @@ from wintermute.templates import fill
 from wintermute.text import shortened, untagged
 
 FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+ATTEMPTS = 2
+"""The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
 """Characters from which a text that stands in the template was taken from there."""
 SHOWN = 1_000
@@ -57,15 +59,17 @@ async def answer_in_json(
     template: str,
     values: Mapping[str, str],
     read: Callable[[Json], T],
+    *,
+    attempts: int = ATTEMPTS,
 ) -> T:
-    """What `read` makes of the object that a model answers with; it is asked at most twice.
+    """What `read` makes of the object that a model answers with; it is asked at most so often.
 
     Raises: AnswerUnusable; ModelError where no answer came.
     """
     question = fill(template, {name: untagged(value) for name, value in values.items()})
     messages: tuple[Json, ...] = ({"role": "user", "content": question},)
     plain = ""
-    for _ in range(2):
+    for _ in range(attempts):
         try:
             reply = await models.ask_unasked(role, Request(messages))
         except EmptyReply as problem:

@@ -554,10 +554,10 @@ class Facts:
         return await self._put_state(tx, item, state)
 
     async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
-        """Of those of these facts that were merged into others, which stands for each."""
+        """Of those of these facts that were merged into others, or ended for them, which that is."""
         rows = await tx.rows(
-            f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND retired_at IS NOT NULL"
-            " AND retired_by <> 'undo' AND replaced_by IS NOT NULL AND valid_to IS NULL",
+            f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND replaced_by IS NOT NULL"
+            " AND (retired_at IS NULL AND ended OR valid_to IS NULL AND retired_by <> 'undo')",
             (json.dumps(list(items)),),
         )
         return {row["id"]: row["replaced_by"] for row in rows}

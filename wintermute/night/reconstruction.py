@@ -20,12 +20,12 @@ from wintermute.config.schema import Memory
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.jobs import Job
-from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
+from wintermute.llm.json_answer import ATTEMPTS, Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
     EXPLICIT,
-    Heirs,
     Fact,
+    Heirs,
     NewFact,
     are_grounded,
     entry,
@@ -234,14 +234,17 @@ class Reconstruction:
         return await self._store(batch, related, plan)
 
     async def _asked(self, contents: Sequence[str], related: Sequence[str]) -> Rewritten | None:
-        """Steps 5 and 6: one call, and one more if that left something out; None: all stays."""
+        """Steps 5 and 6: one call, with its retry, then one refinement at most; None: all stays."""
         inputs = [*contents, *related]
         values = {"related_memories": listed(related), "new_contents": listed(contents)}
         template = self._template.text()
-        for question in (template, f"{template.rstrip()}\n\n{REFINE}\n"):
+        refined = f"{template.rstrip()}\n\n{REFINE}\n"
+        for question, attempts in ((template, ATTEMPTS), (refined, 1)):
             try:
                 answer = await answer_in_json(
-                    self._models, ROLE, question, values, lambda found: rewritten(found, inputs)
+                    *(self._models, ROLE, question, values),
+                    lambda found: rewritten(found, inputs),
+                    attempts=attempts,
                 )
             except AnswerUnusable as problem:
                 log.warning("reconstruction refused reason=%s", problem)

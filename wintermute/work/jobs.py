@@ -118,7 +118,9 @@ class JobKind:
             if job.crashes < MOST_CRASHES:
                 continue
             if self._policy.persists:
-                await jobs.put_off(tx, job.id, self._clock.now() + LATER)
+                await jobs.put_off(
+                    tx, job.id, self._clock.now() + LATER, "it goes on until it is done"
+                )
             else:
                 await jobs.crashed(tx, job, "interrupted by three crashes")
             if job.crashes == MOST_CRASHES:
