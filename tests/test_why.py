@@ -295,10 +295,7 @@ async def test_undoing_the_end_of_a_memory_makes_it_true_again(
             until = datetime(2026, 5, 1, tzinfo=UTC)
             await house.stores.facts.end(tx, Reason("tool", MINE), lyon.id, until, rome.id)
         assert await listed(house) == ["Lives in Rome"]
-        assert (
-            await answer(house, "/undo")
-            == "- it was merged since, so first: memory as it was before: Lives in Lyon"
-        )
+        assert await answer(house, "/undo") == "- memory as it was before: Lives in Lyon"
         assert await house.stores.facts.get(lyon.id) == lyon
         assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
 

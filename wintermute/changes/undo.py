@@ -249,6 +249,7 @@ class Undo:
             await self._undone(tx, merge, merged)
             for kind, named in left.items()
             for merge, merged in await self._merges(tx, kind, named)
+            if merge.id != wanted.id
         ]
 
     async def _merges(
