@@ -25,6 +25,7 @@ from tests.world.model import (
     is_for_summary,
 )
 from tests.world.prefixes import CAUSES
+from tests.world.schema import traces_of
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Json
@@ -128,8 +129,9 @@ class Drive:
         elif deed == "fork":
             await self._fork(house)
         elif deed == "forget" and newest:
+            said = await traces_of(house.database, ["a summary"])
             async with house.database.transaction() as tx:
-                await house.casts.forget(tx, [newest[0]["event_id"]], ["a summary"])
+                await house.casts.forget(tx, [newest[0]["event_id"]], said)
         else:
             words = {"long": "word " * 200, "huge": "word " * 5000}
             await house.incoming(f"{deed} {self._said} {words.get(deed, '')}")

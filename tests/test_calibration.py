@@ -44,7 +44,7 @@ class Squeezed:
         self._blind = blind
         self.calls = 0
 
-    async def warm(self) -> None: ...
+    async def warm(self, seconds: float = 0.0) -> None: ...
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
         return await self.embed_document(texts)

@@ -235,15 +235,18 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
             async with stores.database.transaction() as tx:
                 await stores.tasks.change(tx, Target(task.id, ANN, WHY), **change)
         sets = await stores.changes.history(("task",), ANN)
+        later = sets[0].id
         undone = await stores.undo.run(sets[1])
         assert undone_lines(undone) == [
             f"~ task {task.id}: priority: 9 -> 5",
-            f"kept, it was changed since: content of task {task.id}",
+            f"kept, it was changed since: content of task {task.id} (by {later})",
         ]
         async with stores.database.transaction() as tx:
             await stores.tasks.delete(tx, Target(task.id, ANN, WHY))
+        deleted = (await stores.changes.history(("task",), ANN))[0].id
         undone = await stores.undo.run(sets[0])
-        assert undone_lines(undone) == [f"kept, it was changed since: task {task.id}"]
+        held = f"task {task.id} (by {deleted})"
+        assert undone_lines(undone) == [f"kept, it was changed since: {held}"]
 
 
 async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:

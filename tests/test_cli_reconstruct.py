@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.test_memory_beside import beside
 from tests.test_reconstruction import BOTH, LYON, ROME, answer
-from tests.world.house import PROMPTS, WITHIN, open_house
+from tests.world.clock import WITHIN, HeldClock
+from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.terminal import Terminal
 from wintermute.config.schema import Memory
@@ -89,30 +92,112 @@ async def test_a_text_that_no_model_takes_apart_is_kept_as_it_is(terminal: Termi
         assert kept == " ".join(LETTER.split())
 
 
-async def test_a_pasted_letter_is_taken_apart_in_the_background(tmp_path: Path) -> None:
-    """M-045: what is too long for one memory is not refused."""
-    letter = "Ann moved to Rome in May. She has a dog called Rex. " * 50
-    async with ModelServer() as model:
+PASTED = "Ann moved to Rome in May. She has a dog called Rex. " * 50
+MINE = f"person:{ANN}"
 
-        def steps(seen: Seen) -> Step | None:
-            if "<raw_input>" in seen.prompt or "<raw_input>" in seen.last_user:
-                return Text(json.dumps({"contents": FACTS}))
-            if "remember" in seen.last_user and seen.messages[-1]["role"] == "user":
-                return Calls((Use("append_memory", {"entry": letter}),))
-            return Text("kept")
 
-        model.keyed(steps)
-        opened = open_house(tmp_path, model.url, prompts=PROMPTS, memory=Memory(backend="fts5"))
+def keeps_the_letter(seen: Seen) -> Step | None:
+    if "<raw_input>" in str(seen.messages[0]["content"]):
+        return Text(json.dumps({"contents": FACTS}))
+    if "remember" in seen.last_user and seen.messages[-1]["role"] == "user":
+        return Calls((Use("append_memory", {"entry": PASTED}),))
+    return None
+
+
+@asynccontextmanager
+async def letter_kept(
+    folder: Path,
+    slots: int | None,
+    memory: Memory = Memory(backend="fts5"),  # noqa: B008  frozen
+) -> AsyncIterator[tuple[House, HeldClock, ModelServer]]:
+    """A chat in which somebody just asked to remember a long letter."""
+    clock = HeldClock()
+    async with ModelServer(slots=slots) as model:
+        model.keyed(keeps_the_letter)
+        opened = open_house(folder, model.url, prompts=PROMPTS, memory=memory, clock=clock)
         async with opened as house, house.working():
             await house.incoming("remember the letter")
             await house.said(1)
-            house.runner.ring("split")
+            yield house, clock, model
 
-            async def there() -> bool:
-                return bool(await house.stores.facts.live("person:@ann:test"))
 
-            async with asyncio.timeout(WITHIN):
-                while not await there():  # noqa: ASYNC110  a job that is over tells nobody
-                    await asyncio.sleep(0)
-            texts = [fact.text for fact in await house.stores.facts.live("person:@ann:test")]
-    assert texts == FACTS
+async def became(house: House, *texts: str) -> None:
+    """Wait until just these are remembered."""
+    async with asyncio.timeout(WITHIN):
+        while [f.text for f in await house.stores.facts.live(MINE)] != [*texts]:  # noqa: ASYNC110  a job tells nobody
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("backend", ["fts5", "flat_file"])
+async def test_a_pasted_letter_is_taken_apart_in_the_background(
+    tmp_path: Path, backend: str
+) -> None:
+    """M-045, M-076: what is too long for one memory is not refused, and taken back by one gesture."""
+    memory = Memory(backend=backend)  # type: ignore[arg-type]  # one of them
+    async with letter_kept(tmp_path, None, memory) as (house, _, _):
+        house.runner.ring("split")
+        await became(house, *FACTS)
+        queues = await house.stores.facts.queues(house.database)
+        assert [queue.facts for queue in queues] == [len(FACTS)]
+        sources = {fact.source for fact in await house.stores.facts.live(MINE)}
+        assert sources == {"user_explicit"}
+        await house.incoming("/undo")
+        said = (await house.said(2))[1].splitlines()
+        assert sorted(said) == [f"- memory taken out again: {text}" for text in sorted(FACTS)]
+        await became(house)
+        again = await house.one("SELECT id FROM change_sets WHERE cause = 'undo'")
+        await house.incoming(f"/undo {again['id']}")
+        await house.said(3)
+        await became(house, *FACTS)
+
+
+async def test_a_letter_waits_for_a_quiet_hour_where_a_server_has_one_slot(tmp_path: Path) -> None:
+    """M-045, M-064: it is found as it is meanwhile."""
+    async with letter_kept(tmp_path, 1) as (house, clock, model):
+        house.runner.ring("split")
+        await house.incoming("/memory Rex")
+        assert "called Rex" in (await house.said(2))[1]
+        assert len(model.requests) == 2
+        await clock.move(6 * 3600)
+        house.runner.ring("split")
+        await became(house, *FACTS)
+
+
+async def test_a_letter_that_was_taken_back_meanwhile_is_not_taken_apart(tmp_path: Path) -> None:
+    """M-076."""
+    async with letter_kept(tmp_path, 1) as (house, clock, _):
+        await house.incoming("/undo")
+        await house.said(2)
+        await clock.move(6 * 3600)
+        house.runner.ring("split")
+        async with asyncio.timeout(WITHIN):
+            open_jobs = "SELECT 1 FROM jobs WHERE name = 'split' AND state <> 'done'"
+            while await house.rows(open_jobs):  # noqa: ASYNC110  a job tells nobody
+                await asyncio.sleep(0.005)
+        assert await house.stores.facts.live(MINE) == []
+
+
+async def test_what_a_person_says_of_a_long_text_holds_for_all_that_is_in_it(
+    terminal: Terminal,
+) -> None:
+    """M-045, M-074: whose it is, how it was learnt, and until when it is true."""
+    bob = "person:@bob:example.org"
+    file = terminal.folder / "letter.txt"
+    file.write_text(LETTER)
+    ways = (
+        ("add", "-", "--source", "harvest", "--until", "2026-05-01", "--scope", bob),
+        ("import", "--split", "--scope", bob, str(file)),
+    )
+    async with ModelServer(rules=False) as model:
+        asks(terminal, model, "fts5")
+        for words in ways:
+            model.script(Text(json.dumps({"contents": FACTS})))
+            done = await beside(terminal, "memory", *words, given=LETTER.encode())
+            assert done.returncode == 0, done
+        exported = await beside(terminal, "memory", "export", "-", "--scope", bob)
+        lines = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert sorted(line["text"] for line in lines) == sorted(2 * FACTS)
+    old = [line for line in lines if line["source"] == "harvest"]
+    assert sorted(line["text"] for line in old) == sorted(FACTS)
+    assert {line["valid_to"] for line in old} == {"2026-05-01T00:00:00.000000+00:00"}
+    assert {line["source"] for line in lines} == {"harvest", "user_explicit"}

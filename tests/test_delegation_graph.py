@@ -8,6 +8,7 @@ import pytest
 from tests.world.delegating import all_over, behave, spawn
 from tests.world.house import open_house
 from tests.world.model import ModelServer
+from tests.world.schema import traces_of
 from wintermute.config.schema import SubSessionSettings
 from wintermute.loom.sub_sessions import spawns_of, to_be_named
 from wintermute.messages import Json
@@ -45,8 +46,9 @@ async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer)
     ):
         event = await house.incoming("go")
         await all_over(house, 2)
+        said = await traces_of(house.database, ["Well *kept* secret"])
         async with house.database.transaction() as tx:
-            assert await house.stores.sub_sessions.forget(tx, [], ["Well *kept* secret"]) == 1
-            assert await house.stores.sub_sessions.forget(tx, [event], []) == 1
+            assert await house.stores.sub_sessions.forget(tx, [], said) == 1
+            assert await house.stores.sub_sessions.forget(tx, [event]) == 1
         rows = await house.rows("SELECT DISTINCT objective, context, result FROM sub_sessions")
         assert rows == [{"objective": "", "context": "", "result": ""}]

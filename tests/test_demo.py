@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -151,7 +152,12 @@ def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continu
     )
     folder = tmp_path / "demo"
     said = demo("--folder", folder, "--script", script)
-    expected = ["you> remember", "wintermute> .*practice model", "wintermute> ", "you> what do"]
+    expected = [
+        "you> remember",
+        "wintermute> (.|\n)*practice model",
+        "wintermute> ",
+        "you> what do",
+    ]
     expected += ["wintermute> (.|\n)*4711", "you> add a task", "wintermute> .*water the plants"]
     expected += ["you> /tasks", "wintermute> (.|\n)*water the plants", "you> /memory"]
     expected += ["wintermute> .*garage code is 4711"]
@@ -446,6 +452,57 @@ def logged_in(url: str, user: str, password: str) -> Login:
     with urlopen(f"{url}/_matrix/client/v3/login", json.dumps(body).encode()) as answer:
         made = json.load(answer)
     return Login(made["user_id"], made["access_token"], made["device_id"], password)
+
+
+@pytest.mark.slow
+async def test_what_is_told_in_passing_is_picked_up_and_goes_with_its_message(
+    tmp_path: Path,
+) -> None:
+    """M-025, M-030: as a newcomer sees it, with the normal demo and a graphical client."""
+    if what_is_missing():
+        pytest.skip(what_is_missing())
+    with running(tmp_path, since="  recovery") as process:
+        kept = DemoSecrets(**json.loads((tmp_path / "demo.json").read_text()))
+        url, room = f"http://127.0.0.1:{kept.port}", str(kept.room_id)
+        login = logged_in(url, "you", kept.password)
+        async with CurrentClient(url, login, tmp_path / "client") as client:
+
+            async def ask(line: str, answers: int = 1) -> str:
+                before = len(client.messages(room, "@wintermute:localhost"))
+                await client.send(room, line)
+                said = await client.wait_for_count(room, "@wintermute:localhost", before + answers)
+                return said[-1].body
+
+            async def ask_until(line: str, wanted: str) -> str:
+                for _ in range(200):
+                    if wanted in (answer := await ask(line)):
+                        break
+                return answer
+
+            await client.until_so(lambda: client.knows(login.user_id, login.device_id, signed=True))
+            assert "did not ask me to remember" in await ask("my brother Tom likes tea", 2)
+            told = next(m for m in client.messages(room) if "brother Tom" in m.body)
+            assert "picked up" in await ask_until("/memory", "my brother Tom likes tea")
+            await ask("/new")
+            assert "my brother Tom likes tea" in await ask("what does my brother like?", 2)
+            why = await ask("/why")
+            assert "my brother Tom likes tea. (picked up, you on [" in why
+            assert quote(told.event_id, safe="!$:") in why
+            await client.redact(room, told.event_id)
+            assert "nothing here" in await ask_until("/memory", "nothing here")
+            assert "I know nothing about Tom yet" in await ask("what do you know about Tom?")
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_terminal_deletes_a_message_as_a_client_does(tmp_path: Path) -> None:
+    """M-030: who has no graphical client beside it sees the same."""
+    said = demo("--folder", tmp_path, typed="I like green tea\n/delete coffee\n/delete green")
+    assert "no message of yours has these words" in said[-2]
+    assert "deleted, as in any Matrix client: I like green tea" in said[-1]
+    gone = "SELECT count(*) FROM redactions"
+    assert homeserver_rows(tmp_path, gone) == [(1,)]
 
 
 async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from tests.world.memory import Memory, memory_in
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
+from wintermute.db.text_search import Sought
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
-from wintermute.health.health import EditedFiles
+from wintermute.health.health import EDITED, EditedFiles
 from wintermute.night.forgetting import forget
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
@@ -292,8 +293,10 @@ async def test_what_a_file_last_held_can_be_forgotten(memory: Memory) -> None:
     """F-034: a copy is no place for what nobody may keep."""
     edited = EditedFiles(memory.database)
     await edited.keep([("data/core.md", "- a canary"), ("data/prompts/A.txt", "b")])
+    async with memory.database.looking() as look:
+        found = await look.seek([Sought([EDITED], ["a canary"])])
     async with memory.database.transaction() as tx:
-        assert await edited.erase(tx, ["a canary"]) == 1
+        assert await edited.erase(tx, found) == 1
     assert await edited.text("data/core.md") is None
     assert await edited.texts("data/prompts") == {"A.txt": "b"}
 

@@ -27,8 +27,9 @@ from tests.world.parts import Idle
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
-from tests.world.schema import open_migrated
+from tests.world.schema import open_migrated, traces_of
 from tests.world.user import CLIENT
+from wintermute.db.text_search import NOWHERE
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
@@ -277,8 +278,10 @@ async def test_edits_are_noted_once_kept_and_forgotten(desk: Desk) -> None:
         for n, text in enumerate(texts):
             assert await edits.note(tx, f"$e{n}", f"$m{n}", desk.conversation, ANN, text)
         assert not await edits.note(tx, "$e0", "$m0", desk.conversation, ANN, "twice")
-        assert await edits.forget(tx, ["$e1", "$m2", "$m9"], ["PIN is 1234"]) == 3
-        assert await edits.forget(tx, ["$e1"], []) == 0
+    said = await traces_of(database, ["PIN is 1234"])
+    async with database.transaction() as tx:
+        assert await edits.forget(tx, ["$e1", "$m2", "$m9"], said) == 3
+        assert await edits.forget(tx, ["$e1"], NOWHERE) == 0
     rows = await database.rows("SELECT edited, text FROM edits ORDER BY seq")
     assert [(row["edited"], row["text"]) for row in rows] == [
         ("$m0", ""),

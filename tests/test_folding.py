@@ -23,6 +23,7 @@ from tests.world.model import (
     is_for_summary,
     own_words,
 )
+from tests.world.schema import traces_of
 from wintermute.config.schema import Context
 from wintermute.conversation.asking import FoldedTurn as Old
 from wintermute.conversation.asking import chunk, foldable, useless
@@ -246,8 +247,9 @@ async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -
 
 
 async def forget(house: House, events: Sequence[str] = (), texts: Sequence[str] = ()) -> None:
+    said = await traces_of(house.database, texts)
     async with house.database.transaction() as tx:
-        await house.casts.forget(tx, events, texts)
+        await house.casts.forget(tx, events, said)
 
 
 @pytest.mark.breaks("fold")

@@ -27,6 +27,7 @@ from tests.world.model import (
     Use,
     is_for_summary,
 )
+from tests.world.schema import traces_of
 from wintermute.config.schema import Backend, BudgetSettings, Context, Llm, Price, Roles
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.records import Wards
@@ -288,8 +289,9 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
         await house.incoming("/compact")
         await model.request_arrived(6)
         events, texts = ([event], []) if what == "a message" else ([], ["summary 1 of it all"])
+        said = await traces_of(house.database, texts)
         async with house.database.transaction() as tx:
-            await house.casts.forget(tx, events, texts)
+            await house.casts.forget(tx, events, said)
         go_on.set()
         await tell(house, "e")
         stored = [row["summary"] for row in await folds(house)]

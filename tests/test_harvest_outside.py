@@ -192,6 +192,46 @@ async def test_a_plea_to_remember_from_outside_is_in_no_transcript_and_taints(
     assert not any("Belle" in read for read in picker.transcripts)
 
 
+async def test_what_a_person_pastes_or_quotes_is_not_what_they_say(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-029: their own words around it are read, with a mark where it stood."""
+    picker, clock = Picker(model), HeldClock()
+    pasted = [
+        *(f"look, a mail:\n> {plea}\n>> {plea}\nodd, is it not? {n}" for n, plea in enumerate(PLEAS.values())),
+        *(f"the page says:\n```html\n{plea}\n```\nI keep bees {n}" for n, plea in enumerate(PLEAS.values())),
+        *(f"<html><body><p>{plea}</p></body></html> I have a cat {n}" for n, plea in enumerate(PLEAS.values())),
+    ]  # fmt: skip
+    async with talking(tmp_path, model, clock) as house:
+        await say(house, pasted)
+        await harvested(house)
+    whole = "".join(picker.transcripts)
+    assert not any(word in whole for word in ("Belle", *PLEAS.values()))
+    for own in (
+        "look, a mail:",
+        "odd, is it not?",
+        "the page says:",
+        "I keep bees",
+        "I have a cat",
+    ):
+        assert whole.count(own) >= len(PLEAS)
+    assert "[quoted text left out]" in whole
+
+
+async def test_a_mark_of_a_quote_that_never_ends_hides_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-027: nothing is skipped; an arrow and a smaller-than are no quotes."""
+    picker, clock = Picker(model), HeldClock()
+    said = ["```\nI keep bees", "I -> keep\n>:( cats", "3 < 4 <p> and <3 hens"]
+    async with talking(tmp_path, model, clock) as house:
+        await say(house, [*said, *map(str, range(17))])
+        await harvested(house)
+    (read,) = picker.transcripts
+    assert "I keep bees" in read
+    assert "hens" in read
+
+
 async def test_what_is_replied_to_taints_only_where_somebody_else_said_it(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -15,6 +15,7 @@ from tests.world.clock import FakeClock
 from tests.world.delegating import until
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
+from tests.world.schema import traces_of
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
@@ -22,7 +23,7 @@ from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailab
 from wintermute.jobs import KEPT, Job
 from wintermute.messages import Json
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy
+from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy
 from wintermute.work.runner import Kind
 
 OWNER = f"person:{ANN}"
@@ -33,11 +34,11 @@ BOB = "person:@bob:test"
 class Bench:
     """What a test makes of its jobs: `do` by their key, and which were begun."""
 
-    do: Callable[[str], Awaitable[JobDone]]
+    do: Callable[[str], Awaitable[JobDone | JobFailed]]
     policy: JobPolicy = field(default_factory=JobPolicy)
     begun: list[str] = field(default_factory=list)
 
-    async def function(self, job: Job) -> JobDone:
+    async def function(self, job: Job) -> JobDone | JobFailed:
         self.begun.append(job.key)
         return await self.do(job.key)
 
@@ -271,6 +272,68 @@ async def test_three_crashes_end_a_job_and_ordinary_restarts_do_not(
     assert bench.begun[8:] == ["b"]
 
 
+PERSISTS = JobPolicy(persists=True)
+
+
+async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: what holds a text that must not stay is never left lying; its owner is told once."""
+    bench, clock = Bench(hang, PERSISTS), FakeClock()
+    folders: Sequence[Path] = [tmp_path / str(n) for n in range(5)]
+    folders[0].mkdir()
+    async with opened(folders[0], model, bench, clock) as house, house.working():
+        await talked(house)
+        await owe(house, "a")
+        await begun(house, bench, 1)
+        shutil.copytree(folders[0], folders[1])
+    for n in (1, 2):
+        async with opened(folders[n], model, bench, clock) as house, house.working():
+            await begun(house, bench, n + 1)
+            shutil.copytree(folders[n], folders[n + 1])
+    bench.do = well
+    for _ in range(2):
+        async with opened(folders[3], model, bench, clock) as house, house.working():
+            await owe(house, "b")
+            await became(house, a="waiting", b="done")
+            assert (await house.said(2))[1:] == [
+                "A piece of `tidy` was interrupted by three crashes. I try it once an hour;"
+                " everything else goes on."
+            ]
+    clock.advance(3600)
+    async with opened(folders[3], model, bench, clock) as house, house.working():
+        await became(house, a="done", b="done")
+
+
+async def test_one_that_persists_is_never_stopped_by_failures(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: the next of its kind goes on, and it is tried again without a new start."""
+
+    async def do(key: str) -> JobDone | JobFailed:
+        return JobFailed("the shed is locked") if key == "a" and len(bench.begun) < 6 else JobDone()
+
+    bench, clock = Bench(do, PERSISTS), FakeClock()
+    async with opened(tmp_path, model, bench, clock) as house, house.working():
+        await talked(house)
+        await owe(house, "a")
+        await begun(house, bench, 1)
+        for n in range(4):
+            await became(house, a="waiting")
+            clock.advance(3900)
+            house.runner.ring("tidy")
+            await begun(house, bench, n + 2)
+        await owe(house, "b")
+        await became(house, a="waiting", b="done")
+        clock.advance(3900)
+        house.runner.ring("tidy")
+        await became(house, a="done", b="done")
+        assert (await house.said(2))[1:] == [
+            "`tidy` failed three times in the same way: the shed is locked. I go on trying, and"
+            " `/status` shows it."
+        ]
+
+
 async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) -> None:
     found: list[Json] = []
 
@@ -331,8 +394,9 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
             await house.stores.jobs.enqueue(tx, "tidy", "a", OWNER, args)
         house.runner.ring("tidy")
         await begun(house, bench, 1)
+        said = await traces_of(house.database, [args["text"]])
         async with house.database.transaction() as tx:
-            await house.stores.jobs.erase(tx, [args["text"]])
+            await house.stores.jobs.erase(tx, said)
         forgotten.set()
         await owe(house, "b")
         await became(house, b="done")
@@ -351,7 +415,9 @@ async def test_what_is_forgotten_is_owed_no_more(tmp_path: Path, model: ModelSer
             jobs = house.stores.jobs
             await jobs.enqueue(tx, "tidy", "a", OWNER, {"text": "the shed opens with 4711"})
             await jobs.enqueue(tx, "tidy", "b", OWNER, {"text": "a garden gnome"})
-            assert await jobs.erase(tx, ["the shed opens with 4711"]) == 1
+        said = await traces_of(house.database, ["the shed opens with 4711"])
+        async with house.database.transaction() as tx:
+            assert await jobs.erase(tx, said) == 1
         assert await house.rows("SELECT key FROM jobs") == [{"key": "b"}]
 
 

@@ -56,7 +56,7 @@ BAD: dict[str, tuple[Step, str]] = {
     "words around it": (Text(f"Here it is: {GOOD}"), "no JSON"),
     "a web page": (Text("<html><body>502</body></html>"), "no JSON"),
     "a list": (Text('["Ann is vegetarian."]'), "no JSON object"),
-    "a key more": (Text('{"contents": [], "scope": "person:@eve"}'), "scope"),
+    "a key more": (Text('{"contents": [], "scope": "person:@eve"}'), "belong there"),
     "another key": (Text('{"facts": []}'), "contents"),
     "no list": (Text('{"contents": "Ann is vegetarian."}'), "list of texts"),
     "no texts": (Text('{"contents": ["a", 7]}'), "list of texts"),
@@ -142,16 +142,14 @@ async def test_what_nobody_waits_for_is_asked_after_what_somebody_waits_for(tmp_
             await server.request_arrived(1)
             for n in (1, 2):
                 group.create_task(world.models.ask_unasked(ROLE, question(f"work {n}")))
-            await asyncio.sleep(0)
-            assert len(server.requests) == 1
+            for n in (1, 2):  # time enough for work that does not wait
+                await world.models.ask("base", question(f"beside {n}"))
+            said = ["chat", "beside 1", "beside 2"]
+            assert [seen.last_user for seen in server.requests] == said
             chat.set()
-            await server.request_arrived(2)
-            another = group.create_task(world.models.ask("base", question("another chat")))
-            await another
-            assert [seen.last_user for seen in server.requests] == [
-                "chat",
-                "work 1",
-                "another chat",
-            ]
+            await server.request_arrived(4)
+            await world.models.ask("base", question("another chat"))
+            said += ["work 1", "another chat"]
+            assert [seen.last_user for seen in server.requests] == said
             first.set()
-    assert [seen.last_user for seen in server.requests][3:] == ["work 2"]
+    assert [seen.last_user for seen in server.requests] == [*said, "work 2"]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.test_llm_models import HELLO, asking, backend, saying
 from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Use
+from tests.world.schema import traces_of
 from wintermute.errors import ModelError
 from wintermute.messages import Usage
 
@@ -51,8 +52,9 @@ async def test_what_is_to_be_forgotten_leaves_the_record(tmp_path: Path) -> None
             server.script(Fail(400, 'what is: Ann "likes" bees'))
             with pytest.raises(ModelError):
                 await world.models.ask("base", HELLO)
+            said = await traces_of(world.database, ['ann "LIKES" bees'])
             async with world.database.transaction() as tx:
-                assert await world.calls.forget(tx, [], ['ann "LIKES" bees']) == 2
+                assert await world.calls.forget(tx, [], said) == 2
             rows = await world.rows()
             (kept,) = await world.calls.recorded("cast_1")
     assert kept.request == saying("Bob likes goats")

@@ -77,7 +77,7 @@ class VowelCounter:
     fails: EmbeddingsUnavailable | None = None
     asked: list[str] = field(default_factory=list)
 
-    async def warm(self) -> None:
+    async def warm(self, seconds: float = 0.0) -> None:
         """Nothing to be started."""
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:

@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_llm_models import TOOL, asking, backend
-from tests.world.clock import FakeClock
+from tests.world.clock import FakeClock, HeldClock
+from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
-from wintermute.config.schema import Backend
+from wintermute.config.schema import Backend, Memory, MemoryHarvest
 from wintermute.demo.practice import Say, Use, Utterance, answer
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.llm.models import probe
 from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import Parts, assemble
-from wintermute.templates import read_template
+from wintermute.templates import fill, read_template
 
 TOOLS = frozenset({"append_memory", "task", "add_skill", "read_file"})
 SYSTEM = assemble(
@@ -196,8 +197,10 @@ WORDS: list[tuple[str, list[str], list[str]]] = [
     ("task roof is done", ["I see no active task like that."], []),
     ("list my skills", ["How to make tea (`make-tea`)"], []),
     ("how to fly", ["I have not learnt", "`learn how to fly: "], []),
-    ("forget Anna", ["wintermute memory forget", "/undo"], []),
-    ("delete everything you know about Anna", ["wintermute memory forget"], []),
+    ("forget Anna", ["delete the message", "/forget WORDS", "/undo"], []),
+    ("delete everything you know about Anna", ["/forget WORDS"], []),
+    ("my sister Anna moved to Rome.", ["did not ask me", "picked up"], ["no real AI"]),
+    ("Oh, never call me before ten!", ["picked up"], []),
     ("remind me to call mum at 5", ["`remind me in 20 minutes to call mum at 5`"], []),
     ("remind me", ["Say when", "call Anna"], []),
     (f"{REMINDED}what time is it?", ["It is Monday"], ["practice model", "tea"]),
@@ -308,6 +311,79 @@ def test_what_a_tool_gave_is_told_as_it_is(
     assert said(ask("do it", *following)) == "You are welcome."
 
 
+SAID = (
+    "[Monday, 2026-05-04]\nYou (@you:test): By the way, my brother Tom likes green tea. What time is"
+    " it?\nassistant: I see.\nYou (@you:test): write a poem\n  I never eat fish!\n"
+    "You (@you:test): My password is swordfish9.\nYou (@you:test): I would like a song"
+)
+TOM, FISH = "The user said: my brother Tom likes green tea.", "The user said: I never eat fish!"
+RULE = "The user said: never call me before ten."
+PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n{}\n# USER\n- Ben.\n"
+UNASKED: list[tuple[str, dict[str, str], Json]] = [
+    ("MEMORY_HARVEST_PROMPT.txt", {"transcript": SAID}, {"contents": [TOM]}),
+    (
+        "MEMORY_HARVEST_PROMPT.txt",
+        {
+            "transcript": "Ann (@a:t): I like tea\nBob (@b:t): we moved to Rome\nassistant: I see it."
+        },
+        {"contents": ["Ann (@a:t) said: I like tea.", "Bob (@b:t) said: we moved to Rome."]},
+    ),
+    ("MEMORY_HARVEST_PROMPT.txt", {"transcript": "Ann (@a:t): list my tasks"}, {"contents": []}),
+    (
+        "SPLIT_PROMPT.txt",
+        {"raw_input": "Tom lives in Rome. Hi!\nHe has\ntwo cats."},
+        {"contents": ["Tom lives in Rome.", "He has two cats."]},
+    ),
+    (
+        "RECONSTRUCTION_PROMPT.txt",
+        {
+            "related_memories": "- Tom likes tea.",
+            "new_contents": f"- Tom likes green tea.\n- {TOM}",
+        },
+        {"memories": [TOM], "coverage": "complete"},
+    ),
+    (
+        "RECONSTRUCTION_PROMPT.txt",
+        {"related_memories": "- (none)", "new_contents": f"- {TOM}"},
+        {"memories": [TOM], "coverage": "complete"},
+    ),
+    (
+        "CORE_UPDATE_PROMPT.txt",
+        {"current_core_markdown": PAGE.format(""), "candidate_new_memories": f"- {TOM}\n- {RULE}"},
+        {"should_update": True, "core_markdown": PAGE.format(f"- {RULE}\n")},
+    ),
+    (
+        "CORE_UPDATE_PROMPT.txt",
+        {"current_core_markdown": PAGE.format("- A.\n"), "candidate_new_memories": f"- {RULE}"},
+        {"should_update": True, "core_markdown": PAGE.format(f"- A.\n- {RULE}\n")},
+    ),
+    (
+        "CORE_UPDATE_PROMPT.txt",
+        {"current_core_markdown": PAGE.format("- A.\n"), "candidate_new_memories": f"- {TOM}"},
+        {"should_update": False, "core_markdown": None},
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "values", "wanted"), UNASKED)
+def test_what_nobody_asks_is_answered_in_json(
+    template: str, values: dict[str, str], wanted: Json
+) -> None:
+    """M-072: by the shipped prompts, and a second time as the first."""
+    question: Json = {"role": "user", "content": fill(read_template(PROMPTS, template), values)}
+    again: list[Json] = [
+        {"role": "assistant", "content": "{}"},
+        {"role": "user", "content": "Again."},
+    ]
+    assert json.loads(said(answer([question], frozenset()))) == wanted
+    assert json.loads(said(answer([question, *again], frozenset()))) == wanted
+
+
+def test_what_a_person_writes_is_never_taken_for_such_a_question() -> None:
+    line = "look at this\n<transcript>\nAnn (@a:t): I like tea\n</transcript>"
+    assert "{" not in said(ask(line, tools=frozenset()))
+
+
 TEXTS = st.text() | st.sampled_from([use[0] for use in USES] + [row[0] for row in WORDS]).flatmap(
     lambda text: st.text(max_size=5).map(lambda more: text + more)
 )
@@ -377,6 +453,34 @@ async def test_what_it_is_told_is_stored_and_found_again(
     assert told == "I will remember this: The user's name is Ben."
     assert known.endswith("- You told me: my sister Anna lives in Lyon.")
     assert row == {"source": "user_explicit"}
+
+
+async def test_what_it_is_told_in_passing_is_learnt_merged_and_always_in_mind(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    """Issue 19: harvest, reconstruction and core, as a person sees them."""
+    clock, fts5 = HeldClock(), Memory(backend="fts5")
+    often = MemoryHarvest(message_threshold=1, min_messages=1)
+    opened = open_house(
+        tmp_path, practice.url, prompts=PROMPTS, clock=clock, memory=fts5, harvest=often
+    )
+
+    async def counted(sql: str, wanted: int) -> bool:
+        for kind in house.runner.kinds:
+            kind.bell.set()
+        return len(await house.rows(sql)) == wanted
+
+    async with opened as house, house.working():
+        lines = ("my brother Tom likes tea", "my brother Tom likes tea with milk")
+        told, _, _ = await talk(house, *lines, "Please never call me before ten!")
+        await until(lambda: counted("SELECT 1 FROM facts WHERE queued", 3))
+        clock.advance(15 * 60)
+        await until(lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1))
+        listed, core, known = await talk(house, "/memory", "/memory core", "what about Tom?")
+    assert told.startswith("I see. You did not ask me to remember that")
+    assert listed.count("picked up") == 2
+    assert "The user said: Please never call me before ten!" in core
+    assert "- You told me: my brother Tom likes tea with milk." in known
 
 
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:

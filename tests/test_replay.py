@@ -24,6 +24,7 @@ from tests.world.model import (
     Text,
     Use,
 )
+from tests.world.schema import traces_of
 from wintermute.cli.replay import Described, Replay, Replayed, Today
 from wintermute.cli.script import Diverged, RecordEnds, Script, steps
 from wintermute.config.schema import Context
@@ -241,10 +242,9 @@ async def test_what_was_not_recorded_cannot_be_run_again(
         await tell(house, ["b", "another word"])
         found = await replayed(house, prompts)
         assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
+        said = await traces_of(house.database, ["echo: another word"])
         async with house.database.transaction() as tx:
-            await ModelCalls(house.database, house.clock, str).forget(
-                tx, [], ["echo: another word"]
-            )
+            await ModelCalls(house.database, house.clock, str).forget(tx, [], said)
         assert (await replayed(house, prompts)).unrecorded == 2
 
 

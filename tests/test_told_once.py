@@ -531,7 +531,7 @@ async def test_what_was_told_behind_a_forgotten_turn_is_told_again(
         await house.settled()
         assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
         async with house.database.transaction() as tx:
-            await house.casts.forget(tx, [event], [])
+            await house.casts.forget(tx, [event])
         await tell(house, "on")
     assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
 

@@ -89,8 +89,8 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         said = await answer(house, "/why")
         assert said.splitlines() == [
             "**What that message brought**",
-            "- Drinks green \\*tea\\* (user_explicit,"
-            f" [2026-05-04](https://matrix.to/#/{ROOM}/{event}), `{tea.id}`)",
+            "- Drinks green \\*tea\\* (remembered as told,"
+            f" you on [2026-05-04](https://matrix.to/#/{ROOM}/{event}), `{tea.id}`)",
         ]
         await answer(house, "And for the dog?")
         await answer(house, "Does the dog like tea?")
@@ -295,7 +295,10 @@ async def test_undoing_the_end_of_a_memory_makes_it_true_again(
             until = datetime(2026, 5, 1, tzinfo=UTC)
             await house.stores.facts.end(tx, Reason("tool", MINE), lyon.id, until, rome.id)
         assert await listed(house) == ["Lives in Rome"]
-        assert await answer(house, "/undo") == "- memory as it was before: Lives in Lyon"
+        assert (
+            await answer(house, "/undo")
+            == "- it was merged since, so first: memory as it was before: Lives in Lyon"
+        )
         assert await house.stores.facts.get(lyon.id) == lyon
         assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
 

@@ -20,6 +20,8 @@ from _pytest.mark import ParameterSet
 
 SLOW_FROM = 10.0
 """Seconds from which on a quick test is named: it belongs to the slow tier, or is to be mended."""
+EVERY = 120
+"""Statements between two kills of a series, but for `--every`."""
 MEMORY = Path("/dev/shm")
 """No fsync waits here. The suite makes some 100,000, and on a disk each worker would wait for those
 of the others too. Tests kill processes; none cuts the power.
@@ -33,6 +35,12 @@ T = TypeVar("T")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the slow tests as well")
+    parser.addoption(
+        "--every",
+        type=int,
+        default=EVERY,
+        help="of a series of kills so many statements apart; 1: all",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -161,7 +161,7 @@ async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
         except MemoryUnavailable as problem:
             log.warning("vectors not made reason=%s", problem)
             await stores.health.note(MEANING, "warn", f"vectors are owed: {problem}")
-            return JobPutOff(clock.now() + AGAIN)
+            return JobPutOff(clock.now() + AGAIN, "what makes vectors is away")
     return JobDone()
 
 

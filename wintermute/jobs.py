@@ -17,7 +17,7 @@ from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -49,6 +49,7 @@ class Job:
     last_error: str | None
 
 
+OWED = Kept("jobs", ("args", "progress", "last_error"), "rowid")
 _job = reader(Job)
 
 
@@ -97,7 +98,7 @@ class Jobs:
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
         """Begin what is ready, oldest first, of series that are not stopped."""
         rows = await tx.rows(
-            "UPDATE jobs SET state = 'running' WHERE id IN (SELECT j.id FROM jobs j"
+            "UPDATE jobs SET state = 'running', waits_for = '' WHERE id IN (SELECT j.id FROM jobs j"
             " WHERE j.name = :name AND j.state = 'waiting'"
             " AND (j.not_before IS NULL OR j.not_before <= :now) AND NOT EXISTS (SELECT 1 FROM jobs f"
             "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed' AND f.attempts > 0)"
@@ -141,6 +142,14 @@ class Jobs:
             "UPDATE jobs SET progress = ? WHERE id = ?", (json.dumps(progress), job_id)
         )
 
+    async def add_to(self, tx: Transaction, job_id: str, name: str, number: int) -> None:
+        """Count on, in the transaction of a step, what the steps of a job have brought."""
+        await tx.execute(
+            "UPDATE jobs SET progress = json_set(progress, '$.' || :name,"
+            " coalesce(progress ->> ('$.' || :name), 0) + :number) WHERE id = :id",
+            {"name": name, "number": number, "id": job_id},
+        )
+
     async def done(self, tx: Transaction, job_id: str) -> bool:
         """It went well; False: it was forgotten meanwhile, and nothing may follow from it.
 
@@ -155,18 +164,23 @@ class Jobs:
         )
         return done == 1
 
-    async def put_off(self, tx: Transaction, job_id: str, until: datetime) -> None:
-        """It waits for what passes by itself; that is no failure."""
+    async def put_off(self, tx: Transaction, job_id: str, until: datetime, why: str) -> None:
+        """It waits for what passes by itself; that is no failure. `why`: what that is, in words."""
         await tx.execute(
-            "UPDATE jobs SET state = 'waiting', not_before = ? WHERE id = ?",
-            (stamp(until), job_id),
+            "UPDATE jobs SET state = 'waiting', not_before = ?, waits_for = ? WHERE id = ?",
+            (stamp(until), why, job_id),
         )
 
-    async def failed(self, tx: Transaction, job: Job, error: str) -> bool:
-        """It failed, and is tried again later; whether that was once too often."""
+    async def failed(
+        self, tx: Transaction, job: Job, error: str, *, persists: bool = False
+    ) -> bool:
+        """It failed, and is tried again later; whether that is to be told, as it was once too often.
+
+        One that `persists` goes on all the same.
+        """
         attempts = job.attempts + 1 if job.last_error == error else 1
-        again = self._clock.now() + AGAIN * 4 ** (attempts - 1)
-        stops = attempts >= MOST_FAILURES
+        again = self._clock.now() + AGAIN * 4 ** min(attempts - 1, MOST_FAILURES)
+        stops = attempts >= MOST_FAILURES and not persists
         await tx.execute(
             "UPDATE jobs SET state = :state, attempts = :attempts, last_error = :error,"
             " not_before = :again, ended_at = :ended WHERE id = :id",
@@ -179,7 +193,7 @@ class Jobs:
                 "id": job.id,
             },
         )
-        return stops
+        return attempts == MOST_FAILURES
 
     async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
         """It was interrupted too often. No start tries it again: that would crash for ever."""
@@ -193,10 +207,9 @@ class Jobs:
         """Nothing is kept of what it was to do."""
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Drop what is owed and holds one of the `traces`, and blank what is over."""
-        found = holds("args", "progress", "last_error")
-        asked = {"traces": json.dumps(list(traces))}
+        found, asked = OWED.rows(), traces.asked(OWED)
         dropped = await tx.execute(
             f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
             f" AND name <> '{FORGET}' AND {found}",

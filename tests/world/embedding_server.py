@@ -22,19 +22,19 @@ def numbers(text: str) -> list[float]:
     return [text.count(sign) + 0.5 for sign in "aei"]
 
 
-def rows(body: Json) -> list[Json]:
+def rows(body: Json, means: Callable[[str], list[float]] = numbers) -> list[Json]:
     """What `data` holds in a right answer."""
     return [
-        {"object": "embedding", "index": index, "embedding": numbers(text)}
+        {"object": "embedding", "index": index, "embedding": means(text)}
         for index, text in enumerate(body["input"])
     ]
 
 
-def well(body: Json) -> web.Response:
+def well(body: Json, means: Callable[[str], list[float]] = numbers) -> web.Response:
     """As it should be."""
     words = sum(len(text.split()) for text in body["input"])
     usage = {"prompt_tokens": words, "total_tokens": words}
-    return web.json_response({"object": "list", "data": rows(body), "usage": usage})
+    return web.json_response({"object": "list", "data": rows(body, means), "usage": usage})
 
 
 def data(change: Callable[[list[Json]], Any]) -> EmbeddingStep:
@@ -59,8 +59,14 @@ def told(
 class EmbeddingServer:
     """The server; `requests` are the bodies it got."""
 
-    def __init__(self, *steps: EmbeddingStep, most_texts: int = 10_000) -> None:
-        """`most_texts`: more in one request are refused."""
+    def __init__(
+        self,
+        *steps: EmbeddingStep,
+        most_texts: int = 10_000,
+        means: Callable[[str], list[float]] = numbers,
+    ) -> None:
+        """`most_texts`: more in one request are refused. `means`: the vector of a text."""
+        self._means = means
         self.requests: list[Json] = []
         self.headers: list[Mapping[str, str]] = []
         self._steps = deque(steps)
@@ -100,4 +106,4 @@ class EmbeddingServer:
         if len(body["input"]) > self._most:
             error = f"batch size {len(body['input'])} > maximum allowed batch size {self._most}"
             return web.json_response({"error": error}, status=422)
-        return well(body)
+        return well(body, self._means)

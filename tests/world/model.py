@@ -256,8 +256,14 @@ class ModelServer:
     """The server. `rules=False` for tests that send bare requests."""
 
     def __init__(
-        self, *, default: Callable[[Seen], Step] = echo, rules: bool = True, port: int = 0
+        self,
+        *,
+        default: Callable[[Seen], Step] = echo,
+        rules: bool = True,
+        port: int = 0,
+        slots: int | None = None,
     ) -> None:
+        """`slots`: how many conversations it says it remembers, as llama.cpp; None: it does not say."""
         self.requests: list[Seen] = []
         """Without those that only ask whether anybody answers."""
         self.aside: list[Seen] = []
@@ -278,6 +284,13 @@ class ModelServer:
         self._closing = asyncio.Event()
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", self._chat)
+        if slots is not None:
+            told = {"total_slots": slots}
+
+            async def props(_: web.Request) -> web.Response:
+                return web.json_response(told)
+
+            app.router.add_get("/props", props)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
 
     @property

@@ -5,7 +5,7 @@ test would prove nothing more.
 """
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,9 @@ from pathlib import Path
 from wintermute.db import Database, driver, open_database
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
+from wintermute.db.text_search import Sought, Traces
+from wintermute.llm.calls import RECORDED
+from wintermute.night.forgetting import SPOKEN
 
 
 @cache
@@ -40,3 +43,9 @@ async def open_migrated(path: Path) -> AsyncIterator[Database]:
     lay_schema(path)
     async with open_database(path) as database:
         yield database
+
+
+async def traces_of(database: Database, texts: Sequence[str]) -> Traces:
+    """The rows that say one of these."""
+    async with database.looking() as look:
+        return await look.seek([Sought([*SPOKEN, RECORDED], texts)])

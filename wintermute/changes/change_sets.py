@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import ERASED, Wanted, holds
+from wintermute.db.text_search import Kept, Traces
+from wintermute.db.traces import ERASED, Wanted
 from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -69,6 +70,7 @@ class ChangeSet:
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
 STATES = ("before", "after")
+CHANGES = Kept("changes", STATES, "change_set_id, n", where="kind <> 'fact'")
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 
@@ -184,18 +186,16 @@ class ChangeSets:
             (kind, json.dumps(list(items))),
         )
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Take these words out of what tasks, skills and cores were; how many changes said them.
 
         What else an item said can still be undone.
         """
-        asked = {"traces": json.dumps(list(traces))}
         rows = await tx.rows(
-            "SELECT change_set_id, n, before, after FROM changes WHERE kind <> 'fact'"
-            f" AND {holds('before', 'after')}",
-            asked,
+            f"SELECT change_set_id, n, before, after FROM changes WHERE {CHANGES.rows()}",
+            traces.asked(CHANGES),
         )
-        wanted = Wanted(traces)
+        wanted = Wanted(traces.texts)
         await tx.execute_many(
             "UPDATE changes SET before = ?, after = ? WHERE change_set_id = ? AND n = ?",
             [

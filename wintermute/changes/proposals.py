@@ -1,14 +1,12 @@
 """Proposals: what may not be done without a person, kept until one decides or it is out of date."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wintermute.changes.change_sets import ItemKind
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 
@@ -28,6 +26,7 @@ class Proposal:
     created_at: datetime
 
 
+PROPOSALS = Kept("proposals", ("text", "reason"))
 _proposal = reader(Proposal)
 
 
@@ -72,11 +71,10 @@ class Proposals:
         )
         return [_proposal(row) for row in rows]
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Drop what holds one of the `traces`; how many."""
         return await tx.execute(
-            f"DELETE FROM proposals WHERE {holds('text', 'reason')}",
-            {"traces": json.dumps(list(traces))},
+            f"DELETE FROM proposals WHERE {PROPOSALS.rows()}", traces.asked(PROPOSALS)
         )
 
     async def expire(self, tx: Transaction) -> int:

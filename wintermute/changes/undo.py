@@ -161,11 +161,15 @@ class FileItems(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An item that was changed again since: these fields of it stay, or `all of it`."""
+    """An item that was changed again since: these fields of it stay, or `all of it`.
+
+    `held_by`: the change set that holds on to it; "": none that is known.
+    """
 
     kind: ItemKind
     item: str
     fields: tuple[str, ...]
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,10 @@ class Undo:
                 await place()
         return undone
 
+    def touches_files(self, wanted: ChangeSet) -> bool:
+        """Whether it takes `run`, for what it changed lies outside of the database as well."""
+        return any(change.kind in self._files for change in wanted.changes)
+
     async def within(
         self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None = None
     ) -> Undone:
@@ -251,7 +259,7 @@ class Undo:
         histories = await self._changes.steps(tx, {(kind, item) for item in heirs})
         found: dict[str, tuple[ChangeSet, set[str]]] = {}
         for item, heir in reversed(heirs.items()):
-            ends = (step.set_id for step in histories[kind, item] if step.change.after is None)
+            ends = (step.set_id for step in histories[kind, item] if _gives_way(step.change, heir))
             merge = await self._changes.get(next(ends, ""))
             if merge is None:
                 continue
@@ -296,16 +304,18 @@ class Undo:
             now = await self._state(tx, change)
             history = histories[change.kind, change.item]
             newer = list(takewhile(lambda step: step.set_id != wanted.id, history))
-            since = [step.change for step in standing(newer, now)]
-            merged = without(change.before, change.after, now, since)
+            since = list(standing(newer, now))
+            held_by = since[0].set_id if since else ""
+            merged = without(change.before, change.after, now, [step.change for step in since])
             done = Change(change.kind, change.item, now, merged.state, (wanted.id,))
             if merged.state != now and not await self._put(tx, done, why):
-                kept.append(Conflict(change.kind, change.item, (ALL_OF_IT,)))
+                kept.append(Conflict(change.kind, change.item, (ALL_OF_IT,), held_by))
                 continue
             if merged.state != now:
                 back.append(done)
             if merged.kept:
-                kept.append(Conflict(change.kind, change.item, merged.kept))
+                kept.append(Conflict(change.kind, change.item, merged.kept, held_by))
+        back = _net(back)
         set_id = await self._changes.record(tx, why, back, wanted.id) if back else None
         return Undone(set_id, tuple(back), tuple(kept))
 
@@ -318,3 +328,17 @@ class Undo:
         if change.kind in self._files:
             return await self._files[change.kind].state(change.item)
         return await self._rows[change.kind].state(tx, change.item)
+
+
+def _gives_way(change: Change, heir: str) -> bool:
+    """Whether a change took an item out, or ended it, in favour of its heir."""
+    return change.after is None or change.after.get("replaced_by") == heir
+
+
+def _net(back: Sequence[Change]) -> list[Change]:
+    """Each item once, from what it was to what it became, in the order of their last steps."""
+    whole: dict[tuple[ItemKind, str], Change] = {}
+    for change in back:
+        earlier = whole.pop((change.kind, change.item), change)
+        whole[change.kind, change.item] = replace(change, before=earlier.before)
+    return [change for change in whole.values() if change.before != change.after]

@@ -48,11 +48,11 @@ from wintermute.memory.exchange import (
     moment_of,
     of_list,
 )
-from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, Source
+from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forgetting import Forgotten, forget
 from wintermute.night.reconstruction import BatchTally, Reconstruction
-from wintermute.night.splitting import Splitting, remember
+from wintermute.night.splitting import Splitting, new_facts
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -124,25 +124,38 @@ def add(
     Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
     if text == "-":
-        _tell_split(ctx, sys.stdin.buffer.read(), scope, as_json=as_json)
+        content = sys.stdin.buffer.read()
+        _tell_split(ctx, content, scope, source, until, as_json=as_json)
         return
     report = with_stores(ctx, lambda stores, _: _added(stores, text, scope, source, until))
     tell(ctx, report.values, *report.lines, as_json=as_json)
 
 
-def _tell_split(ctx: click.Context, content: bytes, scope: str | None, *, as_json: bool) -> None:
+def _tell_split(
+    ctx: click.Context,
+    content: bytes,
+    scope: str | None,
+    source: Source = EXPLICIT,
+    until: str | None = None,
+    *,
+    as_json: bool,
+) -> None:
     """Take a long text apart, and say what is remembered of it."""
 
     async def work(stores: Stores, _: Config, models: Models) -> Report:
+        end = moment_of(until, stores.tasks.zone) if until else None
         place = await scope_of(stores, scope or stores.owner.scope)
         template = Template(stores.prompts, "SPLIT_PROMPT.txt")
         text = content.decode("utf-8-sig", "replace")
         lines = await Splitting(stores, models, template).split_or_whole(text)
+        kind = NewFact(place, "", source, valid_to=end)
         async with stores.database.transaction() as tx:
-            new, set_id = await remember(stores, tx, Reason("import", place), lines)
+            facts = new_facts(kind, lines)
+            done = await stores.facts.supersede(tx, Reason("import", place), facts, {})
         await stores.memories.text(place)
-        values = {"contents": lines, "stored": new, "set": set_id}
-        return Report(values, [*lines, f"stored {new}, known already {len(lines) - new}"])
+        new = len(facts) - done.outcomes.count("known")
+        values = {"contents": lines, "stored": new, "set": done.set_id}
+        return Report(values, [*lines, f"stored {new}, known already {len(facts) - new}"])
 
     report = with_models(ctx, work)
     tell(ctx, report.values, *report.lines, as_json=as_json)
@@ -251,9 +264,12 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
+@scope_option("Whose memories, where a line does not say; default: the owner's.")
 @click.option("--split", is_flag=True, help="It is one long text: take it apart into memories.")
 @reporting
-def import_(ctx: click.Context, file: BinaryIO, split: bool, as_json: bool) -> None:
+def import_(
+    ctx: click.Context, file: BinaryIO, scope: str | None, split: bool, as_json: bool
+) -> None:
     """Read memories from lines of JSON, as `export` writes them, or from a list.
 
     A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
@@ -263,7 +279,7 @@ def import_(ctx: click.Context, file: BinaryIO, split: bool, as_json: bool) -> N
     Example: wintermute memory import memories.jsonl
     """
     if split:
-        _tell_split(ctx, file.read(), None, as_json=as_json)
+        _tell_split(ctx, file.read(), scope, as_json=as_json)
         return
 
     async def work(stores: Stores, _: Config) -> Imported:
@@ -271,7 +287,7 @@ def import_(ctx: click.Context, file: BinaryIO, split: bool, as_json: bool) -> N
             stores.database,
             stores.facts,
             stores.changes,
-            stores.owner.scope,
+            await scope_of(stores, scope or stores.owner.scope),
             stores.tasks.zone,
             (await stores.known.moves()).named,
         )
@@ -279,8 +295,8 @@ def import_(ctx: click.Context, file: BinaryIO, split: bool, as_json: bool) -> N
         if file.name.lower().endswith(".txt"):
             lines = of_list(lines_of_file(file))
         done = await reading.run(lines, Reason("import", "everyone"), told=bad_line, read=progress)
-        for scope in sorted(done.scopes):
-            await stores.memories.text(scope)
+        for each in sorted(done.scopes):
+            await stores.memories.text(each)
         return done
 
     done = with_stores(ctx, work)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from wintermute.changes.change_sets import Change
+from wintermute.changes.change_sets import Change, ChangeSet
 from wintermute.changes.undo import Undone
 from wintermute.clock import Clock
 from wintermute.commands.memories import Forgetting, Remembered
@@ -59,7 +59,7 @@ NAMES = {
     "/why": "which memories my last answer had; in reply to an answer, which that one had",
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
-    "/undo": "take back the last change of a memory or a task here",
+    "/undo": "take back your last change of a memory or a task here; `/undo SET` any change of the last 30 days",
     "/verify": "compare emojis, so that your client knows that it is me",
     "/status": "what works and what does not",
     "/help": "this list",
@@ -69,6 +69,7 @@ WHY_ALONE = (
     "`/why` is about an answer: write it alone for the last one, or in reply to another."
     " `/memory WORDS` finds memories."
 )
+NO_CHANGE = "I know no change `{}` here of the last 30 days."
 NO_DETAILS = "The details are for you alone: ask me in a chat with nobody else in it."
 
 
@@ -124,8 +125,8 @@ class ChatCommands:
             return WHY_ALONE
         if row.word == "/why":
             return await self._remembered.why(row, await self._scope(row))
-        if row.word == "/undo":  # with what was edited by hand
-            await self._stores.memories.text(await self._scope(row))
+        if row.word == "/undo":
+            return await self._undo_files(row, await self._scope(row))
         return None
 
     async def _compact(self, row: Waiting) -> str:
@@ -159,14 +160,28 @@ class ChatCommands:
     async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:
         if self._stores.owner.is_unvouched(row.origin, scope):
             return "Here only a verified session of the owner can undo something."
-        last = await self._stores.changes.newest(("fact", "task"), scope, asked=True)
-        if last is None:
-            return "There is nothing to undo here."
-        undone = await self._stores.undo.within(tx, last)
-        merged = [line for merge in undone.merges for line in _undone_lines(merge)]
-        lines = [f"- it was merged since, so first: {line}" for line in merged]
-        lines += [f"- {line}" for line in _undone_lines(undone)]
-        return bounded(lines) or "There is nothing to undo: all of it is as it was before."
+        wanted = await self._wanted(row, scope)
+        if wanted is None:
+            named = plain(_named_set(row)[:60])
+            return NO_CHANGE.format(named) if named else "There is nothing to undo here."
+        return _undone(await self._stores.undo.within(tx, wanted))
+
+    async def _undo_files(self, row: Waiting, scope: str) -> str | None:
+        """Take back what changed a file as well, which no transaction holds; None: nothing did."""
+        await self._stores.memories.text(scope)  # with what was edited by hand
+        wanted = await self._wanted(row, scope)
+        unvouched = self._stores.owner.is_unvouched(row.origin, scope)
+        if unvouched or wanted is None or not self._stores.undo.touches_files(wanted):
+            return None
+        return _undone(await self._stores.undo.run(wanted))
+
+    async def _wanted(self, row: Waiting, scope: str) -> ChangeSet | None:
+        """The change set that is named, if it is of this scope; else the last one that was asked for."""
+        changes, named = self._stores.changes, _named_set(row)
+        if not named:
+            return await changes.newest(("fact", "task"), scope, asked=True)
+        found = await changes.get(named)
+        return found if found and found.scope == scope else None
 
     async def _sessions(self, tx: Transaction, row: Waiting, scope: str) -> str:
         store, zone = self._stores.sub_sessions, self._stores.tasks.zone
@@ -201,6 +216,17 @@ def _after_word(body: str) -> str:
     return "".join(body.split(maxsplit=1)[1:])
 
 
+def _named_set(row: Waiting) -> str:
+    return _after_word(row.body).strip().strip("`").removeprefix("#")
+
+
+def _undone(undone: Undone) -> str:
+    merged = [line for merge in undone.merges for line in _undone_lines(merge)]
+    lines = [f"- it was merged since, so first: {line}" for line in merged]
+    lines += [f"- {line}" for line in _undone_lines(undone)]
+    return bounded(lines) or "There is nothing to undo: all of it is as it was before."
+
+
 def _undone_lines(undone: Undone) -> list[str]:
     partly = {kept.item for kept in undone.kept}
     return [
@@ -211,6 +237,8 @@ def _undone_lines(undone: Undone) -> list[str]:
 
 def _taken_back(change: Change, partly: bool) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
+    if change.kind == "core":
+        return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
     thing = {"fact": "memory"}.get(change.kind, change.kind)
     named = change.after or change.before or {}
     text = plain(str(named.get("text") or named.get("content") or change.item))

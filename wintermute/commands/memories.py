@@ -16,6 +16,7 @@ from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.stores import Stores
+from wintermute.text import display_name, one_line, shortened
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -26,6 +27,15 @@ AROUND = 2
 LATELY = 10
 """Messages that a memory was brought to."""
 ASSISTANT = "assistant"
+MOST_MESSAGES = 8
+"""Of those a memory came from."""
+QUOTED = 100
+CAME = {
+    EXPLICIT: "remembered as told",
+    "harvest": "picked up",
+    "dreaming_merge": "made of several",
+}
+"""How a memory came to be, in words for people, by its source."""
 
 CORE_WORD = "core"
 NO_CORE = "I have nothing here that I always keep in mind."
@@ -87,7 +97,8 @@ def link(row: Waiting) -> str:
     """The address of a message for people; "" where it was not in a Matrix room."""
     if not (row.event_id.startswith("$") and row.room_id.startswith("!")):
         return ""
-    room, event = (quote(name, safe="!$:") for name in (row.room_id, row.event_id))
+    names = (row.room_id, row.edits or row.event_id)  # an edit is shown in place of its message
+    room, event = (quote(name, safe="!$:") for name in names)
     return f"https://matrix.to/#/{room}/{event}"
 
 
@@ -232,8 +243,8 @@ class Remembered:
         brought = [fact for name, fact in now.items() if name not in earlier]
         in_view = [fact for name, fact in {**now, **earlier}.items() if name in earlier]
         parts = [
-            (BROUGHT, await self._sources(brought)),
-            (IN_VIEW, await self._sources(in_view)),
+            (BROUGHT, await self._sources(brought, row.sender)),
+            (IN_VIEW, await self._sources(in_view, row.sender)),
         ]
         told = [f"{heading}\n{bounded(lines)}" for heading, lines in parts if lines]
         return "\n\n".join(told) or NONE_FITTED
@@ -250,27 +261,38 @@ class Remembered:
             return None, OTHERS
         return answer.cast_id, NO_MODEL
 
-    async def _sources(self, facts: Sequence[Fact]) -> list[str]:
+    async def _sources(self, facts: Sequence[Fact], asker: str) -> list[str]:
         zone = self._stores.tasks.zone
         lines = []
         for fact in facts:
-            address = await self._address(fact)
-            notes = (
-                fact.source,
-                f"[{day(fact.created_at, zone)}]({address})"
-                if address
-                else day(fact.created_at, zone),
-                until(fact, zone),
-                f"`{fact.id}`",
-            )
+            said = await self._messages(fact, asker) or [day(fact.created_at, zone)]
+            notes = (CAME[fact.source], *said, until(fact, zone), f"`{fact.id}`")
             lines.append(f"- {plain(fact.text)} ({', '.join(filter(None, notes))})")
         return lines
 
-    async def _address(self, fact: Fact) -> str:
-        """Of the first message that it came from."""
+    async def _messages(self, fact: Fact, asker: str) -> list[str]:
+        """Those it came from: who said each, when, and where that is, or what it was.
+
+        All of them were said in the scope of the memory, so whoever sees that may see them.
+        """
+        inbox = self._stores.inbox
         async with self._stores.database.transaction() as tx:
-            rows = [await self._stores.inbox.find(tx, origin) for origin in fact.origins[:5]]
-        return next(filter(None, (link(row) for row in rows if row)), "")
+            found = [await inbox.find(tx, origin) for origin in fact.origins]
+            rows = {row.edits or row.event_id: row for row in found if row and row.body}
+            said = {
+                name: (await inbox.newest_version(tx, name) or row).body
+                for name, row in rows.items()
+            }
+        told = [self._message(row, said[name], asker) for name, row in rows.items()]
+        more = len(told) - MOST_MESSAGES
+        return told[:MOST_MESSAGES] + ([f"and {more} messages more"] if more > 0 else [])
+
+    def _message(self, row: Waiting, said: str, asker: str) -> str:
+        who = "you" if row.sender == asker else plain(display_name(row.sender_name) or row.sender)
+        on, address = day(row.sent_at, self._stores.tasks.zone), link(row)
+        if address:
+            return f"{who} on [{on}]({address})"
+        return f"{who} on {on}: “{plain(shortened(one_line(said), QUOTED))}”"
 
 
 NAMED = re.compile(r"\(.*`([^`\s]+)`\)$", re.MULTILINE)

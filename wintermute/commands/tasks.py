@@ -104,7 +104,7 @@ def _of_merges(undone: Undone) -> list[str]:
 def kept_words(kept: Conflict) -> str:
     """Which part of which item a later edit holds on to."""
     part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
-    return f"{part}{kept.kind} {kept.item}"
+    return f"{part}{kept.kind} {kept.item}{f' (by {kept.held_by})' if kept.held_by else ''}"
 
 
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ from wintermute.clock import Clock
 from wintermute.db import driver
 from wintermute.db.full_text import drop_broken, erase_in_place, others_are_sound
 from wintermute.db.migrate import Migration, UpgradeCopy, copies, expire_copies, migrate, migrations
+from wintermute.db.text_search import TextSearch, looking
 from wintermute.errors import (
     DatabaseLocked,
     DatabaseUnusable,
@@ -184,6 +185,10 @@ class Database:
         """Bring its log into the file and cut it: what was just erased still stands there."""
         async with self._lock:
             await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def looking(self) -> AbstractAsyncContextManager[TextSearch]:
+        """Find texts wherever they are kept: in a process of its own where that takes long."""
+        return looking(self._path)
 
     async def copies(self) -> list[UpgradeCopy]:
         """The copies from before upgrades that are still there, oldest first."""

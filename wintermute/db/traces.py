@@ -75,6 +75,10 @@ LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
 ASCII = bytes(range(128))
 MARKS = bytes(code for code in REST if code < 128)
+FEW = 12
+"""Texts that are looked at one by one where one of them may hide letters."""
+EDGE = b"\x00"
+"""Stands between texts that are looked at together."""
 BULLET = "\u2022".encode()
 
 Instead = str | Callable[[re.Match[str]], str]
@@ -218,15 +222,33 @@ class Wanted:
 
     def said_in(self, column: bytes) -> bool:
         """Whether a text in UTF-8 says one of them."""
-        if not self._lines and not self._may_be_in(column):
-            return False
-        return self.is_in(column.decode("utf-8", "replace"))
+        text = column.decode("utf-8", "replace") if self._lines else ""
+        if self._has_line(text):
+            return True
+        return self._may_be_in(column) and self.is_in(text or column.decode("utf-8", "replace"))
+
+    def among(self, columns: Sequence[bytes]) -> list[int]:
+        """Which of these texts in UTF-8 say one of them: most are put aside together."""
+        whole = EDGE.join(columns)
+        hides = _hides_letters(whole, self._escaped)
+        if hides and len(columns) > FEW:
+            middle = len(columns) // 2
+            rest = self.among(columns[middle:])
+            return [*self.among(columns[:middle]), *(middle + n for n in rest)]
+        rows = [] if hides else self._letters(whole, kept=EDGE).split(EDGE)
+        if len(rows) != len(columns) or self._lines:
+            return [n for n, column in enumerate(columns) if self.said_in(column)]
+        near = {
+            n
+            for longest, words in self._words
+            for n, letters in enumerate(rows)
+            if longest in letters and _in_order(words, letters)
+        }
+        return [n for n in sorted(near) if self.said_in(columns[n])]
 
     def is_in(self, text: str) -> bool:
         """Whether a text says one of them."""
-        if any(line.search(text) for line in self._lines):
-            return True
-        return any(True for _ in self._found(text, bare))
+        return self._has_line(text) or any(True for _ in self._found(text, bare))
 
     def spans(self, text: str) -> list[Span]:
         """Where a text says them: from the first character to the last, in order, apart."""
@@ -275,6 +297,9 @@ class Wanted:
         read = UNSEEN.sub("", unicodedata.normalize("NFKC", TAG_OR_TARGET.sub(" ", text)))
         return any(self._has_words(form.encode("utf-8", "replace")) for form in (plain, read))
 
+    def _has_line(self, text: str) -> bool:
+        return any(line.search(text) for line in self._lines)
+
     def _has_words(self, text: bytes) -> bool:
         letters = self._letters(text)
         for longest, words in self._words:
@@ -310,15 +335,20 @@ def _words_of_any_script(text: str) -> list[bytes]:
     return [word.encode("utf-8", "replace") for word in WORDS.findall(_composed(text))]
 
 
-def _ascii_letters(text: bytes) -> bytes:
-    return text.translate(LOWER, REST)
+def _ascii_letters(text: bytes, kept: bytes = b"") -> bytes:
+    return text.translate(LOWER, REST.replace(kept, b""))
 
 
-def _any_letters(text: bytes) -> bytes:
+def _any_letters(text: bytes, kept: bytes = b"") -> bytes:
     whole = text.decode("utf-8", "replace")
     if b"\\u" in text:  # as `json.dumps` writes it
         whole = whole.encode("raw_unicode_escape").decode("raw_unicode_escape", "replace")
-    return _composed(whole).encode("utf-8", "replace").translate(None, MARKS).replace(BULLET, b"")
+    return (
+        _composed(whole)
+        .encode("utf-8", "replace")
+        .translate(None, MARKS.replace(kept, b""))
+        .replace(BULLET, b"")
+    )
 
 
 def _composed(text: str) -> str:

@@ -30,13 +30,23 @@ REMOTE_SECONDS = 10.0
 MOST_NAMED = 10
 
 
+SOON: Mapping[str, int] = {"message_threshold": 5, "min_messages": 1, "inactivity_minutes": 1}
+"""When a demo reads what was told in passing: before it is over, and not beside each message."""
+AT_ONCE: Mapping[str, int] = {"message_threshold": 1, "min_messages": 1}
+"""The same where a question costs nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """An `llm` section, the environment its secrets are read from, and what to tell of it."""
+    """An `llm` section, the environment its secrets are read from, and what to tell of it.
+
+    `harvest`: the keys of `memory_harvest`.
+    """
 
     llm: Json
     said: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    harvest: Mapping[str, int] = dataclasses.field(default_factory=lambda: SOON)
 
 
 async def find_model(config: Config | None, environment: Mapping[str, str]) -> FoundModel | None:
@@ -166,6 +176,7 @@ class Bot:
             },
             "llm": found.llm,
             "memory": {"backend": first_backend(Machine.here()).backend},
+            "memory_harvest": dict(found.harvest),
         }
         write(self._config, json.dumps(config, indent=2, ensure_ascii=False))  # JSON is YAML
 

@@ -82,6 +82,10 @@ class DemoPerson:
         content = {"msgtype": "m.text", "body": text, "m.mentions": {}}
         return await self._client.send(room_id, content, new_id("said"), encrypted=True)
 
+    async def take_back(self, room_id: str, event_id: str) -> None:
+        """Delete a message. Raises: WintermuteError."""
+        await self._client.redact(room_id, event_id, new_id("gone"))
+
     async def _round(self, *, full_state: bool, wait_s: float) -> None:
         batch = await self._client.sync(self._token, full_state=full_state, wait_s=wait_s)
         await self._client.upkeep()
@@ -139,6 +143,7 @@ async def present(matrix: Matrix, folder: Path) -> AsyncIterator[DemoPerson]:
 
 
 YOU, BOT = "you> ", "wintermute> "
+DELETE = "/delete "
 PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
@@ -181,7 +186,8 @@ class Dialogue:
     async def _say(self, line: str) -> None:
         """A line that the homeserver does not take, such as a very long one, ends nothing."""
         try:
-            await self._person.say(self._room_id, line)
+            if not await self._deleted(line):
+                await self._person.say(self._room_id, line)
         except WintermuteError as error:
             self._show(f"not sent: {harmless(str(error))}")
 
@@ -193,7 +199,27 @@ class Dialogue:
         async for line in lines:
             if line.strip():
                 self._show(YOU + line)
-                await self._answered(await self._person.say(self._room_id, line))
+                if not await self._deleted(line):
+                    await self._answered(await self._person.say(self._room_id, line))
+
+    async def _deleted(self, line: str) -> bool:
+        """Do what a graphical client does with its menu: `/delete WORDS` is never said to the bot.
+
+        Meant is the newest message of the person that has these words.
+        """
+        if not line.startswith(DELETE):
+            return False
+        rows = await self._database.rows(
+            "SELECT event_id, body FROM inbox WHERE sender = ? AND room_id = ? AND kind = 'message'"
+            " AND instr(lower(body), lower(?)) ORDER BY seq DESC LIMIT 1",
+            (self._person.session.user_id, self._room_id, line.removeprefix(DELETE).strip()),
+        )
+        for row in rows:
+            await self._person.take_back(self._room_id, row["event_id"])
+            self._show(f"deleted, as in any Matrix client: {harmless(row['body'])}")
+        if not rows:
+            self._show("no message of yours has these words")
+        return True
 
     async def _answered(self, event_id: str) -> None:
         while not await self._is_answered(event_id):

@@ -14,6 +14,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import Any
 
+from wintermute.demo.unasked import statements, unasked
 from wintermute.messages import Json
 from wintermute.prompt.assemble import DIVIDER, MEMORIES, SUMMARY, TIME
 from wintermute.prompt.block import time_told, told, without_blocks
@@ -324,6 +325,8 @@ Rule = Callable[[PracticeView, str], Utterance]
 
 def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     """What the practice model does next with these messages and the tools of these names."""
+    if not tools and messages and (known := unasked(messages)) is not None:
+        return Say(known)
     now = seen(messages, tools)
     if HISTORY in now.text and not tools:
         return _summed_up(now.text.rpartition(HISTORY)[2])
@@ -542,6 +545,8 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
     asked = now.text.rstrip().endswith(("?", "？"))  # noqa: RUF001  the wide one is meant
     if asked and topic and SEARCH in now.tools:
         return _looked_up(now, f"{line}?")
+    if not asked and statements(now.text):
+        return say("in_passing")
     found = [told for fact in now.facts if topic & words(told := _told(now, fact))]
     return say("perhaps", facts=listed(found)) if asked and found else say("unknown")
 

@@ -12,7 +12,15 @@ from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config, Matrix, Secret
 from wintermute.db import open_database
-from wintermute.demo.bot import READY, READY_SECONDS, Bot, FoundModel, find_model, one_backend
+from wintermute.demo.bot import (
+    AT_ONCE,
+    READY,
+    READY_SECONDS,
+    Bot,
+    FoundModel,
+    find_model,
+    one_backend,
+)
 from wintermute.demo.homeserver import (
     Child,
     DemoSecrets,
@@ -139,6 +147,7 @@ async def _model(plan: DemoPlan, stack: AsyncExitStack) -> FoundModel:
     if found is None:
         practice = await stack.enter_async_context(PracticeModel())
         found = one_backend(practice.url, SERVED_NAME, f"the built-in {PRACTICE}")
+        return replace(found, harvest=AT_ONCE)
     return found
 
 
@@ -170,6 +179,7 @@ async def _converse(
     except TimeoutError:
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
     step("you are in an encrypted room with it: type a message, or /help; Ctrl-D ends")
+    step("/delete WORDS deletes your newest message that has these words, as any client can")
     plan.show(
         CARD.format(
             folder=plan.folder,

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, ClockReading, boot_id, moment, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import reader
 from wintermute.ids import new_id
 from wintermute.llm.calls import Amount, Budget, ModelCalls, Spent
@@ -99,6 +99,7 @@ class Health:
         return next((part for part in await self.parts() if part.part == name), None)
 
 
+EDITED = Kept("edited_files", ("text",), "name")
 AGAIN = "begin again with your client or /verify"
 UNFIT = (
     f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
@@ -355,14 +356,23 @@ class EditedFiles:
             (listed,),
         )
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Drop what holds one of the `traces`; how many. The files themselves are a person's."""
         return await tx.execute(
-            f"UPDATE edited_files SET text = NULL WHERE {holds('text')}",
-            {"traces": json.dumps(list(traces))},
+            f"UPDATE edited_files SET text = NULL WHERE {EDITED.rows()}", traces.asked(EDITED)
         )
 
 
+LEARNING = {
+    "harvest": "reading what was said",
+    "split": "taking a long text apart",
+    "reconstruct": "bringing memories together",
+    "core": "updating core memory",
+}
+TO_FORGET = {
+    "forget": "{n} still to be finished",
+    "scrub": "the database is rewritten once nobody has written for a minute",
+}
 UNLIMITED = Ceilings()
 MOST_NAMED = 20
 MANY_CALLS = 20
@@ -400,6 +410,7 @@ async def gather(
         facts.append(Finding("rooms", "warn", waits))
     facts.append(await _sub_sessions(database))
     facts += await _jobs(database)
+    facts += await _learning(database, zone)
     facts.append(Finding("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))
     facts.append(Finding("people", *await people(database)))
@@ -438,8 +449,71 @@ async def _jobs(database: Database) -> list[Finding]:
     stopped = f", {len(named)} stopped: {'; '.join(named)}" if named else ""
     text = f"{states['running']} running, {states['waiting']} waiting{stopped}"
     found = [Finding("jobs", "fail" if named else "ok", text)] if rows else []
-    left = sum(row["name"] == "forget" for row in rows)
-    return [*found, Finding("forgetting", "ok", f"{left} still to be finished")] if left else found
+    left = [
+        told
+        for name, told in TO_FORGET.items()
+        if (n := sum(row["name"] == name for row in rows))
+        for told in [told.format(n=n)]
+    ]
+    return [*found, Finding("forgetting", "ok", "; ".join(left))] if left else found
+
+
+async def _learning(database: Database, zone: ZoneInfo) -> list[Finding]:
+    """What is learnt while nobody waits; nothing where nothing ever was. No word of what was said."""
+    if not await database.is_current():
+        return []
+    (queued,) = await database.scalars(
+        "SELECT count(*) FROM facts WHERE queued AND retired_at IS NULL AND NOT ended"
+    )
+    jobs = await database.rows(
+        "SELECT name, waits_for, count(*) AS n, min(not_before) AS due FROM jobs"
+        " WHERE state = 'waiting' AND name IN (SELECT value FROM json_each(?))"
+        " GROUP BY name, waits_for ORDER BY min(created_at)",
+        (json.dumps(list(LEARNING)),),
+    )
+    last = await database.row(
+        "SELECT ended_at, room_id, coalesce(progress ->> '$.picked', 0) AS picked FROM jobs"
+        " JOIN conversations c ON c.id = args ->> '$.conversation'"
+        " WHERE name = 'harvest' AND state = 'done' ORDER BY ended_at DESC LIMIT 1"
+    )
+    refused = await database.rows("SELECT * FROM refused_answers ORDER BY at DESC")
+    told = [f"{_memories(queued)} to be brought together with the others"] if queued else []
+    told += [_waiting(row, zone) for row in jobs]
+    if last:
+        told.append(
+            f"last read {_at(last['ended_at'], zone)}, {last['room_id']}:"
+            f" {_memories(last['picked'])} picked up"
+        )
+    numbers = {
+        "queued": queued,
+        "waiting": sum(row["n"] for row in jobs),
+        "picked": last["picked"] if last else 0,
+        "refused": sum(row["times"] for row in refused),
+    }
+    if refused:
+        newest = refused[0]
+        told.append(
+            f"{counted(numbers['refused'], 'answer')} of models refused, the last"
+            f" {_at(newest['at'], zone)} ({newest['role']}): {newest['reason']}"
+        )
+    return [Finding("learning", "ok", "; ".join(told), numbers)] if told else []
+
+
+def _waiting(row: Row, zone: ZoneInfo) -> str:
+    """Jobs of one name that wait for the same."""
+    many = f" ({row['n']} times)" if row["n"] > 1 else ""
+    if row["due"] is None:
+        return f"{LEARNING[row['name']]}{many} waits for its turn"
+    why = f", for {row['waits_for']}" if row["waits_for"] else ""
+    return f"{LEARNING[row['name']]}{many} waits until {_at(row['due'], zone)}{why}"
+
+
+def _memories(count: int) -> str:
+    return "1 memory" if count == 1 else f"{count} memories"
+
+
+def _at(when: str, zone: ZoneInfo) -> str:
+    return f"{moment(when).astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 async def _sub_sessions(database: Database) -> Finding:

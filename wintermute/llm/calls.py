@@ -13,7 +13,7 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import NOWHERE, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent
 from wintermute.ids import NewId
@@ -204,6 +204,8 @@ def cost(usage: Usage, price: Price | None) -> float:
     return total / MILLION
 
 
+OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it
+RECORDED = Kept("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD)
 _recorded = reader(Recorded)
 _spent = reader(Spent)
 
@@ -235,6 +237,16 @@ class ModelCalls:
             await tx.execute(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
 
+    async def refused(self, role: str, reason: str) -> None:
+        """Count an answer that could not be used. `reason`: of the last one, for a status."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO refused_answers (role, times, reason, at) VALUES (?, 1, ?, ?)"
+                " ON CONFLICT (role) DO UPDATE SET times = times + 1, reason = excluded.reason,"
+                " at = excluded.at",
+                (role, reason, stamp(self._clock.now())),
+            )
+
     async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
         """The questions of a cast that were answered and kept, oldest first."""
         rows = await self._database.rows(
@@ -244,17 +256,26 @@ class ModelCalls:
         )
         return tuple(_recorded(row) for row in rows)
 
-    async def forget(self, tx: Transaction, cast_ids: Sequence[str], traces: Sequence[str]) -> int:
+    async def of_record(self, tx: Transaction) -> list[str]:
+        """The casts of whose questions something is kept."""
+        query = (
+            f"SELECT DISTINCT cast_id FROM model_calls WHERE cast_id IS NOT NULL AND {OF_RECORD}"
+        )
+        return await tx.scalars(query)
+
+    async def forget(
+        self, tx: Transaction, cast_ids: Sequence[str], traces: Traces = NOWHERE
+    ) -> int:
         """Blank what was kept of the questions of these casts, and of what holds one of the `traces`.
 
         Returns how many that was.
         """
         return await tx.execute(
             "UPDATE model_calls SET request = NULL, answer = NULL, detail = ''"
-            " WHERE (request IS NOT NULL OR detail <> '') AND"
+            f" WHERE {OF_RECORD} AND"
             " (cast_id IN (SELECT value FROM json_each(:casts))"
-            f" OR {holds('request', 'answer', 'detail')})",
-            {"casts": json.dumps(list(cast_ids)), "traces": json.dumps(list(traces))},
+            f" OR {RECORDED.rows()})",
+            {"casts": json.dumps(list(cast_ids))} | traces.asked(RECORDED),
         )
 
     async def asked_lately(self, role: str, backend: str) -> list[int]:

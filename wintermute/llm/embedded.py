@@ -225,9 +225,11 @@ class EmbeddedEmbedder:
         child = self._child
         return None if child is None or child.trouble is not None else child.pid
 
-    async def warm(self) -> None:
+    async def warm(self, seconds: float = 0.0) -> None:
         try:
-            await self._running()
+            child = await self._running()
+            if seconds:
+                await asyncio.wait({child.ready}, timeout=seconds)
         except EmbeddingsUnavailable as problem:
             log.debug("embedder not started reason=%s", problem)
 

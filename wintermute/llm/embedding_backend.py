@@ -172,7 +172,7 @@ class BackendEmbedder:
         prefix = self._settings.document_prefix
         return f"{self._model} {prefix!r}" if prefix else self._model
 
-    async def warm(self) -> None:
+    async def warm(self, seconds: float = 0.0) -> None:
         """Nothing: its server is always there, or is not ours to start."""
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:

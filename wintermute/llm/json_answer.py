@@ -19,6 +19,8 @@ from wintermute.templates import fill
 from wintermute.text import shortened, untagged
 
 FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+ATTEMPTS = 2
+"""The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
 """Characters from which a text that stands in the template was taken from there."""
 SHOWN = 1_000
@@ -29,7 +31,14 @@ T = TypeVar("T")
 
 
 class Unfit(Exception):
-    """What is wrong with an answer, in words for the model. Raised by whoever reads its JSON."""
+    """What is wrong with an answer, in words for the model. Raised by whoever reads its JSON.
+
+    `plain`: the same without words of the answer, which may be anybody's; for logs and a status.
+    """
+
+    def __init__(self, told: str, plain: str = "") -> None:
+        super().__init__(told)
+        self.plain = plain or told
 
 
 class Unasked(Protocol):
@@ -39,6 +48,10 @@ class Unasked(Protocol):
         """Raises: ModelError."""
         ...
 
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer could not be used, not the second one either."""
+        ...
+
 
 async def answer_in_json(
     models: Unasked,
@@ -46,28 +59,32 @@ async def answer_in_json(
     template: str,
     values: Mapping[str, str],
     read: Callable[[Json], T],
+    *,
+    attempts: int = ATTEMPTS,
 ) -> T:
-    """What `read` makes of the object that a model answers with; it is asked at most twice.
+    """What `read` makes of the object that a model answers with; it is asked at most so often.
 
     Raises: AnswerUnusable; ModelError where no answer came.
     """
     question = fill(template, {name: untagged(value) for name, value in values.items()})
     messages: tuple[Json, ...] = ({"role": "user", "content": question},)
-    error = ""
-    for _ in range(2):
+    plain = ""
+    for _ in range(attempts):
         try:
             reply = await models.ask_unasked(role, Request(messages))
         except EmptyReply as problem:
+            await models.refused(role, "it is empty")
             raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem
         try:
             return _read(reply, template, read)
         except Unfit as problem:
-            error = str(problem)
+            error, plain = str(problem), problem.plain
         messages += (
             {"role": "assistant", "content": shortened(reply.text, SHOWN) or "{}"},
             {"role": "user", "content": AGAIN.format(error=error)},
         )
-    raise AnswerUnusable(f"the model's answer cannot be used: {error}")
+    await models.refused(role, plain)
+    raise AnswerUnusable(f"the model's answer cannot be used: {plain}")
 
 
 def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
@@ -101,7 +118,9 @@ def only(found: Json, *names: str) -> None:
     if missing := [name for name in names if name not in found]:
         raise Unfit(f'"{missing[0]}" is missing')
     if more := [name for name in found if name not in names]:
-        raise Unfit(f'"{more[0][:40]}" does not belong there')
+        raise Unfit(
+            f'"{more[0][:40]}" does not belong there', "something in it does not belong there"
+        )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -310,6 +310,10 @@ class Models:
             await self._quiet.wait()
             return await self._ask(role, request, None, None, UNHEARD)
 
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer was of no use: counted, with the reason, which has none of its words."""
+        await self._calls.refused(role, reason)
+
     async def _ask(
         self,
         role: str,

@@ -54,8 +54,8 @@ class Embedder(Protocol):
         """What stands beside the vectors: those of another name are never compared with them."""
         ...
 
-    async def warm(self) -> None:
-        """Begin to get ready, without waiting for it. Never fails."""
+    async def warm(self, seconds: float = 0.0) -> None:
+        """Begin to get ready, and wait for that no longer than so. Never fails, embeds nothing."""
         ...
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:

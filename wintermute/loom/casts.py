@@ -8,7 +8,7 @@ The path of a branch: the branches it was forked from, each up to its fork, then
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import NOWHERE, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
@@ -36,9 +36,17 @@ _OF_EVENTS = (  # and what was handed out for them
     "  JOIN conversations v ON v.parent_cast = told.id JOIN branches o ON o.conversation_id = v.id"
     "  JOIN casts k ON k.branch_id = o.id) SELECT id FROM told)"
 )
-_ENDED = "SELECT id FROM casts WHERE state <> 'running'"
-_TURN_HOLDS = holds("utterance", "calls", "error")
-_OBSERVATION_HOLDS = holds("args", "result")
+_OURS = "IN (SELECT value FROM json_each(:casts))"
+_ENDED = "EXISTS (SELECT 1 FROM casts c WHERE c.id = cast_id AND c.state <> 'running')"
+INTENTS = Kept("casts", ("intent",), where="intent <> ''", fixed=True)
+RESULTS = Kept("casts", ("result",), where="result <> ''")
+TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True)
+OBSERVATIONS = Kept("observations", ("args", "result"))
+FOLDS = Kept("folds", ("summary",), fixed=True)
+PROMPTS = (
+    *(Kept("prompts", ("text",), "hash"), Kept("prompt_parts", ("text",), "hash")),
+    *(Kept(table, ("block",), where="block <> ''") for table in ("casts", "turns")),
+)
 _observation = reader(Observation)
 _turn = reader(Turn, "observations")
 _cast = reader(Cast, "turns")
@@ -258,50 +266,51 @@ class Casts:
         return await tx.exists("SELECT 1 FROM casts WHERE id = ? AND taint", (cast_id,))
 
     async def forget(
-        self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
+        self, tx: Transaction, events: Sequence[str], traces: Traces = NOWHERE
     ) -> tuple[int, int]:
         """Blank the ended casts of these events, and whatever else holds one of the `traces`.
 
         Rows, ids and links stay (DESIGN §4), and running casts as they are. Returns how many casts
         and turns were blanked, and how many running casts should be.
         """
-        asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
-        intent, result = (f"(id {_OF_EVENTS} OR {holds(name)})" for name in ("intent", "result"))
+        ours = await tx.scalars(
+            f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
+        )
+        asked = {"events": json.dumps(list(events)), "casts": json.dumps(ours)}
+        asked |= traces.asked(INTENTS, RESULTS, TURNS, OBSERVATIONS, FOLDS)
         casts = await tx.execute(
-            f"UPDATE casts SET intent = iif({intent}, '', intent),"
-            f" result = iif({result}, '', result)"
+            f"UPDATE casts SET intent = iif(id {_OURS} OR {INTENTS.rows()}, '', intent),"
+            f" result = iif(id {_OURS} OR {RESULTS.rows()}, '', result)"
             f" WHERE state <> 'running' AND intent || result <> ''"
-            f" AND (id {_OF_EVENTS} OR {holds('intent', 'result')})",
+            f" AND (id {_OURS} OR {INTENTS.rows()} OR {RESULTS.rows()})",
             asked,
         )
         turns = await tx.execute(
             "UPDATE turns SET utterance = '', calls = '[]', block = '',"
-            " error = iif(error IS NULL, NULL, '')"
-            f" WHERE cast_id IN ({_ENDED}) AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
-            f" AND (cast_id {_OF_EVENTS} OR {_TURN_HOLDS})",
+            f" error = iif(error IS NULL, NULL, '') WHERE {_ENDED}"
+            " AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
+            f" AND (cast_id {_OURS} OR {TURNS.rows()})",
             asked,
         )
         await tx.execute(
-            "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
-            f" (SELECT id FROM turns WHERE cast_id IN ({_ENDED})) AND"
-            " (turn_id IN (SELECT id FROM turns WHERE utterance = '' AND calls = '[]')"
-            f" OR {_OBSERVATION_HOLDS})",
+            "UPDATE observations SET args = NULL, result = '' WHERE (turn_id IN"
+            f" (SELECT id FROM turns WHERE cast_id {_OURS} OR {TURNS.rows()})"
+            f" OR {OBSERVATIONS.rows()})"
+            f" AND EXISTS (SELECT 1 FROM turns t WHERE t.id = turn_id AND {_ENDED})",
             asked,
         )
         await self._forget_folds(tx, asked)
         await tx.execute(
             "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT part.value ->> 1 FROM turns t"
             " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(nullif(p.parts, '')) part"
-            f" WHERE t.cast_id {_OF_EVENTS}"
-            "  AND part.value ->> 0 IN ('Task Context', 'Objective'))",
+            f" WHERE t.cast_id {_OURS} AND part.value ->> 0 IN ('Task Context', 'Objective'))",
             asked,
         )
         (running,) = await tx.scalars(
-            f"SELECT count(*) FROM casts WHERE state = 'running' AND (id {_OF_EVENTS}"
-            f" OR {holds('intent')}"
-            f" OR EXISTS (SELECT 1 FROM turns WHERE cast_id = casts.id AND ({_TURN_HOLDS}"
-            "  OR EXISTS (SELECT 1 FROM observations WHERE turn_id = turns.id"
-            f"   AND {_OBSERVATION_HOLDS}))))",
+            f"SELECT count(*) FROM casts WHERE state = 'running' AND (id {_OURS}"
+            f" OR {INTENTS.rows()} OR id IN (SELECT cast_id FROM turns WHERE {TURNS.rows()}"
+            "  OR id IN (SELECT turn_id FROM observations WHERE"
+            f"   {OBSERVATIONS.rows()})))",
             asked,
         )
         return casts + turns, running
@@ -311,7 +320,7 @@ class Casts:
 
         What was answered stays. Returns the casts.
         """
-        asked = {"events": json.dumps(list(events)), "traces": "[]"}
+        asked = {"events": json.dumps(list(events))}
         rows = await tx.rows(
             "UPDATE casts SET intent = '' WHERE state <> 'running' AND intent <> ''"
             " AND event_id IN (SELECT value FROM json_each(:events)) RETURNING id",
@@ -325,13 +334,13 @@ class Casts:
         for change in (
             "UPDATE casts SET result = '' WHERE id = ? AND state <> 'running'",
             "UPDATE turns SET utterance = '', calls = '[]', block = '',"
-            f" error = iif(error IS NULL, NULL, '') WHERE cast_id = ? AND cast_id IN ({_ENDED})",
+            f" error = iif(error IS NULL, NULL, '') WHERE cast_id = ? AND {_ENDED}",
             "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN (SELECT id FROM turns"
-            f" WHERE cast_id = ? AND cast_id IN ({_ENDED}))",
+            f" WHERE cast_id = ? AND {_ENDED})",
         ):
             await tx.execute(change, (cast_id,))
         events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
-        await self._forget_folds(tx, {"events": json.dumps(events), "traces": "[]"})
+        await self._forget_folds(tx, {"events": json.dumps(events)})
 
     async def in_groups(
         self, tx: Transaction, conversation_id: str, sender: str
@@ -365,14 +374,18 @@ class Casts:
         await tx.execute("UPDATE casts SET intent = ? WHERE id = ?", (intent, cast_id))
 
     async def from_first(
-        self, tx: Transaction, conversation_id: str, casts: Sequence[str]
+        self, tx: Transaction, conversation_id: str, casts: Sequence[str], among: Sequence[str]
     ) -> list[str]:
-        """The casts of a conversation from the first of these on: those that may have seen it."""
+        """Those of the casts `among` in this conversation that may have seen one of `casts`.
+
+        That is: from the first of them on.
+        """
         return await tx.scalars(
-            "SELECT c.id FROM casts c JOIN branches b ON b.id = c.branch_id"
+            "SELECT c.id FROM json_each(?) a CROSS JOIN casts c ON c.id = a.value"
+            " JOIN branches b ON b.id = c.branch_id"
             " WHERE b.conversation_id = ? AND c.seq >= (SELECT min(seq) FROM casts WHERE id IN"
             "  (SELECT value FROM json_each(?)))",
-            (conversation_id, json.dumps(list(casts))),
+            (json.dumps(list(among)), conversation_id, json.dumps(list(casts))),
         )
 
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
@@ -400,7 +413,7 @@ class Casts:
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
 
-    async def _forget_folds(self, tx: Transaction, asked: Json) -> None:
+    async def _forget_folds(self, tx: Transaction, asked: Mapping[str, str]) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.
 
         Also where the prompts of their conversations repeat them.
@@ -410,8 +423,9 @@ class Casts:
             " AS last_turn FROM casts c"
             f" JOIN branches b ON b.id = c.branch_id WHERE c.id {_OF_EVENTS})"
         )
+        asked = {**NOWHERE.asked(FOLDS), **asked}
         rows = await tx.rows(
-            f"UPDATE folds SET summary = '' WHERE summary <> '' AND ({holds('summary')} OR EXISTS"
+            f"UPDATE folds SET summary = '' WHERE summary <> '' AND ({FOLDS.rows()} OR EXISTS"
             f" (SELECT 1 FROM {of_events} e JOIN branches b ON b.id = folds.branch_id"
             "  WHERE e.conversation_id = b.conversation_id AND (e.last_turn IS NULL"
             "   OR e.last_turn >= (SELECT seq FROM turns WHERE id = from_turn))"
@@ -431,15 +445,14 @@ class Casts:
             (json.dumps([row["id"] for row in rows]),),
         )
 
-    async def forget_prompts(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def forget_prompts(self, tx: Transaction, traces: Traces) -> int:
         """Blank the system prompts and the blocks that hold one of the `traces`; how many that was."""
-        asked = {"traces": json.dumps(list(traces))}
-        gone = 0
-        for table, text in (
-            *(("prompts", "text"), ("prompt_parts", "text")),
-            *(("casts", "block"), ("turns", "block")),
-        ):
-            gone += await tx.execute(f"UPDATE {table} SET {text} = '' WHERE {holds(text)}", asked)
+        asked, gone = traces.asked(*PROMPTS), 0
+        for kept in PROMPTS:
+            (text,) = kept.columns
+            gone += await tx.execute(
+                f"UPDATE {kept.table} SET {text} = '' WHERE {kept.rows()}", asked
+            )
         return gone
 
     async def running(self, event_id: str) -> Cast | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
@@ -36,6 +36,7 @@ class Conversation:
     scope: str
 
 
+EDITS = Kept("edits", ("text",), fixed=True)
 _conversation = reader(Conversation)
 _fold = reader(Fold)
 
@@ -308,13 +309,13 @@ class Edits:
         await tx.execute(f"UPDATE edits SET text = '' WHERE {meant}", asked)
         return said
 
-    async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
+    async def forget(self, tx: Transaction, events: Sequence[str], traces: Traces) -> int:
         """Blank the edits of these events and what holds one of the `traces`; how many that was."""
         return await tx.execute(
             "UPDATE edits SET text = '' WHERE text <> '' AND ("
             "event_id IN (SELECT value FROM json_each(:events))"
-            f" OR edited IN (SELECT value FROM json_each(:events)) OR {holds('text')})",
-            {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
+            f" OR edited IN (SELECT value FROM json_each(:events)) OR {EDITS.rows()})",
+            {"events": json.dumps(list(events))} | traces.asked(EDITS),
         )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import NOWHERE, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -194,6 +194,7 @@ def _words(call: Json) -> tuple[str, list[str]]:
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
+SESSIONS = Kept("sub_sessions", ("name", "objective", "context", "result"))
 _settings = reader(WorkSettings)
 _node = reader(SubSession, "settings")
 
@@ -529,14 +530,14 @@ class SubSessions:
         )
         return tuple(map(_sub_session, rows))
 
-    async def forget(self, tx: Transaction, events: Sequence[str], traces: Sequence[str]) -> int:
+    async def forget(self, tx: Transaction, events: Sequence[str], traces: Traces = NOWHERE) -> int:
         """Blank what came from these events or holds one of the `traces`, once it is over."""
         return await tx.execute(
             "UPDATE sub_sessions SET objective = '', context = '', result = '', name = NULL"
             f" WHERE NOT {OPEN} AND objective || context || result <> '' AND"
             f" (root_event IN (SELECT value FROM json_each(:events))"
-            f" OR {holds('name', 'objective', 'context', 'result')})",
-            {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
+            f" OR {SESSIONS.rows()})",
+            {"events": json.dumps(list(events))} | traces.asked(SESSIONS),
         )
 
 

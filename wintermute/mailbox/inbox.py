@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
@@ -111,6 +111,11 @@ class OpenRow:
     edits: str | None
 
 
+RECEIVED = Kept("inbox", ("body", "raw"), fixed=True)
+SAID = Kept(  # by people
+    *("inbox", ("body",)),
+    where="kind IN ('message', 'context') AND body <> '' AND state <> 'ignored' AND NOT by_bot",
+)
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
 _locked = reader(Locked)
@@ -474,16 +479,13 @@ class Inbox:
         )
         return {row["id"]: row["body"] for row in rows}
 
-    async def saying(self, events: Sequence[str], traces: Sequence[str]) -> list[str]:
+    async def saying(self, events: Sequence[str], traces: Traces) -> list[str]:
         """What people said that holds one of the `traces`, in other messages than these."""
-        if not traces:
-            return []
         return await self._database.scalars(
-            "SELECT body FROM inbox WHERE kind IN ('message', 'context') AND body <> ''"
-            " AND state <> 'ignored' AND NOT by_bot"
+            f"SELECT body FROM inbox WHERE {SAID.rows()}"
             " AND event_id NOT IN (SELECT value FROM json_each(:events))"
-            f" AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events)) AND {holds('body')}",
-            {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))},
+            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))",
+            {"events": json.dumps(list(events))} | traces.asked(SAID),
         )
 
     async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
@@ -559,14 +561,14 @@ class Inbox:
         )
 
     async def forget(
-        self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
+        self, tx: Transaction, events: Sequence[str], traces: Traces
     ) -> tuple[int, int]:
         """Blank these events and what else holds one of the `traces`, unless it is yet to be done.
 
         Returns how many were blanked, and how many are yet to be done.
         """
-        asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
-        meant = f"(event_id IN (SELECT value FROM json_each(:events)) OR {holds('body', 'raw')})"
+        asked = {"events": json.dumps(list(events))} | traces.asked(RECEIVED)
+        meant = f"(event_id IN (SELECT value FROM json_each(:events)) OR {RECEIVED.rows()})"
         blanked = await tx.execute(
             "UPDATE inbox SET body = '', raw = '' WHERE state IN ('answered', 'ignored')"
             f" AND body || raw <> '' AND {meant}",

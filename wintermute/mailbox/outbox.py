@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -126,6 +126,7 @@ class Spoken:
     meant_for: str
 
 
+ANSWERS = Kept("outbox", ("body",), fixed=True)
 _part = reader(OutboxPart, "of")
 _late = reader(Late)
 _outgoing = reader(Outgoing, "late")
@@ -317,14 +318,14 @@ class Outbox:
         )
 
     async def forget(
-        self, tx: Transaction, events: Sequence[str], traces: Sequence[str]
+        self, tx: Transaction, events: Sequence[str], traces: Traces
     ) -> tuple[int, int]:
         """Blank what was said in answer to these events or holds one of the `traces`.
 
         What still waits to be sent is left alone. Returns how many were blanked, and how many wait.
         """
-        asked = {"events": json.dumps(list(events)), "traces": json.dumps(list(traces))}
-        meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {holds('body')})"
+        asked = {"events": json.dumps(list(events))} | traces.asked(ANSWERS)
+        meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {ANSWERS.rows()})"
         blanked = await tx.rows(
             f"UPDATE outbox SET body = '' WHERE state <> 'waiting' AND body <> '' AND {meant}"
             " RETURNING id",

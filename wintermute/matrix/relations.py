@@ -210,8 +210,7 @@ class Relations:
             if conversation is not None:
                 self._work.ask_anew(conversation.id)
                 changed.add(conversation.id)
-                shown = await self._stores.casts.from_first(tx, conversation.id, [ours.cast_id])
-                await self._stores.model_calls.forget(tx, shown, ())
+                await self._forget_questions(tx, conversation.id, [ours.cast_id])
         if any(texts):
             await owe_forgetting(self._stores, tx, (), [text for text in texts if text])
         return changed
@@ -225,8 +224,7 @@ class Relations:
                 changed.setdefault(conversation_id, []).append(cast_id)
         for conversation_id, touched in changed.items():
             self._work.ask_anew(conversation_id)
-            shown = await casts.from_first(tx, conversation_id, touched)
-            await self._stores.model_calls.forget(tx, shown, ())
+            await self._forget_questions(tx, conversation_id, touched)
         return set(changed)
 
     async def _take(self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]) -> None:
@@ -238,16 +236,23 @@ class Relations:
         unheard += await stores.inbox.take_back(tx, events)
         touched = await stores.casts.take_back(tx, events)
         if unheard:
-            await stores.casts.forget(tx, unheard, ())
-        await stores.sub_sessions.forget(tx, events, ())
+            await stores.casts.forget(tx, unheard)
+        await stores.sub_sessions.forget(tx, events)
         for row in rows:
             if not row.direct:
                 touched += await self._cut(tx, row)
         if touched:
             self._work.ask_anew(conversation_id)
-        shown = await stores.casts.from_first(tx, conversation_id, touched)
-        below = await stores.casts.of_events(tx, events)
-        await stores.model_calls.forget(tx, [*shown, *below], ())
+        await self._forget_questions(tx, conversation_id, touched)
+        await stores.model_calls.forget(tx, await stores.casts.of_events(tx, events))
+
+    async def _forget_questions(
+        self, tx: Transaction, conversation_id: str, casts: Sequence[str]
+    ) -> None:
+        """Keep nothing of what was asked from the first of these casts on."""
+        kept = await self._stores.model_calls.of_record(tx)
+        shown = await self._stores.casts.from_first(tx, conversation_id, casts, kept)
+        await self._stores.model_calls.forget(tx, shown)
 
     async def _cut(self, tx: Transaction, line: Waiting) -> list[str]:
         """Take a line out of what was said before the messages that follow it; their casts."""

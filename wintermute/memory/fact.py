@@ -177,6 +177,11 @@ def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
     return line
 
 
+def pieces_of(text: str) -> list[str]:
+    """A text that is too long for one fact as it can be kept until it is taken apart."""
+    return [part for part in textwrap.wrap(cleaned(text), MOST) if says_something(part)]
+
+
 def entries(line: str) -> list[str]:
     """The facts in a line of a memories file: none in mere decoration, several if very long."""
     parts = textwrap.wrap(cleaned(line), LONGEST) if len(line) > LONGEST else [line]
@@ -320,7 +325,7 @@ ENDING_PHRASES = re.compile(
 )
 
 
-class Accepted:
+class Heirs:
     """What may stand in the place of older texts; each is looked at closely once."""
 
     def __init__(self, texts: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
@@ -64,6 +65,7 @@ NOBODY: Mapping[str, int] = {}
 
 Owing = Callable[[Transaction], Awaitable[None]]
 
+FACTS = Kept("facts", ("text",))
 _line = reader(FileLine)
 _queue = reader(Queue)
 
@@ -165,11 +167,10 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def saying(self, traces: Sequence[str]) -> list[str]:
+    async def saying(self, traces: Traces) -> list[str]:
         """The ids of the facts of all scopes, live or retired, that hold one of the `traces`."""
         return await self._database.scalars(
-            f"SELECT id FROM facts WHERE {holds('text')} ORDER BY scope, seq",
-            {"traces": json.dumps(list(traces))},
+            f"SELECT id FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq", traces.asked(FACTS)
         )
 
     async def count(self, scope: str) -> int:
@@ -553,10 +554,10 @@ class Facts:
         return await self._put_state(tx, item, state)
 
     async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
-        """Of those of these facts that were merged into others, which stands for each."""
+        """Of those of these facts that were merged into others, or ended for them, which that is."""
         rows = await tx.rows(
-            f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND retired_at IS NOT NULL"
-            " AND retired_by <> 'undo' AND replaced_by IS NOT NULL AND valid_to IS NULL",
+            f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND replaced_by IS NOT NULL"
+            " AND (retired_at IS NULL AND ended OR valid_to IS NULL AND retired_by <> 'undo')",
             (json.dumps(list(items)),),
         )
         return {row["id"]: row["replaced_by"] for row in rows}

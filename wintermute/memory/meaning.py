@@ -68,12 +68,8 @@ class Meaning:
 
     async def ready(self, seconds: float) -> None:
         """Wait until it can be asked, or for so long: for whoever asks once and then leaves."""
-        try:
-            async with asyncio.timeout(seconds):
-                if await self._spaces.latest_of(self._embedder.name) is not None:
-                    await self._embedder.embed_document(["hello"])
-        except (MemoryUnavailable, TimeoutError) as problem:
-            log.info("embedder not ready reason=%s", problem or "it takes long")
+        if await self._spaces.latest_of(self._embedder.name) is not None:
+            await self._embedder.warm(seconds)
 
     async def likest(self, scope: str, query: Query, most: int) -> Alike:
         """The likest facts; nothing, and a note of it, where they cannot be had now."""

@@ -24,7 +24,7 @@ from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
 from wintermute.memory.core_pages import CorePage
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.messages import Json
-from wintermute.night.quiet import Quiet
+from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import shortened
@@ -53,7 +53,7 @@ def wished(found: Json) -> str | None:
     if not isinstance(page, str):
         raise Unfit('"core_markdown" must be the text of the whole page')
     if problem := page_problem(page):
-        raise Unfit(f'"core_markdown": {problem}')
+        raise Unfit(f'"core_markdown": {problem}', '"core_markdown" is no whole page')
     return f"{page.rstrip()}\n"
 
 
@@ -77,12 +77,12 @@ class CoreUpdate:
         if not facts:
             return JobDone()
         if until := await self.quiet.until(ROLE):
-            return JobPutOff(until)
+            return JobPutOff(until, UNTIL_THEN)
         try:
             page = await pages.found(job.scope)
         except MemoryFileUnusable as problem:
             log.warning("core not updated scope=%s reason=%s", job.scope, problem)
-            return JobPutOff(self.clock.now() + MENDED)
+            return JobPutOff(self.clock.now() + MENDED, "core.md cannot be used as it is")
         text = await self._asked(page, facts)
         if text is None or text == page.text:
             return JobDone()

@@ -22,6 +22,7 @@ SCRUB = "scrub"
 SOON = timedelta(seconds=2)
 QUIET = timedelta(minutes=1)
 """Without a word of anybody, before the file is rewritten, which answers would wait for."""
+SILENCE = "somebody wrote a moment ago"
 
 
 async def owe_forgetting(
@@ -39,7 +40,7 @@ async def owe_forgetting(
 
 def forgetting(stores: Stores, speaker: Speaker, clock: Clock) -> list[JobKind]:
     """Both kinds of work."""
-    policy = JobPolicy()
+    policy = JobPolicy(persists=True)  # it holds what must not stay
     return [
         JobKind(stores, FORGET, partial(_forget, stores, clock), policy, speaker, clock),
         JobKind(stores, SCRUB, partial(_scrub, stores, clock), policy, speaker, clock),
@@ -57,7 +58,7 @@ async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff
         unfinished += (await forget_messages(stores, (), texts)).unfinished
     await stores.database.cut_log()
     if unfinished:
-        return JobPutOff(clock.now() + SOON)
+        return JobPutOff(clock.now() + SOON, "something of it is still being answered or sent")
 
     async def over(tx: Transaction) -> None:
         await stores.jobs.emptied(tx, job.id)
@@ -69,7 +70,7 @@ async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff
 async def _scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
     last = await stores.inbox.last_said()
     if last is not None and last + QUIET > clock.now():
-        return JobPutOff(last + QUIET)
+        return JobPutOff(last + QUIET, SILENCE)
     if await stores.inbox.open_conversations() or not await stores.database.scrub():
-        return JobPutOff(clock.now() + QUIET)
+        return JobPutOff(clock.now() + QUIET, SILENCE)
     return JobDone()

@@ -9,19 +9,38 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wintermute.changes.change_sets import CHANGES
+from wintermute.changes.proposals import PROPOSALS
 from wintermute.db import Transaction, UpgradeCopy
+from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import Wanted
 from wintermute.errors import MemoryFileUnusable
+from wintermute.health.health import EDITED
+from wintermute.jobs import OWED
+from wintermute.llm.calls import RECORDED
+from wintermute.loom import casts, conversations
+from wintermute.loom.sub_sessions import SESSIONS
+from wintermute.mailbox.inbox import RECEIVED, SAID
+from wintermute.mailbox.outbox import ANSWERS
 from wintermute.memory.core import CORE, MEMORIES, TextFile
 from wintermute.memory.fact import Fact
+from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import Origins, is_said_in
 from wintermute.stores import Stores
+from wintermute.tasks.occurrences import OCCURRENCES
+from wintermute.tasks.tasks import TASKS
 
 RECOGNISABLE = 12
 """Characters from which a text is looked for in conversations; shorter ones stand in too many."""
 
 EDITS = 3
 """Times a core is read anew where somebody saves it at the same moment."""
+
+SPOKEN: Sequence[Kept] = (
+    *(casts.INTENTS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS),
+    *(conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
+    *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS),
+)
 
 OURS = {"matrix", "skills"}
 """Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
@@ -73,7 +92,8 @@ async def forget(stores: Stores, wanted: Sequence[Fact], *, scrub: bool = True) 
     async with stores.database.transaction() as tx:
         events = await with_reports(stores, tx, {o for fact in facts for o in fact.origins})
     gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
-    done = await _erase(stores, gone, [*gone.traces(), *(fact.id for fact in facts)])
+    async with stores.database.looking() as look:
+        done = await _erase(stores, look, gone)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
     return replace(done, short=short, scrubbed=scrubbed)
@@ -90,9 +110,9 @@ async def forget_messages(
         events = await with_reports(stores, tx, set(taken_back))
     facts, again = await _unlearn(stores, set(events))
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
-    texts = await _only_there(stores, events, texts.union(said))
-    gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
-    done = await _erase(stores, gone, [*gone.traces(), *(fact.id for fact in facts)])
+    async with stores.database.looking() as look:
+        texts = await _only_there(stores, look, events, texts.union(said))
+        done = await _erase(stores, look, _Gone(tuple(facts), frozenset(texts), tuple(events)))
     if again and not done.unfinished:
         async with stores.database.transaction() as tx:
             await Origins(stores.database, stores.facts).read_again(tx, again)
@@ -130,55 +150,72 @@ async def _unlearn(stores: Stores, events: set[str]) -> tuple[list[Fact], set[st
     return gone, again
 
 
-async def _only_there(stores: Stores, events: Sequence[str], texts: set[str]) -> set[str]:
+async def _only_there(
+    stores: Stores, look: TextSearch, events: Sequence[str], texts: set[str]
+) -> set[str]:
     """Those of the texts that nobody has said in another message, but to quote it."""
     named = sorted(text for text in texts if len(text) >= RECOGNISABLE)
-    others = await stores.inbox.saying(events, named)
+    others = await stores.inbox.saying(events, await look.seek([Sought([SAID], named)]))
     own = ["\n".join(x for x in body.splitlines() if not x.startswith(">")) for body in others]
     wanted = {text: Wanted([text]) for text in named}
     return {text for text in named if not any(map(wanted[text].is_in, own))}
 
 
-async def _erase(stores: Stores, gone: _Gone, telling: list[str]) -> Forgotten:
+async def _erase(stores: Stores, look: TextSearch, gone: _Gone) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them; facts go last."""
-    telling += await _cut_cores(stores, gone)
-    events = gone.events
-    said = await stores.inbox.bodies(events)
-    recorded = [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]
-    transaction = stores.database.transaction
-    async with transaction() as tx:
-        asked = await stores.casts.of_events(tx, events)
-        records = await stores.model_calls.forget(tx, asked, recorded)
-    async with transaction() as tx:
-        casts, running = await stores.casts.forget(tx, events, telling)
-    async with transaction() as tx:
-        records += casts + await stores.casts.forget_prompts(tx, sorted(gone.texts))
-    async with transaction() as tx:
-        records += await stores.edits.forget(tx, events, telling)
-        records += await stores.sub_sessions.forget(tx, events, telling)
-        received, unanswered = await stores.inbox.forget(tx, events, telling)
-    async with transaction() as tx:
-        records += await stores.jobs.erase(tx, telling)
-        records += await stores.occurrences.erase(tx, telling)
-        records += await stores.changes.erase(tx, telling)
-        records += await stores.tasks.erase(tx, telling)
-        records += await stores.proposals.erase(tx, telling)
-        said_by_us, unsent = await stores.outbox.forget(tx, events, telling)
-    unfinished = max(running, unanswered) + unsent
+    cut = await _cut_cores(stores, gone)
+    telling = [*gone.traces(), *(fact.id for fact in gone.facts), *cut]
+    said = await stores.inbox.bodies(gone.events)
+    sought = [
+        Sought([RECORDED], [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]),
+        Sought(SPOKEN, telling),
+        Sought(casts.PROMPTS, sorted(gone.texts)),
+    ]
+    found = await look.seek(sought)
+    records, unfinished = await _erase_found(stores, gone, found)
     purged = 0 if unfinished else await _purge(stores, gone.facts)
-    quoted = await _quoted(stores, gone.facts, telling)
-    async with transaction() as tx:
-        # Last: looking at a file keeps what it holds.
-        await stores.edited.erase(tx, sorted({*gone.texts, *telling}))
+    if not unfinished:  # what was written since, by a question that still knew it
+        found = await look.seek(sought, since=found)
+        late, unfinished = await _erase_found(stores, gone, found)
+        records += late
+    quoted = await _quoted(stores, look, gone.facts, telling)
+    # Last: looking at a file keeps what it holds.
+    edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
+    async with stores.database.transaction() as tx:
+        await stores.edited.erase(tx, edited)
     return Forgotten(
         facts=purged,
-        records=records + received + said_by_us,
+        records=records,
         unfinished=unfinished,
         short=(),
         quoted=quoted,
         copies=tuple(await stores.database.copies()),
         scrubbed=False,
     )
+
+
+async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int, int]:
+    """Erase what was found and what came of the messages; how many records, and how many wait."""
+    transaction, events = stores.database.transaction, gone.events
+    async with transaction() as tx:
+        asked = await stores.casts.of_events(tx, events)
+        records = await stores.model_calls.forget(tx, asked, found)
+    async with transaction() as tx:
+        blanked, running = await stores.casts.forget(tx, events, found)
+    async with transaction() as tx:
+        records += blanked + await stores.casts.forget_prompts(tx, found)
+    async with transaction() as tx:
+        records += await stores.edits.forget(tx, events, found)
+        records += await stores.sub_sessions.forget(tx, events, found)
+        received, unanswered = await stores.inbox.forget(tx, events, found)
+    async with transaction() as tx:
+        records += await stores.jobs.erase(tx, found)
+        records += await stores.occurrences.erase(tx, found)
+        records += await stores.changes.erase(tx, found)
+        records += await stores.tasks.erase(tx, found)
+        records += await stores.proposals.erase(tx, found)
+        said_by_us, unsent = await stores.outbox.forget(tx, events, found)
+    return records + received + said_by_us, max(running, unanswered) + unsent
 
 
 async def _cut_cores(stores: Stores, gone: _Gone) -> list[str]:
@@ -230,15 +267,14 @@ async def with_reports(stores: Stores, tx: Transaction, events: set[str]) -> lis
 
 async def _wordings(stores: Stores, ids: set[str]) -> set[str]:
     """What the facts were before somebody reworded them, as far as it is on record."""
-    states = [
-        state
-        for found in await stores.changes.history(("fact",), limit=-1)
-        for change in found.changes
-        if change.kind == "fact" and change.item in ids
-        for state in (change.before, change.after)
+    steps = await stores.changes.steps(stores.database, [("fact", each) for each in sorted(ids)])
+    return {
+        state["text"]
+        for entries in steps.values()
+        for entry in entries
+        for state in (entry.change.before, entry.change.after)
         if state
-    ]
-    return {state["text"] for state in states}
+    }
 
 
 async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
@@ -248,7 +284,9 @@ async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
     return gone
 
 
-async def _quoted(stores: Stores, facts: Sequence[Fact], telling: Sequence[str]) -> tuple[str, ...]:
+async def _quoted(
+    stores: Stores, look: TextSearch, facts: Sequence[Fact], telling: Sequence[str]
+) -> tuple[str, ...]:
     """Tasks, skills, files and other facts that say it, or took its place."""
     gone = {fact.id for fact in facts}
     heirs = {fact.replaced_by for fact in facts if fact.replaced_by}
@@ -257,7 +295,8 @@ async def _quoted(stores: Stores, facts: Sequence[Fact], telling: Sequence[str])
     def say(*texts: str) -> bool:
         return any(map(wanted.is_in, texts))
 
-    alike = dict.fromkeys([*await stores.facts.saying(telling), *sorted(heirs)])
+    saying = await stores.facts.saying(await look.seek([Sought([FACTS], telling)]))
+    alike = dict.fromkeys([*saying, *sorted(heirs)])
     tasks = await stores.tasks.listed(None, "all")
     skills = [skill.name for skill in await stores.skills.listed()]
     return (

@@ -11,6 +11,7 @@ in private is that person's, and the rest its room's, if it was answered as the 
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,15 +30,15 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry, main_words
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import PERSON, ROOM, Json
-from wintermute.night.quiet import Quiet
+from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import display_name, shortened
 from wintermute.work.jobs import JobDone, JobPutOff
 
 NAME = "harvest"
-PART = "harvest"
-"""What a status calls it."""
+PICKED = "picked"
+"""By this name a job tells how many memories it brought."""
 MOST_CHARACTERS = 2_000
 """Of one message; of a longer one its head and tail (M-027)."""
 MOST_TOKENS = 6_000
@@ -45,6 +46,17 @@ SHARE = 0.5
 """Of a chunk: so many tokens, and so much of the window at most."""
 MOST_PICKED = 60
 """Texts of one answer; more than any chunk is worth."""
+
+LEFT_OUT = "[quoted text left out]"
+HANDED_ON = (
+    re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?^ {0,3}\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL),
+    re.compile(r"(?:^ {0,3}>(?!:)[^\n]*\n?)+", re.MULTILINE),
+    re.compile(
+        r"<(?:!doctype|html|head|body|article|script|style|table|div|p)\b[^>]*>.*</[a-z]+>",
+        re.IGNORECASE | re.DOTALL,
+    ),
+)
+"""Code and texts in fences, quotes, pages."""
 
 log = logging.getLogger(__name__)
 
@@ -150,10 +162,18 @@ def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
         if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
             lines.append(f"[{today}]")
             day = today
-        lines.append(_line(row, row.body))
-        if row.answer and not row.taint:
+        own = own_words(row.body)
+        lines.append(_line(row, own))
+        if row.answer and not row.taint and own == row.body:
             lines.append(f"assistant: {_indented(row.answer)}")
     return "\n".join(lines)
+
+
+def own_words(text: str) -> str:
+    """What a person says themselves, without what they hand on: quotes, and pasted texts (M-029)."""
+    for handed_on in HANDED_ON:
+        text = handed_on.sub(f"{LEFT_OUT}\n", text)
+    return text
 
 
 def _line(row: Wording, text: str) -> str:
@@ -332,24 +352,23 @@ class Harvest:
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:
         """Read a conversation from where it was left to its end. Raises: ModelError."""
-        conversation, count = job.args["conversation"], 0
+        conversation = job.args["conversation"]
         while True:
             if (until := await self._quiet.until(NAME)) is not None:
-                return JobPutOff(until)
+                return JobPutOff(until, UNTIL_THEN)
             cursor = await self._harvests.cursor(self._stores.database, conversation)
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
             if not rows:
                 break
-            count += await self._read(conversation, cursor, chunk(rows, self._room()))
+            await self._read(job.id, conversation, cursor, chunk(rows, self._room()))
         if cursor.upto == job.args["upto"]:  # something else is to be answered first by now
-            return JobPutOff(self._clock.now() + AGAIN)
-        await self._stores.health.note(PART, "ok", f"{count} picked out of what was said")
+            return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
 
     def _room(self) -> int:
         return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))
 
-    async def _read(self, conversation: str, cursor: Cursor, part: Chunk) -> int:
+    async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
         """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
         contents: tuple[str, ...] = ()
         if part.scope is not None:
@@ -359,13 +378,14 @@ class Harvest:
             )
         async with self._stores.database.transaction() as tx:
             if await self._harvests.cursor(tx, conversation) != cursor:
-                return 0  # somebody else was faster
+                return  # somebody else was faster
             rows = await self._harvests.said(tx, conversation, cursor)
             same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
             if not same or chunk(same, self._room()) != part:
-                return 0  # an edit or a redaction: what is there now is read
+                return  # an edit or a redaction: what is there now is read
             await self._harvests.read(tx, conversation, part)
-            return await self._keep(tx, part, learnt(part, contents))
+            picked_up = await self._keep(tx, part, learnt(part, contents))
+            await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
         taken = await self._stores.facts.take(tx, facts) if facts else []

@@ -17,7 +17,7 @@ from wintermute.night.harvest import NAME as HARVEST
 from wintermute.night.harvest import Harvest
 from wintermute.night.quiet import Quiet
 from wintermute.night.reconstruction import KIND, Reconstructing, Reconstruction
-from wintermute.night.splitting import Splitting
+from wintermute.night.splitting import SplitLater, Splitting
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
 from wintermute.work.jobs import Function, JobKind, JobPolicy, OweDue
@@ -66,7 +66,7 @@ def _reconstructing(own: Background) -> JobKind:
 
 def _splitting(own: Background) -> JobKind:
     work = Splitting(own.stores, own.models, own.texts.split)
-    return _kind(own, SPLIT, work.take_apart)
+    return _kind(own, SPLIT, SplitLater(own.stores, work, own.quiet).take_apart)
 
 
 def _kind(own: Background, name: str, work: Function, owe: OweDue | None = None) -> JobKind:

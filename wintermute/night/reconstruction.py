@@ -20,12 +20,12 @@ from wintermute.config.schema import Memory
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.jobs import Job
-from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
+from wintermute.llm.json_answer import ATTEMPTS, Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
     EXPLICIT,
-    Accepted,
     Fact,
+    Heirs,
     NewFact,
     are_grounded,
     entry,
@@ -34,7 +34,7 @@ from wintermute.memory.fact import (
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.messages import Json
-from wintermute.night.quiet import Quiet
+from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.work.jobs import JobDone, JobPutOff
@@ -149,7 +149,7 @@ def planned(
 
     `near`: for each memory, which of the old facts, batch first, lie near it.
     """
-    old, accepted = [*batch, *related], Accepted(memories)
+    old, accepted = [*batch, *related], Heirs(memories)
     same = {key(text) for text in memories}
     retired: dict[str, int | None] = {}
     ended: dict[str, int] = {}
@@ -234,14 +234,17 @@ class Reconstruction:
         return await self._store(batch, related, plan)
 
     async def _asked(self, contents: Sequence[str], related: Sequence[str]) -> Rewritten | None:
-        """Steps 5 and 6: one call, and one more if that left something out; None: all stays."""
+        """Steps 5 and 6: one call, with its retry, then one refinement at most; None: all stays."""
         inputs = [*contents, *related]
         values = {"related_memories": listed(related), "new_contents": listed(contents)}
         template = self._template.text()
-        for question in (template, f"{template.rstrip()}\n\n{REFINE}\n"):
+        refined = f"{template.rstrip()}\n\n{REFINE}\n"
+        for question, attempts in ((template, ATTEMPTS), (refined, 1)):
             try:
                 answer = await answer_in_json(
-                    self._models, ROLE, question, values, lambda found: rewritten(found, inputs)
+                    *(self._models, ROLE, question, values),
+                    lambda found: rewritten(found, inputs),
+                    attempts=attempts,
                 )
             except AnswerUnusable as problem:
                 log.warning("reconstruction refused reason=%s", problem)
@@ -328,6 +331,6 @@ class Reconstructing:
     async def reconstruct(self, job: Job) -> JobDone | JobPutOff:
         """Work the queue of a scope until nothing waits."""
         if not self._work.only_adds and (until := await self._quiet.until(ROLE)):
-            return JobPutOff(until)
+            return JobPutOff(until, UNTIL_THEN)
         await self._work.work(job.scope, taint=bool(job.args.get("taint")))
         return JobDone()

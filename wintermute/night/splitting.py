@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from textwrap import wrap
 
 from wintermute.changes.change_sets import Reason
@@ -10,13 +11,14 @@ from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
-from wintermute.memory.fact import EXPLICIT, LONGEST, NewFact, are_grounded, entries, entry
+from wintermute.memory.fact import LONGEST, Fact, NewFact, are_grounded, entries, entry, retirements
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.messages import Json
+from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.night.reconstruction import normalised
 from wintermute.stores import Stores
 from wintermute.templates import Template
-from wintermute.work.jobs import JobDone
+from wintermute.work.jobs import JobDone, JobPutOff
 
 ROLE = "harvest"
 """Of a transcript the same stage is the harvest."""
@@ -68,31 +70,55 @@ class Splitting:
             log.warning("text stays whole reason=%s", problem)
             return normalised(entries(text))
 
-    async def take_apart(self, job: Job) -> JobDone:
-        """What a person asked to remember and was too long for one fact, as facts."""
-        found = await self.split(str(job.args["text"]))
-        origins = tuple(job.args.get("origins", ()))
 
-        async def store(tx: Transaction) -> None:
-            why = Reason("tool", job.scope, evidence=origins)
-            await remember(self._stores, tx, why, found, origins)
+class SplitLater:
+    """Takes apart, while nobody waits, what was too long for one fact and was kept as it is."""
 
-        return JobDone(store)
+    def __init__(self, stores: Stores, work: Splitting, quiet: Quiet) -> None:
+        self._stores = stores
+        self._work = work
+        self._quiet = quiet
+
+    async def take_apart(self, job: Job) -> JobDone | JobPutOff:
+        """The facts take the place of the text; it stays where none is found. Raises: ModelError."""
+        if until := await self._quiet.until(ROLE):
+            return JobPutOff(until, UNTIL_THEN)
+        found = await self._work.split(str(job.args["text"]))
+        return JobDone(partial(self._store, job=job, found=found)) if found else JobDone()
+
+    async def _store(self, tx: Transaction, *, job: Job, found: Sequence[str]) -> None:
+        """In the change set of the text, so that both are taken back by one gesture (M-076).
+
+        Nothing of a text that was taken back or forgotten meanwhile.
+        """
+        facts, changes = self._stores.facts, self._stores.changes
+        whole = await facts.living(tx, job.scope, job.args["facts"])
+        if not whole:
+            return
+        taken = await facts.take(tx, new_facts(whole[0], found))
+        stay = {done.fact.id for done in taken}
+        names = [fact.id for fact in whole if fact.id not in stay]
+        gone = await facts.retire_unrecorded(tx, job.scope, names, "tool")
+        done = [*(each.change for each in taken if each.change), *retirements(gone)]
+        known = await changes.get(job.args["set"] or "")
+        if known is None:
+            await changes.record(tx, Reason("tool", job.scope, evidence=whole[0].origins), done)
+        else:
+            await changes.extend(tx, known.id, done)
 
 
-async def remember(
-    stores: Stores, tx: Transaction, why: Reason, lines: Sequence[str], origins: Sequence[str] = ()
-) -> tuple[int, str | None]:
-    """Store what was picked as a person's own words, one change set; how many are new, and its id."""
-    new = [
-        NewFact(why.scope, line, EXPLICIT, origins=tuple(origins), queued=True)
+def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
+    """What was picked of a text, as facts of the same kind; none that gives a secret away."""
+    return [
+        NewFact(
+            *(like.scope, line, like.source, like.speaker, like.origins),
+            valid_to=like.valid_to,
+            taint=like.taint,
+            queued=True,
+        )
         for line in lines
         if len(line) <= LONGEST and not secret_kind(line)
     ]
-    taken = await stores.facts.take(tx, new)
-    changes = [done.change for done in taken if done.change]
-    set_id = await stores.changes.record(tx, why, changes) if changes else None
-    return len(changes), set_id
 
 
 def chunks(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.traces import holds
+from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
 from wintermute.tasks.due import clock, missed, next_due
@@ -107,6 +107,7 @@ class Occurrence:
 
 
 occurrence = reader(Occurrence)
+OCCURRENCES = Kept("occurrences", ("content", "result"))
 _due = reader(Due, "task")
 
 
@@ -312,13 +313,12 @@ class Occurrences:
         )
         return [occurrence(row) for row in rows]
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Blank what holds one of the `traces`, unless it is yet to be said; how many."""
-        asked = {"traces": json.dumps(list(traces))}
         return await tx.execute(
             "UPDATE occurrences SET content = '', result = '' WHERE state <> 'claimed'"
-            f" AND content || result <> '' AND {holds('content', 'result')}",
-            asked,
+            f" AND content || result <> '' AND {OCCURRENCES.rows()}",
+            traces.asked(OCCURRENCES),
         )
 
 

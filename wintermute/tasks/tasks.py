@@ -3,7 +3,6 @@
 What breaks a rule is told in words.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,7 +13,8 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.traces import ERASED, Wanted, holds
+from wintermute.db.text_search import Kept, Traces
+from wintermute.db.traces import ERASED, Wanted
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -149,6 +149,7 @@ def fields_of(state: Json) -> dict[str, Any]:
 VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
 """The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
 
+TASKS = Kept("tasks", ("content", "reason", "ai_prompt"), where="status = 'deleted'")
 ORDER = "ORDER BY priority, seq"
 ID_LENGTH = len("task_") + 8
 """Short enough to be typed; a name that was given before is not given again."""
@@ -376,14 +377,13 @@ class Tasks:
                 counted += 1
         return counted
 
-    async def erase(self, tx: Transaction, traces: Sequence[str]) -> int:
+    async def erase(self, tx: Transaction, traces: Traces) -> int:
         """Take these words out of deleted tasks; how many said them. Others are a person's to change."""
         rows = await tx.rows(
-            "SELECT id, content, reason, ai_prompt FROM tasks WHERE status = 'deleted'"
-            f" AND {holds('content', 'reason', 'ai_prompt')}",
-            {"traces": json.dumps(list(traces))},
+            f"SELECT id, content, reason, ai_prompt FROM tasks WHERE {TASKS.where} AND {TASKS.rows()}",
+            traces.asked(TASKS),
         )
-        wanted = Wanted(traces)
+        wanted = Wanted(traces.texts)
         await tx.execute_many(
             "UPDATE tasks SET content = ?, reason = ?, ai_prompt = ? WHERE id = ?",
             [(*(wanted.cut(row[n], ERASED) for n in (1, 2, 3)), row["id"]) for row in rows],

@@ -1,7 +1,7 @@
 """The tools that remember and that teach a skill, and the memories as a file."""
 
 import hashlib
-from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, tzinfo
 
 from wintermute.changes.change_sets import Reason
@@ -12,7 +12,7 @@ from wintermute.jobs import Jobs
 from wintermute.loom.casts import Casts
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.core import Places
-from wintermute.memory.fact import EXPLICIT, MOST, SOURCES, Fact, cleaned
+from wintermute.memory.fact import EXPLICIT, MOST, SOURCES, Fact, NewFact, cleaned, pieces_of
 from wintermute.memory.facts import SPLIT, Facts
 from wintermute.memory.ranking import Query
 from wintermute.memory.secret_shapes import refuse_secret
@@ -45,23 +45,26 @@ class AppendMemory:
         if source not in SOURCES:
             raise ToolFailed(f"unknown source: {source}. The sources are {', '.join(SOURCES)}")
         origins = (caller.event_id,) if caller.event_id else ()
+        taint = await self._casts.is_tainted(tx, caller.cast_id)
         if MOST < len(cleaned(args["entry"])) <= LONGEST_TEXT:
-            return await self._take_apart(tx, caller, args["entry"], origins)
+            kind = NewFact(caller.scope, args["entry"], source, origins=origins, taint=taint)
+            return await self._take_apart(tx, caller, kind)
         fact, outcome = await self._facts.add(
             *(tx, reason(caller), args["entry"], source),
             scope=caller.scope,
             origins=origins,
-            taint=await self._casts.is_tainted(tx, caller.cast_id),
+            taint=taint,
         )
         return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
 
-    async def _take_apart(
-        self, tx: Transaction, caller: Caller, text: str, origins: Sequence[str]
-    ) -> Json:
-        """A pasted letter is no fact: it becomes several, while nobody waits (M-045)."""
+    async def _take_apart(self, tx: Transaction, caller: Caller, whole: NewFact) -> Json:
+        """A pasted letter is no fact: it becomes several while nobody waits, and is found meanwhile."""
+        text = whole.text
         refuse_secret(text)
+        parts = [replace(whole, text=part) for part in pieces_of(text)]
+        kept = await self._facts.supersede(tx, reason(caller), parts, {})
         digest = hashlib.blake2b(f"{caller.cast_id}\0{text}".encode(), digest_size=16).hexdigest()
-        given = {"text": text, "origins": list(origins)}
+        given = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
         await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, given)
         return {"stored": "kept; it is taken apart into single memories in the background"}
 

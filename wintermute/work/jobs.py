@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from wintermute.clock import Clock
 from wintermute.conversation.casting import AGAIN
@@ -29,7 +29,15 @@ STOPPED = (
     " am started anew; everything else goes on."
 )
 CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I leave it; everything else goes on."
+GOES_ON = "`{name}` failed three times in the same way{whose}: {error}. I go on trying, and `/status` shows it."
+INTERRUPTED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it once an hour; everything else goes on."
+LATER = timedelta(hours=1)
 BUG = "internal error, see the log"
+AWAY: Mapping[type[WintermuteError], str] = {
+    ModelUnavailable: "no model answers",
+    BudgetSpent: "the budget of the day is spent",
+    HomeserverUnavailable: "the homeserver is away",
+}
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +55,10 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class JobPutOff:
-    """It waits for what passes by itself, which is nobody's failure."""
+    """It waits for what passes by itself, which is nobody's failure. `why`: what that is."""
 
     until: datetime
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,11 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """How jobs of one name are run."""
+    """How jobs of one name are run. `persists`: whatever befalls one, it goes on being owed."""
 
     at_once: int = 1
     max_seconds: float = 3600.0
+    persists: bool = False
 
 
 Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
@@ -105,9 +115,17 @@ class JobKind:
         jobs, news = self._stores.jobs, set[str]()
         found = await jobs.interrupted(tx, self.name)
         for job in found:
-            if job.crashes >= MOST_CRASHES:
+            if job.crashes < MOST_CRASHES:
+                continue
+            if self._policy.persists:
+                await jobs.put_off(
+                    tx, job.id, self._clock.now() + LATER, "it goes on until it is done"
+                )
+            else:
                 await jobs.crashed(tx, job, "interrupted by three crashes")
-                news |= {*await self._tell_owner(tx, job, CRASHED)}
+            if job.crashes == MOST_CRASHES:
+                text = INTERRUPTED if self._policy.persists else CRASHED
+                news |= {*await self._tell_owner(tx, job, text)}
         return Look([job for job in found if job.crashes < MOST_CRASHES], news)
 
     async def parked(self, tx: Transaction, pieces: Sequence[Job]) -> None:
@@ -132,7 +150,8 @@ class JobKind:
             return JobFailed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
         except (ModelUnavailable, BudgetSpent, HomeserverUnavailable) as error:
             until = error.until if isinstance(error, BudgetSpent) else None
-            return JobPutOff(until or self._clock.now() + AGAIN)
+            why = next(why for kind, why in AWAY.items() if isinstance(error, kind))
+            return JobPutOff(until or self._clock.now() + AGAIN, why)
         except StorageBlocked:
             raise
         except WintermuteError as error:
@@ -146,7 +165,7 @@ class JobKind:
         news: Collection[str] = ()
         async with self._stores.database.transaction() as tx:
             if isinstance(result, JobPutOff):
-                await jobs.put_off(tx, piece.id, result.until)
+                await jobs.put_off(tx, piece.id, result.until, result.why)
             elif isinstance(result, JobDone):
                 if not await jobs.done(tx, piece.id):
                     return ()
@@ -156,8 +175,10 @@ class JobKind:
             else:
                 error = result.error if result else BUG
                 log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
-                if await jobs.failed(tx, piece, error):
-                    news = await self._tell_owner(tx, piece, STOPPED, error)
+                persists = self._policy.persists
+                if await jobs.failed(tx, piece, error, persists=persists):
+                    text = GOES_ON if persists else STOPPED
+                    news = await self._tell_owner(tx, piece, text, error)
         return news
 
     async def _tell_owner(

@@ -1,0 +1,225 @@
+"""`/undo` in a chat: what the person did last, or any change by its name, over merges and hand edits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_reconstruction import LYON, ROME, answer
+from tests.test_ten_steps import SCOPE, SINCE, VEGETARIAN, Chat, chat, soon
+from tests.world.house import PROMPTS, open_house
+from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.request_rules import is_for_core
+from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import Memory, MemoryHarvest
+from wintermute.night.reconstruction import CORE
+
+FIRST = "Ann plays chess and tennis"
+SECOND = "Ann plays chess and tennis on Mondays"
+CHESS, TENNIS, MONDAYS = "Ann plays chess", "Ann plays tennis", "Ann plays tennis on Mondays"
+NOT_HERE = "I know no change"
+
+
+async def sets(talk: Chat, cause: str) -> list[str]:
+    """The ids of the change sets of a cause, oldest first."""
+    rows = await talk.house.rows("SELECT id FROM change_sets WHERE cause = ? ORDER BY seq", cause)
+    return [row["id"] for row in rows]
+
+
+async def merged_twice(talk: Chat) -> None:
+    """What was told is merged, and that with what is told next."""
+    await talk.known(CHESS)
+    await talk.told(TENNIS)
+    await talk.worked(answer(FIRST))
+    assert await talk.remembered() == [FIRST]
+    await talk.told(MONDAYS)
+    await talk.worked(answer(SECOND))
+    assert await talk.remembered() == [SECOND]
+
+
+async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
+    tmp_path: Path,
+) -> None:
+    """M-065, M-076: newest first, and it says so; work in the background is never meant."""
+    async with chat(tmp_path) as talk:
+        await merged_twice(talk)
+        said = await talk.says("/undo")
+        assert f"- it was merged since, so first: memory back: {FIRST}" in said
+        assert f"- it was merged since, so first: memory taken out again: {SECOND}" in said
+        assert f"- memory taken out again: {MONDAYS}" in said
+        assert await talk.remembered() == [FIRST]
+        said = await talk.says("/undo")
+        assert f"- memory taken out again: {TENNIS}" in said
+        assert await talk.remembered() == [CHESS]
+        await talk.says("/undo")
+        assert await talk.remembered() == []
+        assert await talk.says("/undo") == "There is nothing to undo here."
+
+
+async def test_an_undo_that_names_a_merge_takes_later_ones_back_first(tmp_path: Path) -> None:
+    """M-065, M-076: and undone itself it is as it was."""
+    async with chat(tmp_path) as talk:
+        await merged_twice(talk)
+        first = (await sets(talk, "reconstruction"))[0]
+        said = await talk.says(f"/undo {first}")
+        assert f"so first: memory taken out again: {SECOND}" in said
+        assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS])
+        assert await talk.queued() == 0
+        for name in reversed(await sets(talk, "undo")):
+            await talk.says(f"/undo `{name}`")
+        assert await talk.remembered() == [SECOND]
+
+
+async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(tmp_path: Path) -> None:
+    """M-065, M-074, M-076."""
+    lives = "Ann lives in Lyon with Rex."
+    over = "Ann lived in Lyon with Rex until April 2026, in Rome since May 2026."
+    async with chat(tmp_path) as talk:
+        await talk.known(LYON)
+        await talk.told("Ann lives with Rex in Lyon")
+        await talk.worked(answer(lives))
+        assert await talk.remembered() == [lives]
+        first = (await sets(talk, "reconstruction"))[-1]
+        await talk.told(ROME)
+        await talk.worked(answer(over))
+        assert await talk.remembered() == [over]
+        said = await talk.says(f"/undo {first}")
+        assert f"so first: memory taken out again: {over}" in said
+        assert f"- memory taken out again: {lives}" in said
+        assert await talk.remembered() == sorted([LYON, "Ann lives with Rex in Lyon", ROME])
+
+
+async def test_what_somebody_changed_since_stays_and_is_told_by_which_change(
+    tmp_path: Path,
+) -> None:
+    """M-065: a merge whose result was given an end by hand."""
+    async with chat(tmp_path) as talk:
+        await talk.known(VEGETARIAN)
+        await talk.told(SINCE)
+        await talk.worked(answer(f"{SINCE}, says she"))
+        facts, now = talk.house.stores.facts, talk.clock.now()
+        [fact] = await facts.live(SCOPE)
+        async with talk.house.database.transaction() as tx:
+            await facts.end(tx, Reason("command", SCOPE), fact.id, now)
+        merge, end = (await sets(talk, "reconstruction"))[-1], (await sets(talk, "command"))[-1]
+        said = await talk.says(f"/undo {merge}")
+        assert f"stays, for it was changed again since: fact {fact.id} (by {end})" in said
+        assert await talk.remembered() == sorted([VEGETARIAN, SINCE])
+
+
+@pytest.mark.parametrize("name", ["set_0123456789abcdef", "`set_0123`", "nonsense * _"])
+async def test_a_change_that_is_not_known_here_is_told_so(tmp_path: Path, name: str) -> None:
+    async with chat(tmp_path) as talk:
+        await talk.told(LYON)
+        assert (await talk.says(f"/undo {name}")).startswith(NOT_HERE)
+        assert await talk.remembered() == [LYON]
+
+
+async def test_nobody_takes_back_what_is_anothers(tmp_path: Path) -> None:
+    """M-010: not even knowing its name."""
+    async with chat(tmp_path) as talk:
+        await talk.told(LYON)
+        [mine] = await sets(talk, "tool")
+        room, scope = "!group:test", "room:!group:test"
+        await talk.house.incoming(f"/undo {mine}", room=room, scope=scope)
+        assert (await talk.house.said(1, room))[0].startswith(NOT_HERE)
+        assert await talk.remembered() == [LYON]
+
+
+async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> None:
+    """M-076: a harvest, and never by a bare undo."""
+    picked = {"contents": ["The user keeps bees."]}
+
+    def choose(seen: Seen) -> Step | None:
+        harvest = "<transcript>" in str(seen.messages[0]["content"])
+        return Text(json.dumps(picked)) if harvest else None
+
+    early = MemoryHarvest(message_threshold=2, min_messages=2)
+    async with ModelServer() as model:
+        model.keyed(choose)
+        opened = open_house(
+            tmp_path, model.url, prompts=PROMPTS, memory=Memory(backend="fts5"), harvest=early
+        )
+        async with opened as house, house.working():
+            for n, text in enumerate(("hello", "I keep bees"), 1):
+                await house.incoming(text)
+                await house.said(n)
+            house.runner.ring("harvest")
+
+            async def learnt() -> bool:
+                return bool(await house.stores.facts.live(SCOPE))
+
+            await soon(learnt)
+            await house.incoming("/undo")
+            assert (await house.said(3))[2] == "There is nothing to undo here."
+            row = await house.one("SELECT id FROM change_sets WHERE cause = 'harvest'")
+            await house.incoming(f"/undo {row['id']}")
+            assert (await house.said(4))[3] == "- memory taken out again: The user keeps bees."
+            assert await house.stores.facts.live(SCOPE) == []
+
+
+async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
+    tmp_path: Path,
+) -> None:
+    """M-051, M-076: also after it was undone, and by its name only."""
+    page = tmp_path / "core.md"
+    page.write_text("# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n")
+    learnt = "- Ann is a vegetarian since 2020.\n"
+    async with chat(tmp_path) as talk:
+        talk.model.updates_core = True
+        keeps = talk.answer
+
+        def choose(seen: Seen) -> Step | None:
+            if not is_for_core(seen.body):
+                return keeps(seen)
+            wanted = SINCE in str(seen.messages[0]["content"])
+            text = page.read_text() + learnt if wanted else None
+            return Text(json.dumps({"should_update": wanted, "core_markdown": text}))
+
+        talk.model.keyed(choose)
+        await talk.known(VEGETARIAN)
+        await talk.told(SINCE)
+        await talk.worked(answer(SINCE))
+        talk.house.runner.ring(CORE)
+
+        async def written() -> bool:
+            open_jobs = await talk.house.rows("SELECT 1 FROM jobs WHERE state = 'running'")
+            return learnt in page.read_text() and not open_jobs
+
+        await soon(written)
+        row = await talk.house.one("SELECT change_set_id AS id FROM changes WHERE kind = 'core'")
+        page.write_text(page.read_text().replace("- calm", "- calm and brief"))
+        said = await talk.says(f"/undo {row['id']}")
+        assert said == "- what I always keep in mind is as it was before"
+        assert page.read_text() == "# SOUL\n- calm and brief\n\n# TOOLS\n\n# RULE\n\n# USER\n"
+        assert await talk.remembered() == [SINCE]
+        again = (await sets(talk, "undo"))[-1]
+        page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
+        await talk.says(f"/undo {again}")
+        assert learnt in page.read_text()
+        assert "- a lamp" in page.read_text()
+        said = await talk.says("/undo")
+        assert "keep in mind" not in said
+        assert learnt in page.read_text()
+
+
+async def test_undo_after_undo_with_a_list_that_is_edited_by_hand_between(tmp_path: Path) -> None:
+    """M-015, M-065, M-076: what the file says counts, and each gesture is taken back by itself."""
+    file = tmp_path / "MEMORIES.txt"
+    async with chat(tmp_path, Memory(backend="flat_file")) as talk:
+        await talk.told(LYON)
+        await talk.told(ROME)
+        await talk.says("/memory")
+        file.write_text(file.read_text().replace(LYON, "Ann loves Lyon."))
+        said = await talk.says("/undo")
+        assert LYON in said
+        assert await talk.remembered() == sorted([LYON, ROME])
+        file.write_text(file.read_text() + "Ann has a cat\n")
+        first = (await sets(talk, "tool"))[0]
+        await talk.says(f"/undo {first}")
+        assert await talk.remembered() == sorted([ROME, "Ann has a cat"])
+        await talk.says(f"/undo {(await sets(talk, 'undo'))[-1]}")
+        assert await talk.remembered() == sorted([LYON, ROME, "Ann has a cat"])
+        await talk.says("/memory")
+        lines = [line for line in file.read_text().splitlines() if line]
+        assert sorted(lines) == sorted([LYON, ROME, "Ann has a cat"])

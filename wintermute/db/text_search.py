@@ -1,0 +1,202 @@
+"""Which rows hold a text, however it is written there: looked through beside the program.
+
+A look at 50,000 turns takes a second of work that is all our own code. In a thread it would hold up
+every answer, for only one thread runs such code at a time; so a large file gets a process of its
+own, which reads it, answers in JSON and leaves.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wintermute.db import driver
+from wintermute.db.traces import Wanted
+from wintermute.messages import Json
+
+AT_ONCE = 1000
+"""Rows that are read together."""
+LARGE = 16_000_000
+"""Bytes of a file that is looked through in some 50 ms, which is less than a process costs."""
+NICE = 5
+"""Whoever is being answered goes first, where there is one processor."""
+LONGEST = 1 << 30
+"""Bytes of an answer of it: keys of rows."""
+CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search import main; main()"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Columns of a table that hold what people or models said.
+
+    `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the
+    rows that count; others hold nothing. `fixed`: numbered rows that are never said otherwise
+    later, so that only new ones need another look.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    key: str = "seq"
+    where: str = "TRUE"
+    fixed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its own among all of them, as a parameter of SQL."""
+        return "_".join((self.table, *self.columns))
+
+    @property
+    def width(self) -> int:
+        """How many columns its key has."""
+        return self.key.count(",") + 1
+
+    def rows(self) -> str:
+        """SQL: its key is one of those that were found (`Traces.asked`)."""
+        parts = ", ".join(f"value ->> {n}" for n in range(self.width))
+        return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{self.name})))"
+
+    def page(self, *, after: bool) -> str:
+        """The query for the keys and texts of the first rows, or of those after a key."""
+        whole = " || char(10) || ".join(f"coalesce({column}, '')" for column in self.columns)
+        beyond = f"({self.key}) > ({', '.join('?' * self.width)})" if after else "TRUE"
+        return (
+            f"SELECT {self.key}, CAST({whole} AS BLOB) FROM {self.table}"
+            f" WHERE {beyond} AND {self.where} ORDER BY {self.key} LIMIT {AT_ONCE}"
+        )
+
+
+RowKeys = Sequence[Sequence[Any]]
+"""Of rows: each as the columns of its key."""
+FoundRows = tuple[RowKeys, Sequence[Any] | None]
+"""The rows that were found, and the last one that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Texts that are looked for in some places."""
+
+    kept: Sequence[Kept]
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The rows in which texts were found, and how far it was looked, by `Kept.name`."""
+
+    texts: tuple[str, ...] = ()
+    rows: Mapping[str, RowKeys] = field(default_factory=dict)
+    upto: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def asked(self, *kept: Kept) -> dict[str, str]:
+        """What `Kept.rows` of these is asked with; none where nobody looked."""
+        return {each.name: json.dumps(self.rows.get(each.name, ())) for each in kept}
+
+
+NOWHERE = Traces()
+
+
+class TextSearch:
+    """A look at what is committed in a database, as often as one likes; see `looking`."""
+
+    def __init__(self, path: Path, child: asyncio.subprocess.Process | None) -> None:
+        self._path = path
+        self._child = child
+
+    async def seek(self, sought: Sequence[Sought], since: Traces = NOWHERE) -> Traces:
+        """Where texts stand, however they are written (F-034).
+
+        With `since`: in what is not as it was then.
+        """
+        asked = [
+            {"texts": list(each.texts), "places": [_place(kept, since) for kept in each.kept]}
+            for each in sought
+            if each.texts
+        ]
+        found = await self._found(asked)
+        return Traces(
+            tuple(dict.fromkeys(text for each in sought for text in each.texts)),
+            {name: rows for name, (rows, _) in found.items()},
+            {name: upto for name, (_, upto) in found.items() if upto},
+        )
+
+    async def _found(self, asked: Sequence[Json]) -> Mapping[str, FoundRows]:
+        if self._child is not None and self._child.stdin and self._child.stdout:
+            with suppress(ConnectionError):
+                self._child.stdin.write(json.dumps(asked).encode() + b"\n")
+                await self._child.stdin.drain()
+                if told := await self._child.stdout.readline():
+                    found: Mapping[str, FoundRows] = json.loads(told)
+                    return found
+            log.warning("what looked beside us has ended code=%s", self._child.returncode)
+        return await asyncio.to_thread(_look, self._path, asked)
+
+
+@asynccontextmanager
+async def looking(path: Path) -> AsyncIterator[TextSearch]:
+    """A look at the file of a database, for as long as the block lasts."""
+    size = (await asyncio.to_thread(path.stat)).st_size
+    child = await _started(path) if size >= LARGE else None
+    try:
+        yield TextSearch(path, child)
+    finally:
+        if child is not None:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await asyncio.shield(child.wait())
+
+
+async def _started(path: Path) -> asyncio.subprocess.Process | None:
+    pipe = asyncio.subprocess.PIPE
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CODE, str(path), *sys.path),
+            stdin=pipe,
+            stdout=pipe,
+            limit=LONGEST,
+            start_new_session=True,  # Ctrl-C is for the one at the terminal
+        )
+    except OSError as error:  # no memory for it
+        log.warning("nobody can look beside us reason=%s", error)
+        return None
+
+
+def _place(kept: Kept, since: Traces) -> list[Any]:
+    upto = since.upto.get(kept.name) if kept.fixed else None
+    return [kept.name, kept.width, kept.page(after=False), kept.page(after=True), upto]
+
+
+def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
+    """For each place the keys of the rows that say one of its texts, and the last key."""
+    with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
+        return {
+            place[0]: _rows(connection, Wanted(each["texts"]), *place[1:])
+            for each in asked
+            for place in each["places"]
+        }
+
+
+def _rows(
+    connection: Any, wanted: Wanted, width: int, first: str, after: str, upto: Sequence[Any] | None
+) -> FoundRows:
+    found: list[list[Any]] = []
+    while page := connection.execute(after if upto else first, upto or ()).fetchall():
+        said = wanted.among([row[width] for row in page])
+        found += [[*page[n]][:width] for n in said]
+        upto = [*page[-1]][:width]
+    return found, upto
+
+
+def main() -> None:
+    """The process: each line of JSON says what is looked for, and is answered by one."""
+    os.nice(NICE)
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_look(Path(sys.argv[1]), json.loads(line))) + "\n")
+        sys.stdout.flush()
