@@ -86,7 +86,11 @@ class Learner:
             known = [*block(question, "related_memories"), *block(question, "new_contents")]
             return "reconstruction", {"memories": known, "coverage": "complete"}
         said = re.findall(r"^[^\n\[:]+ \(@[^)]*\): (.*)$", question, re.MULTILINE)
-        return "harvest", {"contents": said[::EVERY]}
+        return "harvest", {"contents": self.contents(said)}
+
+    def contents(self, messages: Sequence[str]) -> list[str]:
+        """What it picks of the messages of a transcript."""
+        return list(messages[::EVERY])
 
 
 class Talk:
