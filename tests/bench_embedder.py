@@ -61,8 +61,13 @@ class Daemon:
     @property
     def embedder(self) -> int | None:
         """The process of its embedder."""
-        listed = Path(f"/proc/{self.bot.pid}/task/{self.bot.pid}/children").read_text()
-        return next(map(int, listed.split()), None)
+        return child_of(self.bot.pid)
+
+
+def child_of(pid: int) -> int | None:
+    """The process that another has begun."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return next(map(int, listed.split()), None)
 
 
 async def measured(folder: Path, facts: int, *, stay: bool) -> list[str]:

@@ -140,6 +140,7 @@ class Scope:
     """One house whose owner has so many facts."""
 
     def __init__(self, house: House, memory: Memory, asked: Asked, embedder: TimedEmbedder) -> None:
+        self._rounds = 0
         self._house = house
         self._asked = asked
         self._embedder = embedder
@@ -174,7 +175,8 @@ class Scope:
     async def round(self, draw: random.Random) -> "Round":
         """Twenty facts are remembered, and brought together."""
         self._asked.texts = [sentence(draw) for _ in range(BATCH)]
-        await self._house.incoming("please remember all of it")
+        self._rounds += 1
+        await self._house.incoming("please remember all of it", room=f"!round{self._rounds}:test")
         await self._house.settled()
         await self.settle()
         models, embedder = self._models, self._embedder
