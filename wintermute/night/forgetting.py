@@ -119,11 +119,11 @@ async def forget_messages(
 
     What others said as well, in words of their own, is not looked for: it is theirs.
     """
-    async with stores.database.transaction() as tx:
-        events = await with_reports(stores, tx, set(taken_back))
-    facts, again = await _unlearn(stores, set(events))
-    texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
     async with stores.database.looking() as look:
+        async with stores.database.transaction() as tx:
+            events = await with_reports(stores, tx, set(taken_back))
+        facts, again = await _unlearn(stores, set(events))
+        texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
         texts = await _only_there(stores, look, events, texts.union(said))
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
         done = await _erase(stores, look, gone, known, note)
