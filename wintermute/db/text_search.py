@@ -8,7 +8,6 @@ own, which reads it, answers in JSON and leaves.
 import asyncio
 import json
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -24,8 +23,6 @@ AT_ONCE = 1000
 """Rows that are read together."""
 LARGE = 16_000_000
 """Bytes of a file that is looked through in some 50 ms, which is less than a process costs."""
-NICE = 5
-"""Whoever is being answered goes first, where there is one processor."""
 LONGEST = 1 << 30
 """Bytes of an answer of it: keys of rows."""
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search import main; main()"
@@ -157,7 +154,7 @@ async def _started(path: Path) -> asyncio.subprocess.Process | None:
     pipe = asyncio.subprocess.PIPE
     try:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", CODE, str(path), *sys.path),
+            *(sys.executable, "-S", "-c", CODE, str(path), *sys.path),
             stdin=pipe,
             stdout=pipe,
             limit=LONGEST,
@@ -196,7 +193,6 @@ def _rows(
 
 def main() -> None:
     """The process: each line of JSON says what is looked for, and is answered by one."""
-    os.nice(NICE)
     for line in sys.stdin:
         sys.stdout.write(json.dumps(_look(Path(sys.argv[1]), json.loads(line))) + "\n")
         sys.stdout.flush()

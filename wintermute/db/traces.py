@@ -235,7 +235,10 @@ class Wanted:
             middle = len(columns) // 2
             rest = self.among(columns[middle:])
             return [*self.among(columns[:middle]), *(middle + n for n in rest)]
-        rows = [] if hides else self._letters(whole, kept=EDGE).split(EDGE)
+        letters = b"" if hides else self._letters(whole, kept=EDGE)
+        if not hides and not self._lines and not any(word in letters for word, _ in self._words):
+            return []
+        rows = letters.split(EDGE)
         if len(rows) != len(columns) or self._lines:
             return [n for n, column in enumerate(columns) if self.said_in(column)]
         near = {

@@ -50,12 +50,19 @@ def forgetting(stores: Stores, speaker: Speaker, clock: Clock) -> list[JobKind]:
 async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff:
     named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
     facts, unfinished = [fact for fact in named if fact], 0
+    known = set(job.progress.get("known", ()))
+
+    async def note(telling: Sequence[str]) -> None:
+        known.update(telling)
+        async with stores.database.transaction() as tx:
+            await stores.jobs.went_on(tx, job.id, {"known": sorted(known)})
+
     if facts:
-        unfinished += (await forget(stores, facts, scrub=False)).unfinished
-    if events := job.args.get("events"):
-        unfinished += (await forget_messages(stores, events, job.args["texts"])).unfinished
-    elif texts := job.args.get("texts"):
-        unfinished += (await forget_messages(stores, (), texts)).unfinished
+        unfinished += (await forget(stores, facts, scrub=False, note=note)).unfinished
+    events, texts = job.args.get("events", ()), job.args.get("texts", ())
+    if events or texts or known:
+        done = await forget_messages(stores, events, texts, sorted(known), note)
+        unfinished += done.unfinished
     await stores.database.cut_log()
     if unfinished:
         return JobPutOff(clock.now() + SOON, "something of it is still being answered or sent")

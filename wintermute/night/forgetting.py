@@ -4,7 +4,7 @@ DESIGN §5, M-030, M-066. Whatever ends it half way, it is done again from the s
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +79,16 @@ class _Gone:
         return [text for text in sorted(self.texts) if len(text) >= RECOGNISABLE]
 
 
-async def forget(stores: Stores, wanted: Sequence[Fact], *, scrub: bool = True) -> Forgotten:
+Note = Callable[[Sequence[str]], Awaitable[None]]
+"""Keeps, until all is done, what is looked for; a run after a kill is given it as `known`."""
+
+
+async def _nothing(_: Sequence[str]) -> None: ...
+
+
+async def forget(
+    stores: Stores, wanted: Sequence[Fact], *, scrub: bool = True, note: Note = _nothing
+) -> Forgotten:
     """Erase facts, the messages they were learnt from, and every record that repeats them.
 
     Earlier wordings go along. The facts themselves go last: whatever ends this half way, it can be
@@ -93,26 +102,31 @@ async def forget(stores: Stores, wanted: Sequence[Fact], *, scrub: bool = True) 
         events = await with_reports(stores, tx, {o for fact in facts for o in fact.origins})
     gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
     async with stores.database.looking() as look:
-        done = await _erase(stores, look, gone)
+        done = await _erase(stores, look, gone, note=note)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
     return replace(done, short=short, scrubbed=scrubbed)
 
 
 async def forget_messages(
-    stores: Stores, taken_back: Sequence[str], said: Sequence[str]
+    stores: Stores,
+    taken_back: Sequence[str],
+    said: Sequence[str],
+    known: Sequence[str] = (),
+    note: Note = _nothing,
 ) -> Forgotten:
     """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
 
     What others said as well, in words of their own, is not looked for: it is theirs.
     """
-    async with stores.database.transaction() as tx:
-        events = await with_reports(stores, tx, set(taken_back))
-    facts, again = await _unlearn(stores, set(events))
-    texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
     async with stores.database.looking() as look:
+        async with stores.database.transaction() as tx:
+            events = await with_reports(stores, tx, set(taken_back))
+        facts, again = await _unlearn(stores, set(events))
+        texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
         texts = await _only_there(stores, look, events, texts.union(said))
-        done = await _erase(stores, look, _Gone(tuple(facts), frozenset(texts), tuple(events)))
+        gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
+        done = await _erase(stores, look, gone, known, note)
     if again and not done.unfinished:
         async with stores.database.transaction() as tx:
             await Origins(stores.database, stores.facts).read_again(tx, again)
@@ -161,18 +175,23 @@ async def _only_there(
     return {text for text in named if not any(map(wanted[text].is_in, own))}
 
 
-async def _erase(stores: Stores, look: TextSearch, gone: _Gone) -> Forgotten:
-    """Erase every record of it in steps, so that no answer waits for all of them; facts go last."""
-    cut = await _cut_cores(stores, gone)
-    telling = [*gone.traces(), *(fact.id for fact in gone.facts), *cut]
+async def _erase(
+    stores: Stores, look: TextSearch, gone: _Gone, known: Sequence[str] = (), note: Note = _nothing
+) -> Forgotten:
+    """Erase every record of it in steps, so that no answer waits for all of them."""
+    bullets = await _bullets(stores, gone)
+    telling = sorted({*gone.traces(), *(fact.id for fact in gone.facts), *bullets, *known})
+    # What says where to look goes soon: a run after this one, which was killed, has to know it.
+    await note(telling)
     said = await stores.inbox.bodies(gone.events)
     sought = [
         Sought([RECORDED], [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]),
         Sought(SPOKEN, telling),
-        Sought(casts.PROMPTS, sorted(gone.texts)),
+        Sought(casts.PROMPTS, sorted({*gone.texts, *telling})),
     ]
     found = await look.seek(sought)
     records, unfinished = await _erase_found(stores, gone, found)
+    await _cut_cores(stores, gone)
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     if not unfinished:  # what was written since, by a question that still knew it
         found = await look.seek(sought, since=found)
@@ -218,26 +237,37 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
     return records + received + said_by_us, max(running, unanswered) + unsent
 
 
-async def _cut_cores(stores: Stores, gone: _Gone) -> list[str]:
-    """Cut out the bullets of cores that say it; what they said, to be looked for as well.
+async def _bullets(stores: Stores, gone: _Gone) -> list[str]:
+    """What the bullets of cores say that are to be cut out, to be looked for as well."""
+    lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
+    return [line for line in lines if len(line) >= RECOGNISABLE]
 
-    In the core of a fact's own scope also those that say no more than the fact did.
+
+async def _cut_cores(stores: Stores, gone: _Gone) -> None:
+    """Cut out the bullets of cores that say it."""
+    for _ in range(EDITS):  # somebody may save one meanwhile
+        for file, seen, left, cut in await _cores(stores, gone):
+            if cut:
+                await asyncio.to_thread(file.replace, left, seen)
+
+
+async def _cores(
+    stores: Stores, gone: _Gone
+) -> list[tuple[TextFile, bytes | None, str, list[str]]]:
+    """Each core as it is, as it should be, and what is to be cut out of it.
+
+    That is what says it; in the core of a fact's own scope also what says no more than the fact did.
     """
-    wanted, cut = Wanted(gone.traces()), list[str]()
-    files = [file for file in stores.places.files() if file.path.name == CORE]
-    for file in files:
+    wanted, found = Wanted(gone.traces()), []
+    for file in stores.places.files():
+        if file.path.name != CORE:
+            continue
         facts = [f.text for f in gone.facts if stores.places.core_file(f.scope) == file]
-        for _ in range(EDITS):  # somebody may save it meanwhile
-            try:
-                seen = await asyncio.to_thread(file.content)
-                text = file.decoded(seen) if seen else ""
-            except MemoryFileUnusable:
-                break  # named as what a person must change
-            left, lines = without_bullets(text, wanted, facts)
-            if not lines or await asyncio.to_thread(file.replace, left, seen):
-                cut += lines
-                break
-    return [line for line in cut if len(line) >= RECOGNISABLE]
+        with suppress(MemoryFileUnusable):  # named as what a person must change
+            seen = await asyncio.to_thread(file.content)
+            text = file.decoded(seen) if seen else ""
+            found.append((file, seen, *without_bullets(text, wanted, facts)))
+    return found
 
 
 def without_bullets(text: str, wanted: Wanted, facts: Sequence[str]) -> tuple[str, list[str]]:
