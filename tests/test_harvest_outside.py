@@ -1,9 +1,12 @@
 """Harvest at its edges: what comes late, what is taken back, and what comes from outside."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.test_harvest import CLUB, SCOPE, Picker, facts, harvested, say, talking
 from tests.test_redactions import take_back
@@ -12,6 +15,7 @@ from tests.world.delegating import until
 from tests.world.house import ANN, ROOM, House
 from tests.world.model import Calls, ModelServer, Use
 from wintermute.messages import Incoming
+from wintermute.night.harvest import own_words
 
 BEN = "@ben:test"
 GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}
@@ -314,3 +318,13 @@ async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
         await clock.move(61)
         await harvested(house)
         assert [fact["text"] for fact in await facts(house)] == list(picks)
+
+
+@pytest.mark.parametrize(
+    "piece", ["<p>", "<p ", "```x\n", "```\n~~~x\n", "> ", "<p></", "`" * 3 + "\n"]
+)
+def test_what_is_left_out_is_found_in_one_go_whatever_a_message_is_made_of(piece: str) -> None:
+    """M-027: 64 KB of it hold up nobody."""
+    began = time.process_time()
+    own_words(piece * (65_536 // len(piece)))
+    assert time.process_time() - began < 1

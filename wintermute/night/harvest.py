@@ -48,15 +48,13 @@ MOST_PICKED = 60
 """Texts of one answer; more than any chunk is worth."""
 
 LEFT_OUT = "[quoted text left out]"
-HANDED_ON = (
-    re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?^ {0,3}\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL),
-    re.compile(r"(?:^ {0,3}>(?!:)[^\n]*\n?)+", re.MULTILINE),
-    re.compile(
-        r"<(?:!doctype|html|head|body|article|script|style|table|div|p)\b[^>]*>.*</[a-z]+>",
-        re.IGNORECASE | re.DOTALL,
-    ),
+QUOTE = re.compile(r" {0,3}>(?!:)")
+FENCE_OPENS = re.compile(r" {0,3}(?:(?=(`))`{3,}|(?=(~))~{3,})")
+FENCE_CLOSES = re.compile(r" {0,3}(?:`{3,}|~{3,})[ \t]*")
+PAGE_BEGINS = re.compile(
+    r"<(?:!doctype|html|head|body|article|script|style|table|div|p)\b[^<>]*>", re.IGNORECASE
 )
-"""Code and texts in fences, quotes, pages."""
+PAGE_ENDS = re.compile(r"</[a-z]+>", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
@@ -170,10 +168,32 @@ def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
 
 
 def own_words(text: str) -> str:
-    """What a person says themselves, without what they hand on: quotes, and pasted texts (M-029)."""
-    for handed_on in HANDED_ON:
-        text = handed_on.sub(f"{LEFT_OUT}\n", text)
-    return text
+    """What a person says themselves, without what they hand on: quotes, fences, pages (M-029).
+
+    What begins and never ends is theirs, too.
+    """
+    lines, own, fence = text.split("\n"), list[str](), ""
+    ends = {line.strip()[0]: n for n, line in enumerate(lines) if FENCE_CLOSES.fullmatch(line)}
+    for n, line in enumerate(lines):
+        handed_on = bool(fence or QUOTE.match(line))
+        if fence:
+            closes = FENCE_CLOSES.fullmatch(line) and line.strip()[0] == fence
+            fence = "" if closes else fence
+        elif (opens := FENCE_OPENS.match(line)) and ends.get(mark := opens[1] or opens[2], -1) > n:
+            fence, handed_on = mark, True
+        if not handed_on:
+            own.append(line)
+        elif own[-1:] != [LEFT_OUT]:
+            own.append(LEFT_OUT)
+    return _without_page("\n".join(own))
+
+
+def _without_page(text: str) -> str:
+    begins = PAGE_BEGINS.search(text)
+    ends = list(PAGE_ENDS.finditer(text, begins.end())) if begins else []
+    if not begins or not ends:
+        return text
+    return f"{text[: begins.start()]}{LEFT_OUT}{text[ends[-1].end() :]}"
 
 
 def _line(row: Wording, text: str) -> str:
