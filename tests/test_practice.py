@@ -1,11 +1,13 @@
 """The practice model: rules that understand a little, say so, and really use the tools."""
 
+import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientSession
@@ -596,3 +598,24 @@ async def test_it_also_runs_alone() -> None:
         await process.communicate()
     assert url.startswith("http://127.0.0.1:")
     assert [model["id"] for model in models["data"]] == [SERVED_NAME]
+
+
+async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A daemon that ends while it learns does so; whoever runs the demo would see a traceback."""
+    said = {"role": "user", "content": "help"}
+    body = json.dumps({"model": SERVED_NAME, "messages": [said], "stream": True}).encode()
+    async with PracticeModel() as model:
+        url = urlsplit(model.url)
+        head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: {url.netloc}\r\n"
+        asked = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(asked)
+        await reader.readuntil(b"data: ")
+        writer.transport.abort()
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(asked)
+        await reader.readuntil(b"[DONE]")  # as long as the first would have taken
+        writer.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

@@ -125,15 +125,22 @@ class PracticeModel:
         if body.get("stream"):
             options = body.get("stream_options")
             wanted = isinstance(options, dict) and options.get("include_usage")
-            return await self._stream(request, head, reply, usage if wanted else None)
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            with contextlib.suppress(ConnectionResetError):  # who asked has left
+                await self._stream(request, response, head, reply, usage if wanted else None)
+            return response
         choice = {"index": 0, "message": reply, "finish_reason": _finish(reply)}
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
         return web.json_response(whole)
 
     async def _stream(
-        self, request: web.Request, head: Json, reply: Json, usage: Json | None
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        head: Json,
+        reply: Json,
+        usage: Json | None,
+    ) -> None:
         await response.prepare(request)
         head = {**head, "object": "chat.completion.chunk"}
         for delta in _deltas(reply):
@@ -145,7 +152,6 @@ class PracticeModel:
         if usage:
             await _send(response, json.dumps({**head, "choices": [], "usage": usage}))
         await _send(response, "[DONE]")
-        return response
 
 
 async def _send(response: web.StreamResponse, event: str) -> None:
