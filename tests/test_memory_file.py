@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.world.clock import FakeClock
@@ -398,6 +398,15 @@ STEPS = st.lists(
 
 
 @settings(max_examples=80)
+@example(
+    [
+        ("hand add", "tea time", 0),
+        ("hand add", "Tea Time", 0),
+        ("sync", "", 0),
+        ("undo", "", 0),
+        ("retire", "tea time", 0),
+    ]
+)
 @given(STEPS)
 def test_whatever_happens_lines_and_facts_are_the_same(steps: list[tuple[str, str, int]]) -> None:
     """M-015: and nothing that was added is lost unless it was removed."""

@@ -54,8 +54,8 @@ WAS_TRUE = (
 LIVE = TRUE.replace("{}.", "")
 """What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
-LEFT = "(retired_at IS NOT NULL OR ended)"
-"""What has no line in the memories file."""
+LISTED = f"({LIVE})"
+"""Whether it has a line in the memories file; as the index `facts_unwritten` says it."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
 # `+scope` beside it: else SQLite reads the whole scope to find a few ids.
 
@@ -576,8 +576,8 @@ class Facts:
         }
         done = await tx.execute(
             "UPDATE facts SET text = :text, source = :source, speaker = :speaker,"
-            # A line that must be written anew counts as not written.
-            " exported = CASE WHEN text = :text THEN exported ELSE 0 END,"
+            # A line in another spelling is in the file, and to be written anew.
+            " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
             " retired_at = NULL, retired_by = NULL, replaced_by = :heir,"
             " valid_to = :until, ended = :ended"
@@ -647,17 +647,17 @@ class Facts:
     async def is_unwritten(self, scope: str) -> bool:
         """Whether the memories file lacks a live fact or still has a retired one."""
         return await self._database.exists(
-            f"SELECT 1 FROM facts WHERE scope = ? AND exported = {LEFT} LIMIT 1",
+            f"SELECT 1 FROM facts WHERE scope = ? AND exported <> {LISTED} LIMIT 1",
             (scope,),
         )
 
     async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
         """All live facts, oldest first, and the others whose line is still in the file."""
         rows = await tx.rows(
-            "SELECT id, key, text, exported, 1 AS live, created_at, seq FROM facts"
+            "SELECT id, key, text, exported = 1 AS exported, 1 AS live, created_at, seq FROM facts"
             f" WHERE scope = :scope AND {LIVE}"
-            " UNION ALL SELECT id, key, text, exported, 0, created_at, seq FROM facts"
-            f" WHERE scope = :scope AND exported = {LEFT} AND {LEFT}"
+            " UNION ALL SELECT id, key, text, 1, 0, created_at, seq FROM facts"
+            f" WHERE scope = :scope AND exported <> {LISTED} AND NOT {LISTED}"
             " ORDER BY created_at, seq",
             {"scope": scope},
         )
@@ -681,7 +681,7 @@ class Facts:
     async def written(self, tx: Transaction, scope: str) -> None:
         """The memories file now has exactly the live facts."""
         await tx.execute(
-            f"UPDATE facts SET exported = NOT {LEFT} WHERE scope = ? AND exported = {LEFT}",
+            f"UPDATE facts SET exported = {LISTED} WHERE scope = ? AND exported <> {LISTED}",
             (scope,),
         )
 
