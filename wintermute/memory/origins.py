@@ -62,22 +62,3 @@ class Origins:
             " AND id IN (SELECT value FROM json_each(?))",
             (json.dumps([fact.id for fact in facts]),),
         )
-
-    async def read_again(self, tx: Transaction, events: Collection[str]) -> None:
-        """What else these facts came from is to be harvested once more (owner of the cursor: night)."""
-        rows = await tx.rows(
-            "SELECT conversation_id, min(seq) - 1 AS upto FROM inbox WHERE kind = 'message'"
-            " AND body <> '' AND event_id IN (SELECT value FROM json_each(?)) GROUP BY 1",
-            (json.dumps(sorted(events)),),
-        )
-        for row in rows:
-            where = (row["upto"], row["conversation_id"])
-            await tx.execute(
-                "UPDATE harvests SET upto = min(upto, ?) WHERE conversation_id = ?", where
-            )
-            # A job of the past that began at the same place must not stand in its way.
-            await tx.execute(
-                "DELETE FROM jobs WHERE name = 'harvest' AND state IN ('done', 'failed')"
-                " AND key = ? || ':' || ?",
-                where[::-1],
-            )

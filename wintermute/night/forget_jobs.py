@@ -15,6 +15,7 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
 from wintermute.night.forgetting import forget, forget_messages
+from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 
@@ -61,7 +62,8 @@ async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff
         unfinished += (await forget(stores, facts, scrub=False, note=note)).unfinished
     events, texts = job.args.get("events", ()), job.args.get("texts", ())
     if events or texts or known:
-        done = await forget_messages(stores, events, texts, sorted(known), note)
+        harvests = Harvests(stores.database, clock)
+        done = await forget_messages(stores, harvests, events, texts, sorted(known), note)
         unfinished += done.unfinished
     await stores.database.cut_log()
     if unfinished:

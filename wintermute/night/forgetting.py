@@ -26,6 +26,7 @@ from wintermute.memory.core import CORE, MEMORIES, TextFile
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import Origins, is_said_in
+from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
@@ -110,6 +111,7 @@ async def forget(
 
 async def forget_messages(
     stores: Stores,
+    harvests: Harvests,
     taken_back: Sequence[str],
     said: Sequence[str],
     known: Sequence[str] = (),
@@ -129,7 +131,7 @@ async def forget_messages(
         done = await _erase(stores, look, gone, known, note)
     if again and not done.unfinished:
         async with stores.database.transaction() as tx:
-            await Origins(stores.database, stores.facts).read_again(tx, again)
+            await harvests.put_back(tx, again)
     return done
 
 

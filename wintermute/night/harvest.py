@@ -10,9 +10,10 @@ tool ever stands in one (M-029). Whose a message is, follows from the message it
 in private is that person's, and the rest its room's, if it was answered as the room's (M-010).
 """
 
+import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -69,6 +70,8 @@ class Backlog:
     """How far it was read."""
     messages: int
     newest: datetime
+    read_at: str
+    """When it was last read, or put back."""
 
 
 def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
@@ -260,7 +263,7 @@ BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.convers
     AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
 BACKLOGS = f"""
 SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
-       max(i.received_at) AS newest
+       max(i.received_at) AS newest, coalesce(h.at, '') AS read_at
 FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
 CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
 WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
@@ -336,6 +339,16 @@ class Harvests:
             (conversation_id, part.upto, stamp(self._clock.now())),
         )
 
+    async def put_back(self, tx: Transaction, events: Collection[str]) -> None:
+        """These messages are to be read once more, and what was said since (M-030)."""
+        await tx.execute(
+            "UPDATE harvests SET upto = i.before, at = ? FROM (SELECT conversation_id,"
+            " min(seq) - 1 AS before FROM inbox WHERE kind = 'message' AND body <> ''"
+            " AND event_id IN (SELECT value FROM json_each(?)) GROUP BY 1) i"
+            " WHERE harvests.conversation_id = i.conversation_id AND harvests.upto > i.before",
+            (stamp(self._clock.now()), json.dumps(sorted(events))),
+        )
+
 
 class Harvest:
     """The work of the jobs of this name."""
@@ -365,7 +378,7 @@ class Harvest:
             if at is not None and at > now:
                 later.append(at)
             elif at is not None:
-                key = f"{backlog.conversation_id}:{backlog.upto}"
+                key = f"{backlog.conversation_id}:{backlog.upto}:{backlog.read_at}"
                 args = {"conversation": backlog.conversation_id, "upto": backlog.upto}
                 await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
         return min(later, default=None)
