@@ -166,8 +166,13 @@ def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) ->
         "a copy from before the upgrade of 2026-03-07 may still hold it until 2026-04-06:"
         f" delete {copy} to end it now"
     ]
+    assert (
+        f"{copy.name} from before an upgrade may hold what was forgotten since; it goes on"
+        " 2026-04-06, or when you delete it"
+    ) in terminal.says("status")
     copy.unlink()
     assert terminal.json("memory", "forget")["copies"] == []
+    assert "old copies" not in terminal.says("status")
 
 
 def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(

@@ -11,7 +11,7 @@ from tests.test_redactions import take_back
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.memories import NOT_ASKED
+from wintermute.commands.memories import NOT_ASKED, UNVOUCHED
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
@@ -136,3 +136,21 @@ async def test_words_are_shown_and_forgotten_once_they_are_confirmed(
         assert await house.database.scrub()
         assert found(tmp_path) == []
         assert len(await house.stores.facts.live("person:@bob:test")) == 1
+
+
+async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-034: neither by an id nor by confirming what the owner was shown."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, SAID, f"The bird is a {WORD}")
+        [fact] = await house.stores.facts.live(SCOPE)
+        await house.incoming(f"/forget {WORD}")
+        for said in (fact.id, WORD, "yes"):
+            await house.incoming(f"/forget {said}", origin="other")
+        assert (await house.said(5))[2:] == [UNVOUCHED] * 3
+        await house.incoming(f"/forget {fact.id}")
+        await house.said(6)
+        await deliver(house)
+        await forgotten(house)
+        assert await house.stores.facts.live(SCOPE) == []

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_memory_beside import beside
+from tests.test_memory_switches import keep_by
 from tests.test_reconstruction import LYON, ROME, answer
 from tests.test_ten_steps import SCOPE, SINCE, VEGETARIAN, Chat, chat, soon
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_core
+from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.night.reconstruction import CORE
@@ -223,3 +226,85 @@ async def test_undo_after_undo_with_a_list_that_is_edited_by_hand_between(tmp_pa
         await talk.says("/memory")
         lines = [line for line in file.read_text().splitlines() if line]
         assert sorted(lines) == sorted([LYON, ROME, "Ann has a cat"])
+
+
+def keeps_on(page: Path, talk: Chat, lines: tuple[str, ...]) -> None:
+    """The model puts the first of these that it is shown on the page of the core."""
+    keeps = talk.answer
+
+    def choose(seen: Seen) -> Step | None:
+        if not is_for_core(seen.body):
+            return keeps(seen)
+        new = [line for line in lines if f"- {line}\n" in str(seen.messages[0]["content"])]
+        text = f"{page.read_text()}- {new[0]}\n" if new else None
+        return Text(json.dumps({"should_update": bool(new), "core_markdown": text}))
+
+    talk.model.updates_core = True
+    talk.model.keyed(choose)
+
+
+async def looked(talk: Chat, times: int) -> None:
+    """Wait until so many batches were looked through for the core."""
+    talk.house.runner.ring(CORE)
+
+    async def over() -> bool:
+        jobs = await talk.house.rows("SELECT state FROM jobs WHERE name = ?", CORE)
+        return [job["state"] for job in jobs] == ["done"] * times
+
+    await soon(over)
+
+
+async def of_kind(talk: Chat, kind: str) -> list[str]:
+    """The change sets of the background that touch such items, newest first."""
+    rows = await talk.house.rows(
+        "SELECT DISTINCT s.id, s.seq FROM changes c JOIN change_sets s ON s.id = c.change_set_id"
+        " WHERE c.kind = ? AND s.cause = 'reconstruction' ORDER BY s.seq DESC",
+        kind,
+    )
+    return [row["id"] for row in rows]
+
+
+async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_between(
+    terminal: Terminal,
+) -> None:
+    """M-016, M-051, M-065, M-076: what hands wrote stays, and all else is as it was."""
+    cat = "Ann has a cat"
+    keep_by(terminal, "fts5")
+    page, export = terminal.data / "core.md", terminal.data / "MEMORIES.txt"
+    page.write_text("# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n")
+    async with chat(terminal.data) as talk:
+        talk.model.allow("edited core")
+        keeps_on(page, talk, (SECOND, FIRST))
+        await talk.known(CHESS)
+        await talk.told(TENNIS)
+        await talk.worked(answer(FIRST))
+        await looked(talk, 2)
+        page.write_text(page.read_text().replace("- calm", "- calm and brief"))
+        assert f"memory taken out again: {TENNIS}" in await talk.says("/undo")
+        await talk.house.stores.memories.refresh()
+        export.write_text(f"{export.read_text()}{cat}\n")
+        done = await beside(terminal, "memory", "import", str(export), "--scope", SCOPE)
+        assert done.returncode == 0, done
+        await talk.told(TENNIS)
+        await talk.told(MONDAYS)
+        await talk.worked(answer(SECOND, cat))
+        await looked(talk, 3)
+        page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
+        assert page.read_text().endswith(f"# USER\n- {FIRST}\n- {SECOND}\n")
+        said = await talk.says(f"/undo {(await of_kind(talk, 'fact'))[0]}")
+        assert f"memory taken out again: {SECOND}" in said
+        assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS, cat])
+        await talk.says(f"/undo {(await sets(talk, 'undo'))[-1]}")
+        assert await talk.remembered() == sorted([SECOND, cat])
+        for name in await of_kind(talk, "core"):
+            said = await talk.says(f"/undo {name}")
+            assert said == "- what I always keep in mind is as it was before"
+        plain = "# SOUL\n- calm and brief\n\n# TOOLS\n- a lamp\n\n# RULE\n\n# USER\n"
+        assert page.read_text() == plain
+        await talk.says("/undo")
+        await talk.says("/undo")
+        assert await talk.remembered() == sorted([CHESS, cat])
+        done = await beside(terminal, "memory", "undo", "--last")
+        assert cat.encode() in done.stdout, done
+        assert await talk.remembered() == [CHESS]
+        assert page.read_text() == plain

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.changes.change_sets import KEPT, Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.memory_search import (
     bad_line,
@@ -210,7 +210,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
         return done, stores.tasks.zone
 
     done, zone = with_stores(ctx, work)
-    copies = [{"file": str(copy.path), "until": stamp(copy.made_at + KEPT)} for copy in done.copies]
+    copies = [{"file": str(copy.path), "until": stamp(copy.until)} for copy in done.copies]
     values = {**dataclasses.asdict(done), "copies": copies}
     tell(ctx, values, *_forgotten_lines(done, zone), as_json=as_json)
     if done.unfinished:
@@ -231,7 +231,7 @@ def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
     if done.quoted:
         yield f"still says it, change or forget it there: {', '.join(done.quoted)}"
     for copy in done.copies:
-        made, until = (at.astimezone(zone).date() for at in (copy.made_at, copy.made_at + KEPT))
+        made, until = (at.astimezone(zone).date() for at in (copy.made_at, copy.until))
         yield (
             f"a copy from before the upgrade of {made} may still hold it until {until}: "
             f"delete {copy.path} to end it now"

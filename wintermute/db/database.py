@@ -194,9 +194,9 @@ class Database:
         """The copies from before upgrades that are still there, oldest first."""
         return await asyncio.to_thread(copies, self._path)
 
-    async def expire_copies(self, before: datetime) -> None:
-        """Delete the copies that were made before then."""
-        await asyncio.to_thread(expire_copies, self._path, before)
+    async def expire_copies(self, now: datetime) -> None:
+        """Delete the copies whose time is over."""
+        await asyncio.to_thread(expire_copies, self._path, now)
 
     async def is_current(self) -> bool:
         """Whether its schema is that of this version: a file opened only to read may be older."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal)?")
 """What the name of a copy ends with; or of what SQLite puts beside one that somebody looks into."""
+KEPT = timedelta(days=30)
+"""How long a copy is there for whoever wants the older version back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class UpgradeCopy:
     path: Path
     made_at: datetime
 
+    @property
+    def until(self) -> datetime:
+        """When it goes by itself."""
+        return self.made_at + KEPT
+
 
 def copies(path: Path) -> list[UpgradeCopy]:
     """The copies of a database that are still there, oldest first."""
@@ -45,10 +52,10 @@ def copies(path: Path) -> list[UpgradeCopy]:
     return sorted(found, key=lambda copy: (copy.made_at, copy.path))
 
 
-def expire_copies(path: Path, before: datetime) -> None:
-    """Delete the copies that were made before then."""
+def expire_copies(path: Path, now: datetime) -> None:
+    """Delete the copies whose time is over."""
     for copy in copies(path):
-        if copy.made_at < before:
+        if copy.until < now:
             try:
                 copy.path.unlink(missing_ok=True)
             except OSError as error:

@@ -411,6 +411,7 @@ async def gather(
     facts.append(await _sub_sessions(database))
     facts += await _jobs(database)
     facts += await _learning(database, zone)
+    facts += await _old_copies(database, zone)
     facts.append(Finding("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))
     facts.append(Finding("people", *await people(database)))
@@ -435,6 +436,16 @@ async def _outbox(database: Database) -> Finding:
     return Finding(
         "outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be"
     )
+
+
+async def _old_copies(database: Database, zone: ZoneInfo) -> list[Finding]:
+    """What is forgotten stays in a copy from before an upgrade, as long as there is one (M-030)."""
+    named = [
+        f"{copy.path.name} from before an upgrade may hold what was forgotten since; it goes on"
+        f" {copy.until.astimezone(zone):%Y-%m-%d}, or when you delete it"
+        for copy in await database.copies()
+    ]
+    return [Finding("old copies", "ok", "; ".join(named))] if named else []
 
 
 async def _jobs(database: Database) -> list[Finding]:

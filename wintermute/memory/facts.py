@@ -483,7 +483,8 @@ class Facts:
         now, places = stamp(self._clock.now()), places or {}
         await tx.execute_many(
             # A line that was removed by hand is not in the file.
-            "UPDATE facts SET retired_at = ?1, retired_by = ?2, replaced_by = coalesce(?3, replaced_by),"
+            "UPDATE facts SET retired_at = ?1, retired_by = ?2,"
+            " replaced_by = coalesce(?3, replaced_by, iif(?2 = 'undo', once_replaced_by, NULL)),"
             " exported = exported AND ?2 <> 'edit' WHERE id = ?4",
             [(now, cause, places.get(fact.id), fact.id) for fact in gone],
         )
@@ -557,7 +558,7 @@ class Facts:
         """Of those of these facts that were merged into others, or ended for them, which that is."""
         rows = await tx.rows(
             f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND replaced_by IS NOT NULL"
-            " AND (retired_at IS NULL AND ended OR valid_to IS NULL AND retired_by <> 'undo')",
+            " AND (retired_at IS NULL AND ended OR valid_to IS NULL AND retired_at IS NOT NULL)",
             (json.dumps(list(items)),),
         )
         return {row["id"]: row["replaced_by"] for row in rows}
@@ -580,6 +581,7 @@ class Facts:
             " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
             " retired_at = NULL, retired_by = NULL, replaced_by = :heir,"
+            " once_replaced_by = coalesce(replaced_by, once_replaced_by),"
             " valid_to = :until, ended = :ended"
             " WHERE id = :id AND (:ended OR NOT EXISTS (SELECT 1 FROM facts o WHERE"
             "  o.scope = facts.scope AND o.key = facts.key AND o.retired_at IS NULL AND NOT o.ended"

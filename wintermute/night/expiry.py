@@ -28,12 +28,12 @@ class Expiry:
 
     async def purge(self) -> None:
         """Remove what can no longer be undone, copies as old, and what groups said long ago."""
-        before = self._clock.now() - KEPT
+        now = self._clock.now()
         async with self._stores.database.transaction() as tx:
-            await self._stores.facts.expire(tx, before)
+            await self._stores.facts.expire(tx, now - KEPT)
             await self._stores.changes.expire(tx)
             await self._stores.proposals.expire(tx)
-        await self._stores.database.expire_copies(before)
+        await self._stores.database.expire_copies(now)
         for conversation_id in await self._stores.inbox.groups():
             await self._purge_lines(conversation_id)
 
