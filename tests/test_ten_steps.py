@@ -217,6 +217,28 @@ async def test_what_is_told_in_a_chat_becomes_one_version(tmp_path: Path, case: 
         assert len(talk.asked) == 0
 
 
+async def test_a_batch_waits_for_the_end_of_its_own_talk_and_for_nobody_elses(
+    tmp_path: Path,
+) -> None:
+    """M-031, M-064: a busy house holds up nobody's memory."""
+    async with chat(tmp_path) as talk:
+        talk.answers = [answer(ROME)]
+        await talk.told(ROME)
+        await talk.clock.move(QUIET - 60)
+        await talk.house.incoming("What a fine day", room=ASIDE)
+        await talk.house.settled()
+        await talk.clock.move(QUIET - 60)
+        await talk.house.incoming("hello", room=ELSEWHERE, scope="person:@bob:test")
+        await talk.house.settled()
+        talk.house.runner.ring(KIND)
+        await talk.house.settled()
+        assert (await talk.states(), talk.asked) == ([], [])
+        await talk.clock.move(60)
+        talk.house.runner.ring(KIND)
+        await soon(talk.at_rest)
+        assert len(talk.asked) == 1
+
+
 LONG = " ".join(["Ann lives in Lyon and in Rome"] * 30)
 HOSTILE: dict[str, Step] = {
     "empty": Empty(),

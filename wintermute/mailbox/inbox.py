@@ -369,6 +369,16 @@ class Inbox:
         )
         return moment(row["received_at"]) if row else None
 
+    async def last_said_in(self, tx: Transaction, scope: str) -> datetime | None:
+        """When somebody last said something to us in a chat of a scope; None: nobody has."""
+        (said,) = await tx.scalars(
+            "SELECT max((SELECT received_at FROM inbox WHERE conversation_id = c.id"
+            " AND kind IN ('message', 'command') ORDER BY seq DESC LIMIT 1))"
+            " FROM conversations c WHERE c.scope = ?",
+            (scope,),
+        )
+        return moment(said) if said else None
+
     async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> Waiting | None:
         """The message before row `seq`; None: there is none."""
         row = await tx.row(

@@ -48,8 +48,8 @@ MOST = 40
 """Facts of a batch."""
 ENOUGH = 20
 SILENCE = timedelta(minutes=15)
-"""A batch is due with so many facts, or when none came, and nobody said anything, for so long: else a
-long talk would be many small batches, each of which asks a model twice."""
+"""A batch is due with so many facts, or when none came, and nothing was said there, for so long: else
+a long talk would be many small batches, each of which asks a model twice."""
 LONGER = 3
 ROOM = 500
 """An answer has at most three times the characters of what it was made from, and these."""
@@ -320,8 +320,8 @@ class Reconstructing:
         """Enqueue what is due; when the next will be."""
         now, later = self._clock.now(), []
         queues = await self._stores.facts.queues(tx)
-        said = await self._stores.inbox.last_said() if queues else None
         for queue in queues:
+            said = await self._stores.inbox.last_said_in(tx, queue.scope)
             due = max(queue.newest, said or queue.newest) + SILENCE
             if queue.facts < ENOUGH and due > now:
                 later.append(due)
