@@ -276,7 +276,7 @@ async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_
     assert len(notices) == 1
     assert f": `{ids[1]}`, `{ids[2]}`. What shall go" in notices[0]
     assert notices[0].startswith("data/MEMORIES.txt was saved without what I learnt")
-    assert "`wintermute memory forget ID`" in notices[0]
+    assert "`/forget ID`" in notices[0]
     assert await house.rows("SELECT meant_for FROM outbox WHERE kind = 'notice'") == [
         {"meant_for": MINE}
     ]

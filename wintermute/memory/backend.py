@@ -24,7 +24,7 @@ from wintermute.memory.search import Search
 NOT_EDITED = (
     "{name} is a list that I make of the memories that are used most, and nothing reads it: nothing was"
     " changed. Use append_memory for something new; to take something out the person says"
-    " /memory WORDS and then `wintermute memory forget ID`, or /undo"
+    " /forget WORDS, or /undo"
 )
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ UNUSABLE = "{problem}. Until then I leave it alone and go on with what it last h
 NO_SKILL = "{problem}. Until then I leave it alone and do without it."
 KEPT = (
     "{file} was saved without what I learnt after that text was opened, so I kept it: {ids}. What "
-    "shall go for good goes with `wintermute memory forget ID`; `/memory` says what is what."
+    "shall go for good goes with `/forget ID`; `/memory` says what is what."
 )
 
 
