@@ -1,9 +1,10 @@
-"""Lets conversations live at random: whether requests only grow at their end, and what they tell is so.
+"""Lets conversations live at random: whether requests only grow, what they tell is so, what was deleted is gone.
 
     python -m tests.growth --lives 20 [--steps 300] [--seed N]
 
-The same lives as in tests/test_kept_prefix.py and tests/test_true_blocks.py, longer. Exit 1 when
-something said was said differently, or a model could believe what is not so.
+The same lives as in tests/test_kept_prefix.py, tests/test_true_blocks.py and tests/test_random_lives.py,
+longer. Exit 1 when something said was said differently, a model could believe what is not so, or
+something was read twice or never, or is still there although it was taken back.
 """
 
 import argparse
@@ -16,12 +17,13 @@ from pathlib import Path
 
 from tests.world.growing import Growth
 from tests.world.model import ModelServer
+from tests.world.remembering import Remembering
 from tests.world.truth import Truth
 
-KINDS: tuple[type[Growth | Truth], ...] = (Growth, Truth)
+KINDS: tuple[type[Growth | Truth | Remembering], ...] = (Growth, Truth, Remembering)
 
 
-async def live(kind: type[Growth | Truth], seed: int, steps: int) -> list[str]:
+async def live(kind: type[Growth | Truth | Remembering], seed: int, steps: int) -> list[str]:
     """One life, and what was wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
         model = ModelServer()
@@ -42,7 +44,7 @@ async def lives(count: int, steps: int, seed: int) -> int:
         problems = await live(kind, n, steps)
         print("\n".join(problems), end="\n" if problems else "", flush=True)  # noqa: T201
         wrong += bool(problems)
-    print(f"twice {count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
+    print(f"{len(KINDS)} times {count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
     return 1 if wrong else 0
 
 

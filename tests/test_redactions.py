@@ -12,7 +12,19 @@ import pytest
 from tests.world.clock import NOON
 from tests.world.delegating import all_over, call, done, objective, reports, spawn, states
 from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, Gate, House, open_house
-from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use, own_words
+from tests.world.model import (
+    Calls,
+    Fail,
+    Hang,
+    ModelServer,
+    Seen,
+    Slow,
+    Step,
+    Text,
+    Use,
+    is_for_summary,
+    own_words,
+)
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.casting import AT_ONCE, intent, without
 from wintermute.mailbox.inbox import Waiting
@@ -280,6 +292,36 @@ async def test_a_summary_of_it_gives_way_to_what_it_summed_up(
         await house.said(7)
         assert not is_told(model.requests[-1])
         assert long in str(model.requests[-1].messages)
+
+
+@pytest.mark.breaks("fold", "redaction")
+async def test_a_summary_of_what_only_stood_beside_a_message_gives_way_too(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027: of a line of a group before it; what was asked itself is kept."""
+    summary = Text(f"Eve has a {WORD}.")
+    model.keyed(lambda seen: None if is_for_summary(seen.body) else Text("I see."))
+    long = "It was a long day. " * 20
+    async with (
+        open_house(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house,
+        house.working(),
+    ):
+        about: dict[str, Any] = {"sender": EVE, "name": "Eve", "origin": "other", "scope": GROUP}
+        gone = await house.incoming(f"my {WORD}", kind="context", **about)
+        for n in range(4):
+            await house.incoming(f"{n} {long}", scope=GROUP)
+        await house.said(4)
+        model.script(summary)
+        await house.incoming("/compact", scope=GROUP)
+        await house.said(5)
+        await house.incoming("before", scope=GROUP)
+        await house.said(6)
+        assert is_told(model.requests[-1])
+        await take_back(house, gone)
+        await house.incoming("after", scope=GROUP)
+        await house.said(7)
+        assert not is_told(model.requests[-1])
+        assert f"0 {long.strip()}" in str(model.requests[-1].messages)
 
 
 @pytest.mark.breaks("redaction")

@@ -32,6 +32,7 @@ def found(wanted: str, text: str) -> list[str]:
     wants = Wanted([wanted])
     parts = [text[start:end] for start, end in wants.spans(text)]
     assert wants.said_in(text.encode()) == bool(parts)
+    assert wants.among([text.encode("utf-8", "replace")]) == ([0] if parts else [])
     beside = [b"x", text.encode("utf-8", "replace"), b"\\u0041 <b>", SENTENCE[:9].encode()]
     assert wants.among(beside) == ([1] if parts else [])
     many = [b"x", b"a &#65;"] * 20 + [text.encode("utf-8", "replace")]

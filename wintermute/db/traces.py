@@ -239,7 +239,7 @@ class Wanted:
         if not hides and not self._lines and not any(word in letters for word, _ in self._words):
             return []
         rows = letters.split(EDGE)
-        if len(rows) != len(columns) or self._lines:
+        if hides or len(rows) != len(columns) or self._lines:
             return [n for n, column in enumerate(columns) if self.said_in(column)]
         near = {
             n

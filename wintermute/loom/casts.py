@@ -370,8 +370,11 @@ class Casts:
         return [(row["conversation_id"], row["id"], row["intent"]) for row in rows]
 
     async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
-        """Show a cast less of what was said before its message; the database allows nothing else."""
-        await tx.execute("UPDATE casts SET intent = ? WHERE id = ?", (intent, cast_id))
+        """Show a cast less of what was said before its message, and blank summaries of all that."""
+        events = await tx.scalars(  # the database allows nothing else
+            "UPDATE casts SET intent = ? WHERE id = ? RETURNING event_id", (intent, cast_id)
+        )
+        await self._forget_folds(tx, {"events": json.dumps(events)})
 
     async def from_first(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str], among: Sequence[str]

@@ -297,7 +297,18 @@ class Edits:
         )
         return moment(since)
 
-    async def take_back(self, tx: Transaction, room_id: str, events: Collection[str]) -> list[str]:
+    async def texts(self, events: Collection[str]) -> dict[str, str]:
+        """What those of these edits say that are kept."""
+        rows = await self._database.rows(
+            "SELECT event_id, text FROM edits WHERE text <> ''"
+            " AND event_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(events)),),
+        )
+        return {row["event_id"]: row["text"] for row in rows}
+
+    async def take_back(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> dict[str, str]:
         """Blank these edits, and those of these messages, in a room (F-027); what they said."""
         asked = {"room": room_id, "events": json.dumps(sorted(events))}
         meant = (
@@ -305,9 +316,9 @@ class Edits:
             " OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
             " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)"
         )
-        said = await tx.scalars(f"SELECT text FROM edits WHERE {meant}", asked)
+        said = await tx.rows(f"SELECT event_id, text FROM edits WHERE {meant}", asked)
         await tx.execute(f"UPDATE edits SET text = '' WHERE {meant}", asked)
-        return said
+        return {row["event_id"]: row["text"] for row in said}
 
     async def forget(self, tx: Transaction, events: Sequence[str], traces: Traces) -> int:
         """Blank the edits of these events and what holds one of the `traces`; how many that was."""

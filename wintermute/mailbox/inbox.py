@@ -480,12 +480,12 @@ class Inbox:
         )
 
     async def texts(self, events: Sequence[str]) -> dict[str, str]:
-        """What those of these events say that are kept, as they read by now."""
+        """What those of these events say that are kept, as their messages read by now."""
         rows = await self._database.rows(
-            "SELECT coalesce(edits, event_id) AS id, body FROM inbox WHERE body <> ''"
-            " AND (event_id IN (SELECT value FROM json_each(:events))"
-            "  OR edits IN (SELECT value FROM json_each(:events))) ORDER BY seq",
-            {"events": json.dumps(list(events))},
+            "SELECT i.event_id AS id, (SELECT l.body FROM inbox l WHERE l.body <> ''"
+            "  AND coalesce(i.edits, i.event_id) IN (l.event_id, l.edits) ORDER BY l.seq DESC LIMIT 1)"
+            " AS body FROM json_each(?) e CROSS JOIN inbox i ON i.event_id = e.value WHERE i.body <> ''",
+            (json.dumps(list(events)),),
         )
         return {row["id"]: row["body"] for row in rows}
 

@@ -182,16 +182,17 @@ class Relations:
         """Take back these events of a room; the conversations in which that changes something."""
         if not events:
             return set()
-        texts = await self._stores.edits.take_back(tx, room_id, events)
+        edits = await self._stores.edits.take_back(tx, room_id, events)
         found = await self._stores.inbox.of_events(tx, room_id, events)
         conversations = {row.conversation_id for row in found}
         for conversation_id in sorted(conversations):
             rows = [row for row in found if row.conversation_id == conversation_id]
             log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
             await self._take(tx, conversation_id, rows)
-        texts += [row.body for row in found if row.body]
+        texts = [*edits.values(), *(row.body for row in found if row.body)]
         if texts:
-            await owe_forgetting(self._stores, tx, {row.event_id for row in found}, texts)
+            gone = {*edits, *(row.event_id for row in found)}
+            await owe_forgetting(self._stores, tx, gone, texts)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))
 

@@ -74,10 +74,16 @@ class _Gone:
     facts: tuple[Fact, ...]
     texts: frozenset[str]
     events: tuple[str, ...]
+    said: frozenset[str] = frozenset()
+    """What the messages said, however short: recordings hold them among others, and can be spared."""
 
     def traces(self) -> list[str]:
         """What is looked for wherever it may have been repeated."""
-        return [text for text in sorted(self.texts) if len(text) >= RECOGNISABLE]
+        return list(filter(_is_recognisable, sorted(self.texts)))
+
+
+def _is_recognisable(text: str) -> bool:
+    return len(text) >= RECOGNISABLE
 
 
 Note = Callable[[Sequence[str]], Awaitable[None]]
@@ -127,7 +133,7 @@ async def forget_messages(
         facts, again = await _unlearn(stores, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
         texts = await _only_there(stores, look, events, texts.union(said))
-        gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
+        gone = _Gone(tuple(facts), frozenset(texts), tuple(events), frozenset(said))
         done = await _erase(stores, look, gone, known, note)
     if again and not done.unfinished:
         async with stores.database.transaction() as tx:
@@ -149,9 +155,10 @@ async def _unlearn(stores: Stores, events: set[str]) -> tuple[list[Fact], set[st
     for fact in found:
         others = set(fact.origins) - events
         merged = [each for each in before if each.replaced_by == fact.id and each.id not in ours]
-        rows = await stores.inbox.texts(sorted(others))
-        told = [*rows.values(), *(each.text for each in merged)]
-        elsewhere = not merged and bool(others - set(rows))  # imported, or typed at a terminal
+        rows, edits = await stores.inbox.texts(sorted(others)), await stores.edits.texts(others)
+        told = [*rows.values(), *edits.values(), *(each.text for each in merged)]
+        # Imported, or typed at a terminal.
+        elsewhere = not merged and bool(others - rows.keys() - edits.keys())
         if elsewhere or (told and is_said_in(fact.text, told)):
             kept.append(fact)
             continue
@@ -170,7 +177,7 @@ async def _only_there(
     stores: Stores, look: TextSearch, events: Sequence[str], texts: set[str]
 ) -> set[str]:
     """Those of the texts that nobody has said in another message, but to quote it."""
-    named = sorted(text for text in texts if len(text) >= RECOGNISABLE)
+    named = sorted(filter(_is_recognisable, texts))
     others = await stores.inbox.saying(events, await look.seek([Sought([SAID], named)]))
     own = ["\n".join(x for x in body.splitlines() if not x.startswith(">")) for body in others]
     wanted = {text: Wanted([text]) for text in named}
@@ -187,7 +194,7 @@ async def _erase(
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
     sought = [
-        Sought([RECORDED], [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]),
+        Sought([RECORDED], sorted({*telling, *gone.said, *filter(_is_recognisable, said)})),
         Sought(SPOKEN, telling),
         Sought(casts.PROMPTS, sorted({*gone.texts, *telling})),
     ]
@@ -242,7 +249,7 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
 async def _bullets(stores: Stores, gone: _Gone) -> list[str]:
     """What the bullets of cores say that are to be cut out, to be looked for as well."""
     lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
-    return [line for line in lines if len(line) >= RECOGNISABLE]
+    return list(filter(_is_recognisable, lines))
 
 
 async def _cut_cores(stores: Stores, gone: _Gone) -> None:

@@ -104,6 +104,13 @@ class Wording:
     taint: bool
     answer: str | None
     late: int = 0
+    worded: str | None = None
+    """The edit that gave it its last wording and was not answered, as of an older message."""
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """What somebody may take back so that this was not said."""
+        return (self.event_id, self.worded) if self.worded else (self.event_id,)
 
     @property
     def whose(self) -> str | None:
@@ -245,7 +252,7 @@ def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
                 line,
                 "harvest",
                 speakers.pop() if len(speakers) == 1 else None,
-                tuple(row.event_id for row in rows),
+                tuple(name for row in rows for name in row.origins),
                 at=max(row.sent_at for row in rows),
                 taint=chunk.taint,
                 queued=True,
@@ -274,15 +281,15 @@ GROUP BY c.id
 # A message that was worded anew stands where its last wording does; one that was deleted says nothing.
 SAID = f"""
 SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
-       iif(i.state = 'ignored', '', coalesce((SELECT e.text FROM edits e WHERE e.edited = coalesce(i.edits, i.event_id)
-                 AND e.text <> '' AND e.created_at >= i.received_at AND i.body <> ''
-                 ORDER BY e.seq DESC LIMIT 1), i.body)) AS body,
+       iif(i.state = 'ignored', '', coalesce(e.text, i.body)) AS body, e.event_id AS worded,
        coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
                 AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
        coalesce(k.taint, 0) AS taint, iif(i.seq > :upto, 0, k.seq) AS late,
        (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
         AND o.body <> '' ORDER BY o.seq DESC LIMIT 1) AS answer
 FROM inbox i
+LEFT JOIN edits e ON e.seq = (SELECT max(seq) FROM edits WHERE edited = coalesce(i.edits, i.event_id)
+    AND text <> '' AND created_at >= i.received_at AND i.body <> '')
 LEFT JOIN casts k ON k.seq = (SELECT max(seq) FROM casts WHERE event_id = i.event_id)
 LEFT JOIN branches b ON b.id = k.branch_id
 WHERE i.seq IN (

@@ -1,0 +1,130 @@
+"""What was learnt by itself goes with the message it was learnt from, and only that (M-030)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_forgetting import deliver, found
+from tests.test_forgetting_messages import forgotten
+from tests.test_harvest import Picker, facts, harvested, say, talking
+from tests.test_redactions import take_back
+from tests.world.clock import HeldClock
+from tests.world.house import ANN, ROOM, House
+from tests.world.model import ModelServer, Text
+from tests.world.remembering import worded
+from wintermute.config.schema import MemoryHarvest
+from wintermute.messages import Incoming
+
+OFTEN = MemoryHarvest(message_threshold=2, min_messages=1)
+QUARTER = 16 * 60.0
+BIRD, NAME = "I have a zimtkanarie", "Hugo sings at night"
+BOTH = "The zimtkanarie is Hugo."
+HUGO = "Hugo sings."
+
+
+async def gone(house: House, clock: HeldClock, *events: str) -> None:
+    """Ann deletes these, and all that is owed for it is done."""
+    await deliver(house)
+    await clock.move(1)
+    await take_back(house, *events)
+    await forgotten(house)
+
+
+async def texts(house: House) -> list[str]:
+    return sorted(fact["text"] for fact in await facts(house))
+
+
+def edit_of(event: str, text: str, house: House) -> Incoming:
+    return Incoming(
+        event_id="$edit",
+        room_id=ROOM,
+        sender=ANN,
+        sender_name="Ann",
+        origin="owner",
+        kind="message",
+        body=text,
+        sent_at=house.clock.now(),
+        direct=True,
+        edits=event,
+    )
+
+
+@pytest.mark.breaks("redaction", "forgetting", perhaps=True)
+async def test_what_is_derived_again_from_the_rest_is_there_once_and_the_deleted_is_not_read_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-028, M-030: the cursor goes back to what else the memory came from."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks(BOTH, HUGO)
+    picker.usual = lambda: Text(json.dumps({"contents": [HUGO, "Hugo is a bird."]}))
+    async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
+        bird, *_ = await say(house, [BIRD, NAME])
+        await harvested(house)
+        assert await texts(house) == sorted([BOTH, HUGO])
+        await gone(house, clock, bird)
+        await clock.move(QUARTER)
+        await harvested(house, 2)
+        assert await texts(house) == ["Hugo is a bird.", HUGO]
+        rows = await house.rows("SELECT text, count(*) AS n FROM facts GROUP BY text")
+        assert {row["n"] for row in rows} == {1}
+    one, two = picker.transcripts
+    assert (BIRD in one, NAME in one) == (True, True)
+    assert (BIRD in two, NAME in two) == (False, True)
+
+
+@pytest.mark.breaks("redaction", "forgetting", "edit", perhaps=True)
+async def test_what_only_an_edited_message_says_as_well_goes_too(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: an edit is a message like any other, and says only half of it."""
+    picker, clock = Picker(model), HeldClock()
+    async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
+        bird, name = await say(house, [BIRD, "Hugo sings"])
+        await harvested(house)
+        picker.picks(BOTH)
+        await say(house, [NAME], edits=name)
+        await say(house, [f"{BIRD}, yes"])
+        await harvested(house, 2)
+        (row,) = await house.rows("SELECT event_id FROM inbox WHERE body = ?", f"{BIRD}, yes")
+        await gone(house, clock, bird, row["event_id"])
+        assert await texts(house) == []
+
+
+@pytest.mark.breaks("redaction", "forgetting", "edit", perhaps=True)
+async def test_what_a_noted_edit_said_goes_when_the_edit_alone_is_deleted(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027, M-030: what its message said before is read instead."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann has a zimtkanarie.")
+    picker.usual = lambda: Text(json.dumps({"contents": ["Ann has a dog."]}))
+    rare = MemoryHarvest(message_threshold=3, min_messages=1)
+    async with talking(tmp_path, model, clock, harvest=rare) as house:
+        first, _ = await say(house, ["I have a dog", "hello"])
+        assert not await worded(house, edit_of(first, BIRD, house))
+        await say(house, ["bye"])
+        await harvested(house)
+        assert await texts(house) == ["Ann has a zimtkanarie."]
+        await gone(house, clock, "$edit")
+        assert await texts(house) == []
+        await clock.move(QUARTER)
+        await harvested(house, 2)
+        assert await texts(house) == ["Ann has a dog."]
+    assert BIRD in picker.transcripts[0]
+    assert "I have a dog" in picker.transcripts[1]
+
+
+@pytest.mark.breaks("redaction", "forgetting", perhaps=True)
+async def test_no_recording_has_a_deleted_message_however_short(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, L-048: of a harvest, which belongs to no answer."""
+    picker, clock = Picker(model), HeldClock()
+    async with talking(tmp_path, model, clock, harvest=OFTEN, record=True) as house:
+        short, _ = await say(house, ["zimtkanari", "hello"])
+        await harvested(house)
+        assert picker.transcripts[0].count("zimtkanari") > 1
+        await gone(house, clock, short)
+        assert await house.database.scrub()
+        assert found(tmp_path, "zimtkanari") == []
