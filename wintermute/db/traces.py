@@ -303,12 +303,18 @@ class _PlainLook:
             rest = self.near(columns[middle:])
             return [*self.near(columns[:middle]), *(middle + n for n in rest)]
         letters = self.letters(whole, kept=EDGE)
-        if not any(longest in letters for longest, _ in self.words):
+        somewhere = [(longest, words) for longest, words in self.words if longest in letters]
+        if not somewhere:
             return []
         rows = letters.split(EDGE)
         if len(rows) != len(columns):
             return [n for n, column in enumerate(columns) if self._may_be_in(column)]
-        return [n for n, row in enumerate(rows) if self._has_words(row)]
+        return [
+            n
+            for longest, words in somewhere
+            for n, row in enumerate(rows)
+            if longest in row and _in_order(words, row)
+        ]
 
     def words_of(self, text: str) -> list[bytes]:
         """What must stand in whatever says it, in order, each as `letters` leaves it."""
