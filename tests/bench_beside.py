@@ -2,10 +2,11 @@
 
     python -m tests.bench_beside [--only latency memory] [--rounds N]
 
-*latency*: from a stored message to its stored answer, with learning off and on in turn, a store of
-1,000 facts found by meaning. Where it is on, something of it is at work all the time: each fifth
-message begins a harvest, what that picks is a batch at once, and core memory follows; the model
-takes half a second for each of these questions and none for an answer.
+*latency*: from a stored message to its stored answer, in a store of 1,000 facts found by meaning, in
+three ways that take turns, fifty messages each: learning is off; each fifth message begins a harvest
+that picks one thing, and only answers beside a harvest count; each harvest picks a whole batch, and
+core memory follows, so that something of it is at work all the time. The model takes half a second
+for each question of theirs and none for an answer. Differences are those of each round, their median.
 
 *memory*: PSS of a daemon of an environment of its own, in an encrypted room, learning on, after 200
 messages, for each backend.
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import private_environment, pss, show
@@ -44,16 +46,38 @@ TAKES = 0.5
 """Seconds for a question that nobody waits for."""
 OFTEN = MemoryHarvest(message_threshold=5)
 NEVER = MemoryHarvest(enabled=False)
+BUSY = "SELECT 1 FROM jobs WHERE name = 'harvest' AND state IN ('waiting', 'running')"
 DAY = 200
 SETTLES = 10.0
 
 
-class Lazy(Learner):
-    """Answers those who wait at once; picks twenty things each time, so that each time is a batch."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How much is learnt meanwhile. `picks`: of each harvest; twenty are a batch at once.
 
-    def __init__(self, gates: set[asyncio.Task[None]]) -> None:
+    `beside`: what must be found before or after an answer, else it does not count.
+    """
+
+    name: str
+    harvest: MemoryHarvest
+    picks: int = 0
+    beside: str = "SELECT 1"
+
+
+WAYS = (
+    Way("learning off", NEVER),
+    Way("while a harvest runs", OFTEN, 1, BUSY),
+    Way("learning all the time", OFTEN, 20),
+)
+
+
+class Lazy(Learner):
+    """Answers those who wait at once; picks so many things each time."""
+
+    def __init__(self, gates: set[asyncio.Task[None]], picks: int) -> None:
         super().__init__()
         self._gates = gates
+        self._picks = picks
         self._picked = 0
 
     def answers(self, seen: Seen) -> Step:
@@ -69,10 +93,10 @@ class Lazy(Learner):
         return Slow(gate, step)
 
     def contents(self, messages: Sequence[str]) -> list[str]:
-        """Twenty, each once."""
+        """Each once."""
         self._picked += 1
         words = " ".join(messages)[:100]
-        return [f"number {self._picked}.{n} of what Ann said: {words}" for n in range(20)]
+        return [f"number {self._picked}.{n} of what Ann said: {words}" for n in range(self._picks)]
 
     async def _opens(self, gate: asyncio.Event) -> None:
         await asyncio.sleep(TAKES)
@@ -80,43 +104,58 @@ class Lazy(Learner):
 
 
 async def latency(rounds: int) -> list[str]:
-    """Both ways in blocks of fifty messages, in turn."""
+    """All ways in blocks of fifty messages, in turn."""
     texts = said([MATERIAL])
-    taken: dict[bool, list[float]] = {False: [], True: []}
-    asked = 0
+    taken: list[list[list[float]]] = [[] for _ in WAYS]
+    asked = [0] * len(WAYS)
     with tempfile.TemporaryDirectory() as name:
-        for n in range(2 * max(1, rounds // BLOCK)):
-            learning = n % 2 == 1
-            async with AsyncExitStack() as stack:
-                model = await stack.enter_async_context(ModelServer(rules=False))
-                learner = Lazy(set())
-                model.keyed(learner.answers)
-                model.allow("fold", perhaps=True)
-                folder = Path(name) / str(n)
+        for block in range(max(1, rounds // BLOCK)):
+            for n, way in enumerate(WAYS):
+                folder = Path(name) / f"{block}.{n}"
                 folder.mkdir()
-                house = await stack.enter_async_context(
-                    open_house(
-                        *(folder, model.url),
-                        prompts=PROMPTS,
-                        memory=Memory(backend="local_vector"),
-                        harvest=OFTEN if learning else NEVER,
-                        embedder=EmbeddedEmbedder(SystemClock()),
-                        context_tokens=65_536,
-                    )
-                )
-                await _fill(house)
-                await stack.enter_async_context(house.working())
-                times = [await _answered(house, text) for text in texts[: BLOCK + WARM]]
-                taken[learning] += times[WARM:]
-                asked += sum(learner.calls.values())
-    idle, busy = taken[False], taken[True]
-    rows = [
-        f"| {name} | {statistics.median(ms):.1f} ms | {_p95(ms):.1f} ms | {max(ms):.0f} ms | - |"
-        for name, ms in (("learning off", idle), ("learning all the time", busy))
-    ]
-    worse = f"{statistics.median(busy) - statistics.median(idle):+.1f} ms"
-    rows.append(f"| difference | {worse} | {_p95(busy) - _p95(idle):+.1f} ms | | p95 ≤ +10 ms |")
-    return [*rows, f"| questions in the background meanwhile | {asked} | | | |"]
+                learner = Lazy(set(), way.picks)
+                taken[n].append(await _block(folder, way, learner, texts[: BLOCK + WARM]))
+                asked[n] += sum(learner.calls.values())
+    return [_row(way, taken[0], taken[n], asked[n]) for n, way in enumerate(WAYS)]
+
+
+async def _block(folder: Path, way: Way, learner: Lazy, texts: Sequence[str]) -> list[float]:
+    """Milliseconds of the answers that count."""
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(ModelServer(rules=False))
+        model.keyed(learner.answers)
+        model.allow("fold", perhaps=True)
+        house = await stack.enter_async_context(
+            open_house(
+                *(folder, model.url),
+                prompts=PROMPTS,
+                memory=Memory(backend="local_vector"),
+                harvest=way.harvest,
+                embedder=EmbeddedEmbedder(SystemClock()),
+                context_tokens=65_536,
+            )
+        )
+        await _fill(house)
+        await stack.enter_async_context(house.working())
+        times = []
+        for text in texts:
+            begun = await house.rows(way.beside)
+            ms = await _answered(house, text)
+            if begun or await house.rows(way.beside):
+                times.append(ms)
+            await _goes_on(house)
+        return times[WARM:]
+
+
+def _row(way: Way, idle: list[list[float]], blocks: list[list[float]], asked: int) -> str:
+    ms = [each for block in blocks for each in block]
+    pairs = list(zip(idle, blocks, strict=True))
+    more = statistics.median(statistics.median(b) - statistics.median(a) for a, b in pairs)
+    worse = statistics.median(_p95(b) - _p95(a) for a, b in pairs)
+    return (
+        f"| {way.name} | {len(ms)} | {asked} | {statistics.median(ms):.1f} ms ({more:+.1f}) |"
+        f" {_p95(ms):.1f} ms ({worse:+.1f}) | {max(ms):.0f} ms |"
+    )
 
 
 async def _fill(house: House) -> None:
@@ -129,15 +168,18 @@ async def _fill(house: House) -> None:
 
 
 async def _answered(house: House, text: str) -> float:
-    """Milliseconds; and a little silence, in which whatever is due begins."""
+    """Milliseconds."""
     began = time.perf_counter()
     await house.incoming(text)
     await house.settled()
-    taken = 1000 * (time.perf_counter() - began)
+    return 1000 * (time.perf_counter() - began)
+
+
+async def _goes_on(house: House) -> None:
+    """A little silence, in which whatever is due begins."""
     for kind in house.runner.kinds:  # as the look does that the daemon takes every two seconds
         kind.bell.set()
     await asyncio.sleep(0.1)
-    return taken
 
 
 def _p95(values: Sequence[float]) -> float:

@@ -185,6 +185,24 @@ async def test_openai_loads_late_and_takes_nothing_from_the_environment(
     assert not [name for name in headers if name.startswith("openai")]
 
 
+GARBAGE = """
+import asyncio, gc, sys
+import wintermute.daemon, wintermute.llm.models
+from wintermute.config.schema import Backend
+asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60))
+print(gc.get_freeze_count() > 20 * len(gc.get_objects()))
+"""
+
+
+async def test_a_look_for_garbage_does_not_go_through_the_whole_program(model: ModelServer) -> None:
+    """M-030: else it holds up whoever is answered meanwhile; in a process of its own."""
+    command = [sys.executable, "-c", GARBAGE, model.url]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", f"http://{'x' * 70}.test/v1", DEAD])
 async def test_where_nobody_can_listen_nobody_does(url: str) -> None:
     """F-036: a mistaken address of one backend ends nothing but its own hopes."""

@@ -40,6 +40,9 @@ async def test_a_store_is_looked_through_by_a_process_if_it_is_large(
         async with database.looking() as look:
             assert len(children()) - len(before) == bool(size)
             assert [await place(look), await place(look)] == [["b"], ["b"]]
+            ours, priority = os.getpriority(os.PRIO_PROCESS, 0), os.PRIO_PROCESS
+            beside = [os.getpriority(priority, pid) for pid in set(children()) - set(before)]
+            assert all(nice > ours for nice in beside)  # answers go first
         assert children() == before
 
 

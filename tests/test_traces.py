@@ -103,6 +103,17 @@ def test_it_is_found_however_it_is_written(text: str) -> None:
         ),
         ("치과의사는 김민주", "치과의사는 김민준", None),
         ("Ο γιατρός ΟΔΥΣΣΕΥΣ", "x ο ΓΙΑΤΡΌΣ Οδυσσευς y", "ο ΓΙΑΤΡΌΣ Οδυσσευς"),
+        (
+            "привет из Москвы",
+            "&#1087;ривет из &amp;#1052;осквы",
+            "&#1087;ривет из &amp;#1052;осквы",
+        ),
+        ("привет из Москвы", "&#X43F;ривет из Москвы", "&#X43F;ривет из Москвы"),
+        (
+            "hello and welcome",
+            "h&amp;#101;llo and we&amp;amp;#x6c;come",
+            "h&amp;#101;llo and we&amp;amp;#x6c;come",
+        ),
         ("a dog", "x\n- A **dog**\ny", "A **dog"),
         ("a dog", "he has a dog", None),
         ("a", "a cat sat on a mat", None),
@@ -113,6 +124,20 @@ def test_it_is_found_however_it_is_written(text: str) -> None:
 def test_exactly_the_words_are_found(wanted: str, text: str, part: str | None) -> None:
     """Neither a letter without its accent, nor what a short text stands in by chance."""
     assert found(wanted, text) == ([] if part is None else [part])
+
+
+def test_words_of_several_scripts_are_looked_for_at_once() -> None:
+    """One text of ASCII does not hide another of none: each has a first look of its own."""
+    wanted = Wanted(["the shed opens with 4711", SENTENCES[1], SENTENCES[2], SENTENCES[3]])
+    rows = [
+        f"so: {text}"
+        for sentence in SENTENCES[1:4]
+        for text in (sentence, sentence.upper(), json.dumps(json.dumps(sentence)), "привет")
+    ]
+    rows += ["THE SHED opens with 4711", "the shed", *map(json.dumps, ("зубной врач", "我的牙医"))]
+    columns = [row.encode() for row in rows]
+    assert wanted.among(columns) == [n for n, row in enumerate(rows) if wanted.is_in(row)]
+    assert wanted.among(columns) == [0, 1, 2, 4, 5, 6, 8, 9, 10, 12]
 
 
 def test_what_is_cut_leaves_the_rest_as_it_was() -> None:

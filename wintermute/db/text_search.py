@@ -8,6 +8,7 @@ own, which reads it, answers in JSON and leaves.
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -23,6 +24,8 @@ AT_ONCE = 1000
 """Rows that are read together."""
 LARGE = 16_000_000
 """Bytes of a file that is looked through in some 50 ms, which is less than a process costs."""
+BEHIND = 5
+"""How much it gives way to us on a machine with nothing to spare: answers go first."""
 LONGEST = 1 << 30
 """Bytes of an answer of it: keys of rows."""
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search import main; main()"
@@ -193,6 +196,7 @@ def _rows(
 
 def main() -> None:
     """The process: each line of JSON says what is looked for, and is answered by one."""
+    os.nice(BEHIND)
     for line in sys.stdin:
         sys.stdout.write(json.dumps(_look(Path(sys.argv[1]), json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 
 ERASED = "[erased]"
 """What stands for them where the rest of a text stays."""
@@ -45,7 +45,9 @@ WORDS = re.compile(r"[^\W_]+")
 # What may stand in a word for a letter or digit of ASCII, or bring some that are none of it:
 # supersets, for UTF-8 in lower case. Each begins with one character, so that most of a text is
 # skipped quickly. Characters of HTML, tags, and targets of links.
-ENTITIES = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|nbsp|#39|#34|#x27);)#?[a-z0-9]+;", re.I)
+ENTITIES = re.compile(
+    rb"&(?:amp;)*(?!(?:amp|lt|gt|quot|apos|nbsp|#39|#34|#x27);)#?[a-z0-9]+;", re.I
+)
 TAGS = re.compile(rb"<(?<=[a-z0-9*_`~\]\x80-\xff]<)[^<>]*>(?=[a-z0-9*_`~\[<&\\\x80-\xff])", re.I)
 TARGETS = re.compile(rb"\]\([^()\s]*\)(?=[a-z0-9*_`~\[<&\\\x80-\xff])", re.I)
 # Of Markdown and JSON.
@@ -70,6 +72,11 @@ UNUSUAL = re.compile(
     | \xe3[\x85\x86\x88-\x8f] | \xea[\x9c-\x9f\xac\xad] | \xef(?: [\xac\xb8\xbb\xbe] | \xbc[\x90-\x99\xa1-\xba] | \xbd[\x81-\x9a] | \xbf[\xa0\xb0-\xbb] )
     | \xf0(?: \x9d[\x90-\x9f] | \x9f(?: [\x84-\x86] | \xaf ) | \x90\x9e ) | \xf3\xa0""",
     re.VERBOSE,
+)
+# All of Unicode but syllables, signs and private characters that are never another's writing.
+SCRIPTS = (
+    *(range(0x80, 0x3400), range(0x4DC0, 0x4E00), range(0xA4D0, 0xAC00), range(0xF900, 0x17000)),
+    *(range(0x18D00, 0x20000), range(0x2F800, 0x2FA20)),
 )
 LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
@@ -209,12 +216,9 @@ class Wanted:
         named = [text for text in texts if any(map(str.isalnum, text))]
         long = [text for text in named if len(bare(text)) >= LEAST]
         self._lines = [_line(text) for text in named if text not in long]
-        known = [_words(text) for text in long]
-        self._letters, self._escaped = _ascii_letters, ESCAPED
-        if not all(known):  # Russian, Chinese: slower
-            known = [_words_of_any_script(text) for text in long]
-            self._letters, self._escaped = _any_letters, ANY_ESCAPED
-        self._words = [(max(words, key=len, default=b""), words) for words in known]
+        plain = [text for text in long if _words(text)]
+        foreign = [text for text in long if text not in plain]
+        self._looks = [look for look in (_PlainLook(plain), _ForeignLook(foreign)) if look.words]
         self._forms = {
             tags: [form for text in long if len(form := bare(text, View(tags, False))) >= LEAST]
             for tags in (False, True)
@@ -222,32 +226,16 @@ class Wanted:
 
     def said_in(self, column: bytes) -> bool:
         """Whether a text in UTF-8 says one of them."""
-        text = column.decode("utf-8", "replace") if self._lines else ""
-        if self._has_line(text):
-            return True
-        return self._may_be_in(column) and self.is_in(text or column.decode("utf-8", "replace"))
+        return bool(self.among([column]))
 
     def among(self, columns: Sequence[bytes]) -> list[int]:
         """Which of these texts in UTF-8 say one of them: most are put aside together."""
-        whole = EDGE.join(columns)
-        hides = _hides_letters(whole, self._escaped)
-        if hides and len(columns) > FEW:
-            middle = len(columns) // 2
-            rest = self.among(columns[middle:])
-            return [*self.among(columns[:middle]), *(middle + n for n in rest)]
-        letters = b"" if hides else self._letters(whole, kept=EDGE)
-        if not hides and not self._lines and not any(word in letters for word, _ in self._words):
-            return []
-        rows = letters.split(EDGE)
-        if hides or len(rows) != len(columns) or self._lines:
-            return [n for n, column in enumerate(columns) if self.said_in(column)]
-        near = {
+        near = {n for look in self._looks for n in look.near(columns)}
+        return [
             n
-            for longest, words in self._words
-            for n, letters in enumerate(rows)
-            if longest in letters and _in_order(words, letters)
-        }
-        return [n for n in sorted(near) if self.said_in(columns[n])]
+            for n in (range(len(columns)) if self._lines else sorted(near))
+            if self._says(columns[n].decode("utf-8", "replace"), near=n in near)
+        ]
 
     def is_in(self, text: str) -> bool:
         """Whether a text says one of them."""
@@ -289,26 +277,89 @@ class Wanted:
                     if end == len(where) or not _goes_on(where[end]):
                         yield where, start, end
 
-    def _may_be_in(self, column: bytes) -> bool:
-        """Whether a closer look is worth its time: most texts lack a word. Never wrongly no."""
-        if self._has_words(column):
-            return True
-        if not _hides_letters(column, self._escaped):
-            return False
-        text = ENTITY.sub(_character, ESCAPE.sub(_unescaped, column.decode("utf-8", "replace")))
-        plain = UNSEEN.sub("", unicodedata.normalize("NFKC", text))
-        read = UNSEEN.sub("", unicodedata.normalize("NFKC", TAG_OR_TARGET.sub(" ", text)))
-        return any(self._has_words(form.encode("utf-8", "replace")) for form in (plain, read))
+    def _says(self, text: str, *, near: bool) -> bool:
+        return self._has_line(text) or (near and self.is_in(text))
 
     def _has_line(self, text: str) -> bool:
         return any(line.search(text) for line in self._lines)
 
-    def _has_words(self, text: bytes) -> bool:
-        letters = self._letters(text)
-        for longest, words in self._words:
-            if longest in letters and _in_order(words, letters):
-                return True
-        return False
+
+class _PlainLook:
+    """A first look at many texts for those that have words of ASCII letters. Never wrongly no."""
+
+    escaped = ESCAPED
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        known = [self.words_of(text) for text in texts]
+        self.words = [(max(words, key=len, default=b""), words) for words in known]
+
+    def near(self, columns: Sequence[bytes]) -> list[int]:
+        """Those that are worth the time of a closer look."""
+        whole = EDGE.join(columns)
+        if _hides_letters(whole, self.escaped):
+            if len(columns) <= FEW:
+                return [n for n, column in enumerate(columns) if self._may_be_in(column)]
+            middle = len(columns) // 2
+            rest = self.near(columns[middle:])
+            return [*self.near(columns[:middle]), *(middle + n for n in rest)]
+        letters = self.letters(whole, kept=EDGE)
+        somewhere = [(longest, words) for longest, words in self.words if longest in letters]
+        if not somewhere:
+            return []
+        rows = letters.split(EDGE)
+        if len(rows) != len(columns):
+            return [n for n, column in enumerate(columns) if self._may_be_in(column)]
+        return [
+            n
+            for longest, words in somewhere
+            for n, row in enumerate(rows)
+            if longest in row and _in_order(words, row)
+        ]
+
+    def words_of(self, text: str) -> list[bytes]:
+        """What must stand in whatever says it, in order, each as `letters` leaves it."""
+        return _words(text)
+
+    def letters(self, text: bytes, kept: bytes = b"") -> bytes:
+        """A text without what may stand in words."""
+        return _ascii_letters(text, kept)
+
+    def _may_be_in(self, column: bytes) -> bool:
+        if self._has_words(self.letters(column)):
+            return True
+        if not _hides_letters(column, self.escaped):
+            return False
+        text = ENTITY.sub(_character, ESCAPE.sub(_unescaped, column.decode("utf-8", "replace")))
+        plain = UNSEEN.sub("", unicodedata.normalize("NFKC", text))
+        read = UNSEEN.sub("", unicodedata.normalize("NFKC", TAG_OR_TARGET.sub(" ", text)))
+        forms = (form.encode("utf-8", "replace") for form in (plain, read))
+        return any(self._has_words(self.letters(form)) for form in forms)
+
+    def _has_words(self, letters: bytes) -> bool:
+        return any(
+            longest in letters and _in_order(words, letters) for longest, words in self.words
+        )
+
+
+class _ForeignLook(_PlainLook):
+    """The same for Russian or Chinese: slower, so what lacks a letter of it is put aside before."""
+
+    escaped = ANY_ESCAPED
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self._marks = tuple(map(_mark_of, texts))
+
+    def near(self, columns: Sequence[bytes]) -> list[int]:
+        has = _has_letter(self._marks).search
+        there = [n for n, column in enumerate(columns) if has(column)]
+        return [there[n] for n in super().near([columns[n] for n in there])] if there else []
+
+    def words_of(self, text: str) -> list[bytes]:
+        return _words_of_any_script(text)
+
+    def letters(self, text: bytes, kept: bytes = b"") -> bytes:
+        return _any_letters(text, kept)
 
 
 def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:
@@ -336,6 +387,38 @@ def _words_of_any_script(text: str) -> list[bytes]:
     for pattern, new in (*READ, (TAG_OR_TARGET, " ")):
         text = pattern.sub(new, text)
     return [word.encode("utf-8", "replace") for word in WORDS.findall(_composed(text))]
+
+
+def _mark_of(text: str) -> str:
+    """A letter that stands in each of its bare forms, in one of its writings; "": none will do."""
+    shared = set(bare(text)) & set(bare(text, View(tags=True, numbers=False)))
+    letters = (
+        x for x in shared if not x.isascii() and x.isalnum() and not "\u1100" <= x <= "\u11ff"
+    )
+    return max(letters, default="")  # no part of a Korean syllable: those are ten thousand
+
+
+@lru_cache(maxsize=8)
+def _has_letter(marks: tuple[str, ...]) -> re.Pattern[bytes]:
+    """What a text has in which one of these letters stands, in whatever writing."""
+    if not all(marks):
+        return re.compile(b"")
+    codes = [code for mark in sorted(set(marks)) for code in _writings(mark)]
+    plain = b"|".join(re.escape(chr(code).encode()) for code in codes)
+    escaped = b"|".join(b"%04x" % code for code in codes if code < 0x10000)
+    pair = rb"d8(?!3[cde])"  # of surrogates, but for emojis
+    return re.compile(rb"%b|\\u(?i:%b|%b)|(?i:%b)" % (plain, escaped, pair, ENTITIES.pattern))
+
+
+@lru_cache(maxsize=32)
+def _writings(letter: str) -> list[int]:
+    """The characters that a bare form may have this letter of; each block that is its own is left out."""
+    return [
+        code
+        for code in (ord(letter), *chain(*SCRIPTS))
+        if letter in _caseless(chr(code))
+        or letter in unicodedata.normalize("NFKD", _composed(chr(code)))
+    ]
 
 
 def _ascii_letters(text: bytes, kept: bytes = b"") -> bytes:

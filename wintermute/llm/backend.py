@@ -1,7 +1,9 @@
 """One model server of the configuration: one attempt gives one answer or one named failure."""
 
 import asyncio
+import gc
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -278,8 +280,11 @@ def offered(request: Request) -> dict[str, Json]:
 
 
 def _open(settings: Backend, key: str, redact: Redaction) -> "Client":
+    first = "wintermute.llm.sdk" not in sys.modules
     from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
 
+    if first:  # all of the program is there now, and stays: a look for garbage passes it over
+        gc.freeze()
     return Client(settings.base_url, key or "none", settings.first_token_s, redact)
 
 

@@ -331,6 +331,7 @@ class Heirs:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._senses = [_sense(text) for text in texts]
+        self._older: dict[str, _Sense] = {}
         self._all = _sense_of({word for sense in self._senses for word in sense.words})
 
     def keeps(self, old: str, near: int) -> bool:
@@ -339,7 +340,7 @@ class Heirs:
         Every main word stands somewhere in the texts, by its first letters; its numbers and its "not"
         stand in the one that is near, or in another text that says half of what `old` does.
         """
-        mine = _sense(old)
+        mine = self._of_older(old)
         if not all(map(self._all.has, mine.words)):
             return False
         about = [each for each in self._senses if mine.is_shared_by(each)]
@@ -349,7 +350,7 @@ class Heirs:
 
     def overtakes(self, old: str, heir: int) -> bool:
         """Whether that text says all that `old` does and that it is over, or no longer so (M-074)."""
-        mine, other = _sense(old), self._senses[heir]
+        mine, other = self._of_older(old), self._senses[heir]
         if not all(other.has(word, loosely=True) for word in mine.words):
             return False
         over = not _ends(old) and _ends(self._texts[heir])
@@ -362,6 +363,11 @@ class Heirs:
         words = main_words(old)
         asked = among or range(len(self._senses))
         return max(asked, key=lambda n: (len(words & self._senses[n].words), -n))
+
+    def _of_older(self, old: str) -> _Sense:
+        if old not in self._older:
+            self._older[old] = _sense(old)
+        return self._older[old]
 
 
 def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
@@ -434,8 +440,11 @@ def _sense(text: str) -> _Sense:
 
 
 def _sense_of(words: Collection[str], *, negated: bool = False) -> _Sense:
-    lengths = range(LEAST_BEGINNING, SAME_BEGINNING + 1)
-    beginnings = {word[:n] for word in words for n in lengths if len(word) >= n}
+    beginnings = {
+        word[:n]
+        for word in words
+        for n in range(LEAST_BEGINNING, min(len(word), SAME_BEGINNING) + 1)
+    }
     numbers = frozenset(filter(_has_digit, words))
     return _Sense(frozenset(words), numbers, negated, frozenset(beginnings))
 

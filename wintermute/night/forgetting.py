@@ -180,8 +180,9 @@ async def _only_there(
     named = sorted(filter(_is_recognisable, texts))
     others = await stores.inbox.saying(events, await look.seek([Sought([SAID], named)]))
     own = ["\n".join(x for x in body.splitlines() if not x.startswith(">")) for body in others]
-    wanted = {text: Wanted([text]) for text in named}
-    return {text for text in named if not any(map(wanted[text].is_in, own))}
+    return await asyncio.to_thread(
+        lambda: {text for text in named if not any(map(Wanted([text]).is_in, own))}
+    )
 
 
 async def _erase(
