@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.test_forgetting import SCOPE, deliver, found, take
+from tests.test_harvest import Picker, harvested, say, talking
 from tests.test_redactions import take_back
+from tests.world.clock import HeldClock
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
@@ -152,5 +154,25 @@ async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
         await house.incoming(f"/forget {fact.id}")
         await house.said(6)
         await deliver(house)
+        await forgotten(house)
+        assert await house.stores.facts.live(SCOPE) == []
+
+
+async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: `/forget` of one memory has blanked the message that two came from."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.", "Ann owns a boat.")
+    async with talking(tmp_path, model, clock) as house:
+        both, *_ = await say(house, ["I keep bees and own a boat", *map(str, range(19))])
+        await harvested(house)
+        await deliver(house)
+        bees, _ = await house.stores.facts.live(SCOPE)
+        await say(house, [f"/forget {bees.id}"])
+        await deliver(house)
+        await forgotten(house)
+        assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["Ann owns a boat."]
+        await take_back(house, both)
         await forgotten(house)
         assert await house.stores.facts.live(SCOPE) == []
