@@ -43,16 +43,20 @@ async def owe_forgetting(
         await stores.jobs.renew(tx, FORGET, key, args)
 
 
-def forgetting(stores: Stores, speaker: Speaker, clock: Clock) -> list[JobKind]:
-    """Both kinds of work."""
+def forgetting(
+    stores: Stores, harvests: Harvests | None, speaker: Speaker, clock: Clock
+) -> list[JobKind]:
+    """Both kinds of work. Without `harvests` nothing is derived again from what is left."""
     policy = JobPolicy(persists=True)  # it holds what must not stay
     return [
-        JobKind(stores, FORGET, partial(_forget, stores, clock), policy, speaker, clock),
+        JobKind(stores, FORGET, partial(_forget, stores, harvests, clock), policy, speaker, clock),
         JobKind(stores, SCRUB, partial(_scrub, stores, clock), policy, speaker, clock),
     ]
 
 
-async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff:
+async def _forget(
+    stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
+) -> JobDone | JobPutOff:
     named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
     facts, unfinished = [fact for fact in named if fact], 0
     known, pauses = set(job.progress.get("known", ())), int(job.progress.get("pauses", 0))
@@ -67,7 +71,6 @@ async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff
         unfinished += (await forget(stores, facts, scrub=False, note=note)).unfinished
     events, texts = job.args.get("events", ()), job.args.get("texts", ())
     if events or texts or known:
-        harvests = Harvests(stores.database, clock)
         done = await forget_messages(stores, harvests, events, texts, sorted(known), note)
         unfinished += done.unfinished
     await stores.database.cut_log()

@@ -14,7 +14,7 @@ from wintermute.night.core_update import NAME as CORE
 from wintermute.night.core_update import CoreUpdate
 from wintermute.night.forget_jobs import forgetting
 from wintermute.night.harvest import NAME as HARVEST
-from wintermute.night.harvest import Harvest
+from wintermute.night.harvest import Harvest, Harvests
 from wintermute.night.quiet import Quiet
 from wintermute.night.reconstruction import KIND, Reconstructing, Reconstruction
 from wintermute.night.splitting import SplitLater, Splitting
@@ -42,8 +42,10 @@ class Background:
 def learning(own: Background) -> list[JobKind]:
     """All kinds of it."""
     kinds = [_reconstructing(own), _splitting(own), _core(own)]
-    kinds += forgetting(own.stores, own.speaker, own.clock)
-    return [_harvesting(own), *kinds] if own.config.memory_harvest.enabled else kinds
+    is_on = own.config.memory_harvest.enabled
+    harvests = Harvests(own.stores.database, own.clock) if is_on else None
+    kinds += forgetting(own.stores, harvests, own.speaker, own.clock)
+    return [_harvesting(own), *kinds] if is_on else kinds
 
 
 def _core(own: Background) -> JobKind:
