@@ -411,6 +411,25 @@ class Harvests:
             (json.dumps(sorted(but)), json.dumps(sorted(events))),
         )
 
+    async def turned_off(self, tx: Transaction) -> None:
+        """Nothing is read from now on."""
+        if not await tx.exists("SELECT 1 FROM harvests_off"):
+            await tx.execute("INSERT INTO harvests_off VALUES (?)", (stamp(self._clock.now()),))
+            await tx.execute("DELETE FROM harvests_again")
+
+    async def turned_on(self, tx: Transaction, since: datetime) -> None:
+        """What was said in a conversation while it was off, which was until then, is never read."""
+        if await tx.exists("SELECT 1 FROM harvests_off"):
+            await tx.execute(
+                "INSERT INTO harvests (conversation_id, upto, casts, at) SELECT conversation_id,"
+                " max(seq), (SELECT coalesce(max(seq), 0) FROM casts), :now FROM inbox"
+                " WHERE received_at < :since GROUP BY 1 HAVING max(received_at) >= (SELECT since FROM harvests_off)"
+                " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto,"
+                " casts = excluded.casts, at = excluded.at",
+                {"now": stamp(self._clock.now()), "since": stamp(since)},
+            )
+            await tx.execute("DELETE FROM harvests_off")
+
     async def owed_again(self, tx: Transaction) -> list[ReadAgain]:
         """The conversations of which something is to be read once more."""
         rows = await tx.rows(
@@ -448,10 +467,12 @@ class Harvest:
         self._settings = settings
         self._quiet = quiet
         self._clock = clock
+        self._since = clock.now()
         self._harvests = Harvests(stores.database, clock)
 
     async def owe(self, tx: Transaction) -> datetime | None:
         """Enqueue what is due; when something will be, if nothing more is said."""
+        await self._harvests.turned_on(tx, self._since)
         now, later = self._clock.now(), list[datetime]()
         for backlog in await self._harvests.backlogs(tx):
             at = due(backlog, self._settings)

@@ -8,3 +8,7 @@ CREATE TABLE harvests_again (
     but             TEXT NOT NULL                     -- JSON: `memory.origins.gist` of each
 );
 CREATE INDEX harvests_again_by_conversation ON harvests_again (conversation_id, event_id);
+
+-- Since when nothing is read for memories, while that is turned off (owner: night).
+
+CREATE TABLE harvests_off (since TEXT NOT NULL);
