@@ -15,6 +15,7 @@ from tests.test_harvest import Picker, facts, harvested, say, talking
 from tests.test_kill_forgetting import before, copying
 from tests.test_redactions import take_back
 from tests.world.clock import NOON, HeldClock
+from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from wintermute.config.schema import MemoryHarvest
@@ -87,6 +88,35 @@ async def test_what_a_person_took_back_is_not_derived_again(
         assert texts == ["Ann keeps bees.", "Ann's boat has a name."]
         assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]] * 2
         assert await house.rows("SELECT * FROM harvests_again") == []
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to_be_sent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """What goes is not taken for what a person took back; the new one stays when it is purged."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.")
+    async with talking(tmp_path, model, clock) as house:
+        gone, left, *_ = await told(house, BEES)
+        await say(house, ["/memory"])
+        picker.picks("Ann keeps bees.")
+        await take_back(house, gone)
+        house.runner.ring("forget")
+        await harvested(house, 2)
+        assert len(await house.rows("SELECT 1 FROM facts")) == 2
+        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]]
+
+        async def put_off() -> bool:
+            query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state = 'waiting'"
+            return bool(await house.rows(f"{query} AND not_before IS NOT NULL"))
+
+        await until(put_off)
+        await deliver(house)
+        await clock.move(2)
+        await forgotten(house)
+        assert len(await house.rows("SELECT 1 FROM facts")) == 1
+        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]]
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
