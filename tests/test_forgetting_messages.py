@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from tests.test_core_update import at_work
+from tests.test_core_update import learn as remembered
 from tests.test_forgetting import SCOPE, deliver, found, take
+from tests.test_harvest import Picker, harvested, say, talking
 from tests.test_redactions import take_back
+from tests.world.clock import HeldClock
+from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
+from wintermute.clock import stamp
 from wintermute.commands.memories import NOT_ASKED, UNVOUCHED
 
 WORD = "zimtkanarie"
@@ -154,3 +161,86 @@ async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
         await deliver(house)
         await forgotten(house)
         assert await house.stores.facts.live(SCOPE) == []
+
+
+async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: `/forget` of one memory has blanked the message that two came from."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.", "Ann owns a boat.")
+    async with talking(tmp_path, model, clock) as house:
+        both, *_ = await say(house, ["I keep bees and own a boat", *map(str, range(19))])
+        await harvested(house)
+        await deliver(house)
+        bees, _ = await house.stores.facts.live(SCOPE)
+        await say(house, [f"/forget {bees.id}"])
+        await deliver(house)
+        await forgotten(house)
+        assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["Ann owns a boat."]
+        await take_back(house, both)
+        await forgotten(house)
+        assert await house.stores.facts.live(SCOPE) == []
+
+
+async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: from two seconds up to five minutes; and at once when it is asked for again."""
+    clock = HeldClock()
+
+    async def pause(house: House) -> float:
+        """Seconds until it looks again."""
+
+        async def put_off() -> bool:
+            house.runner.ring("forget")
+            (job,) = await house.rows("SELECT not_before, state FROM jobs WHERE name = 'forget'")
+            return job["state"] == "waiting" and (job["not_before"] or "") > stamp(clock.now())
+
+        await until(put_off)
+        row = await house.one("SELECT not_before FROM jobs WHERE name = 'forget'")
+        return (datetime.fromisoformat(row["not_before"]) - clock.now()).total_seconds()
+
+    async with (
+        open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock) as house,
+        house.working(),
+    ):
+        await learn(house, model, SAID, f"The bird is a {WORD}")
+        [fact] = await house.stores.facts.live(SCOPE)
+        await say(house, ["/memory", f"/forget {fact.id}"])  # both answers are not sent yet
+        for seconds in (2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
+            assert await pause(house) == seconds
+            await clock.move(seconds)
+        assert await pause(house) == 300
+        await say(house, [f"/forget {fact.id}"])
+        assert await pause(house) == 2
+        await deliver(house)
+        await clock.move(2)
+        await forgotten(house)
+        assert await house.stores.facts.live(SCOPE) == []
+
+
+async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is_forgotten(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-049: the core hears of the others; of a batch of nothing else it hears nothing."""
+    async with at_work(tmp_path, model, Fail(503), Fail(503)) as house:
+        gone, stays = await remembered(house, f"Ann has a {WORD}", "Never call Ann before ten")
+        async with house.database.transaction() as tx:
+            await house.stores.jobs.enqueue(tx, "core", "alone", SCOPE, {"facts": [gone]})
+            await house.stores.jobs.enqueue(tx, "core", "both", SCOPE, {"facts": [gone, stays]})
+        house.runner.ring("core")
+
+        async def tried() -> bool:
+            found = await house.rows("SELECT 1 FROM jobs WHERE waits_for = 'no model answers'")
+            return len(found) == 2
+
+        await until(tried)
+        await say(house, [f"/forget {gone}"])
+        await deliver(house)
+        await forgotten(house)
+        rows = await house.rows("SELECT key, args, state FROM jobs WHERE name = 'core'")
+        assert rows == [
+            {"key": "both", "args": json.dumps({"facts": [stays]}, separators=(",", ":"))}
+            | {"state": "waiting"}
+        ]

@@ -141,6 +141,30 @@ async def test_five_messages_are_read_after_a_quarter_of_an_hour_of_silence(
     assert len(picker.transcripts) == 1
 
 
+async def test_what_is_said_while_it_is_turned_off_is_never_read(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-025: what waited in another chat is, and what is said from then on."""
+    picker, clock, off = Picker(model), HeldClock(), MemoryHarvest(enabled=False)
+    bens: dict[str, Any] = {"room": "!ben:test", "sender": BEN, "name": "Ben", "origin": "other"}
+    async with talking(tmp_path, model, clock) as house:
+        await say(house, ["before"])
+        await say(house, [f"ben {n}" for n in range(19)], **bens)
+        await clock.move(60)
+    async with talking(tmp_path, model, clock, harvest=off) as house:
+        await say(house, [f"off {n}" for n in range(20)])
+        await clock.move(60)
+    async with talking(tmp_path, model, clock) as house:
+        await say(house, [f"on {n}" for n in range(20)])
+        await harvested(house)
+        await say(house, ["ben 19"], **bens)
+        await harvested(house, 2)
+    one, two = picker.transcripts
+    assert [line for line in one.split() if line in ("before", "off")] == []
+    assert one.count("Ann (@ann:test): on ") == 20
+    assert two.count("Ben (@ben:test): ben ") == 20
+
+
 async def test_a_fresh_start_and_a_fold_leave_no_gap_and_no_double(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -352,5 +376,5 @@ async def test_it_can_be_turned_off(tmp_path: Path, model: ModelServer) -> None:
     async with talking(tmp_path, model, clock, harvest=off) as house:
         await say(house, list(map(str, range(25))))
         await clock.move(timedelta(days=1).total_seconds())
-        assert "harvest" not in [kind.name for kind in house.runner.kinds]
+        assert await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest'") == []
     assert picker.transcripts == []

@@ -32,7 +32,7 @@ from wintermute.matrix.people import Device, Person
 from wintermute.memory.fact import Fact, FileLine, Queue
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
-from wintermute.night.harvest import Backlog, Cursor, Wording
+from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
 
@@ -43,6 +43,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     ChangeSet: ("changes", "undone"),
     Conversation: (),
     Cursor: (),
+    ReadAgain: (),
     Device: (),
     Due: ("task",),
     Fact: (),

@@ -28,6 +28,7 @@ AGAIN = timedelta(minutes=1)
 KEPT = timedelta(days=30)
 FORGET = "forget"
 """Jobs that hold what they are to erase until they have."""
+NAMES_FACTS = "json_remove(args, '$.facts') = '{}'"
 LISTED = "(SELECT value FROM json_each(:ids))"
 
 
@@ -81,6 +82,15 @@ class Jobs:
             "created_at": self._clock.now(),
         }
         return await tx.execute(*insert("jobs", values, "ON CONFLICT (name, key) DO NOTHING")) == 1
+
+    async def renew(self, tx: Transaction, name: str, key: str, args: Json) -> None:
+        """The same is asked again: it does not wait any longer, and is done once more if it was done."""
+        await tx.execute(
+            "UPDATE jobs SET state = 'waiting', args = ?, not_before = NULL, ended_at = NULL,"
+            " progress = json_remove(progress, '$.pauses')"
+            " WHERE name = ? AND key = ? AND state IN ('waiting', 'done')",
+            (json.dumps(args), name, key),
+        )
 
     async def owe(self, tx: Transaction, name: str) -> None:
         """Owe a job that does whatever there is to do, unless one waits already."""
@@ -208,11 +218,23 @@ class Jobs:
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
 
     async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Drop what is owed and holds one of the `traces`, and blank what is over."""
-        found, asked = OWED.rows(), traces.asked(OWED)
+        """Drop what is owed and holds one of the `traces`, and blank what is over.
+
+        One that only names facts goes on with the others.
+        """
+        found = OWED.rows()
+        asked = traces.asked(OWED) | {"texts": json.dumps(traces.texts)}
+        # What is owed for several facts and tells none of them is owed for the others.
+        await tx.execute(
+            "UPDATE jobs SET args = json_object('facts', (SELECT json_group_array(value)"
+            "  FROM json_each(args, '$.facts') WHERE value NOT IN (SELECT value FROM json_each(:texts))))"
+            f" WHERE {NAMES_FACTS} AND state IN ('waiting', 'running') AND {found}",
+            asked,
+        )
         dropped = await tx.execute(
             f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
-            f" AND name <> '{FORGET}' AND {found}",
+            f" AND name <> '{FORGET}' AND {found}"
+            f" AND NOT ({NAMES_FACTS} AND args ->> '$.facts[0]' IS NOT NULL)",
             asked,
         )
         return dropped + await tx.execute(

@@ -134,8 +134,9 @@ class Provenance:
 
 async def provenance(stores: Stores, fact: Fact) -> Provenance:
     """Why a memory is there, for whoever owns this machine: messages of any room are told."""
-    edits = await stores.edits.texts(fact.origins)  # each belongs to a message that is named, too
     async with stores.database.transaction() as tx:
+        # Each belongs to a message that is named, too.
+        edits = await stores.edits.wordings(tx, fact.origins)
         learnt = [await _learnt(stores, tx, each) for each in fact.origins if each not in edits]
         brought = [
             await _message_of(stores, tx, cast_id)

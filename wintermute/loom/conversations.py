@@ -297,14 +297,16 @@ class Edits:
         )
         return moment(since)
 
-    async def texts(self, events: Collection[str]) -> dict[str, str]:
-        """What those of these edits say that are kept."""
-        rows = await self._database.rows(
-            "SELECT event_id, text FROM edits WHERE text <> ''"
-            " AND event_id IN (SELECT value FROM json_each(?))",
+    async def wordings(
+        self, tx: Transaction, events: Collection[str]
+    ) -> dict[str, tuple[str, str]]:
+        """For each of these events that is a noted edit, its message, and what it says; "": blank."""
+        rows = await tx.rows(
+            "SELECT event_id, edited, text FROM edits"
+            " WHERE event_id IN (SELECT value FROM json_each(?))",
             (json.dumps(sorted(events)),),
         )
-        return {row["event_id"]: row["text"] for row in rows}
+        return {row["event_id"]: (row["edited"], row["text"]) for row in rows}
 
     async def take_back(
         self, tx: Transaction, room_id: str, events: Collection[str]

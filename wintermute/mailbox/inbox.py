@@ -479,15 +479,18 @@ class Inbox:
             (json.dumps(list(events)),),
         )
 
-    async def texts(self, events: Sequence[str]) -> dict[str, str]:
-        """What those of these events say that are kept, as their messages read by now."""
-        rows = await self._database.rows(
-            "SELECT i.event_id AS id, (SELECT l.body FROM inbox l WHERE l.body <> ''"
-            "  AND coalesce(i.edits, i.event_id) IN (l.event_id, l.edits) ORDER BY l.seq DESC LIMIT 1)"
-            " AS body FROM json_each(?) e CROSS JOIN inbox i ON i.event_id = e.value WHERE i.body <> ''",
-            (json.dumps(list(events)),),
+    async def wordings(
+        self, tx: Transaction, events: Collection[str]
+    ) -> dict[str, tuple[str, str]]:
+        """For each of these events that has a row, its message, and how that reads by now."""
+        rows = await tx.rows(
+            "SELECT e.event_id, coalesce(e.edits, e.event_id) AS message, coalesce((SELECT i.body"
+            "  FROM inbox i WHERE i.body <> '' AND coalesce(e.edits, e.event_id) IN (i.event_id, i.edits)"
+            "  ORDER BY i.seq DESC LIMIT 1), '') AS body FROM inbox e"
+            " WHERE e.event_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(events)),),
         )
-        return {row["id"]: row["body"] for row in rows}
+        return {row["event_id"]: (row["message"], row["body"]) for row in rows}
 
     async def saying(self, events: Sequence[str], traces: Traces) -> list[str]:
         """What people said that holds one of the `traces`, in other messages than these."""

@@ -190,8 +190,8 @@ class Relations:
             log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
             await self._take(tx, conversation_id, rows)
         texts = [*edits.values(), *(row.body for row in found if row.body)]
-        if texts:
-            gone = {*edits, *(row.event_id for row in found)}
+        gone = {*edits, *(row.event_id for row in found)}
+        if gone:  # what it said may be gone already, and what was learnt from it not
             await owe_forgetting(self._stores, tx, gone, texts)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))

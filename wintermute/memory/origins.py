@@ -1,13 +1,31 @@
 """Which facts came from which messages, and what becomes of them when messages are taken back."""
 
+import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
 
-from wintermute.changes.change_sets import Reason
-from wintermute.db import Database, Transaction
-from wintermute.memory.fact import Fact, fact_of, main_words, state_of
+from wintermute.changes.change_sets import Reason, UnaskedCause
+from wintermute.db import Transaction
+from wintermute.memory.fact import (
+    NEGATIONS,
+    SHORT_NOT,
+    SIGNS_OF_NEGATION,
+    TOKENS,
+    Fact,
+    NewFact,
+    fact_of,
+    key,
+    main_words,
+    state_of,
+)
 from wintermute.memory.facts import Facts
 
+FROM_ONE = (
+    "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
+    " WHERE o.value IN (SELECT value FROM json_each(:events)))"
+)
 ENOUGH = 5
 """Letters by which a word is the same one (M-039)."""
 
@@ -18,30 +36,131 @@ def is_said_in(text: str, others: Iterable[str]) -> bool:
     return {word[:ENOUGH] for word in main_words(text)} <= known
 
 
+def gist(fact: Fact | NewFact) -> str:
+    """The same for facts of a scope that say the same with the same main words (M-039); unreadable."""
+    words = {
+        word if any(map(str.isdigit, word)) else word[:ENOUGH] for word in main_words(fact.text)
+    }
+    folded = SHORT_NOT.sub(" not", key(fact.text))
+    negated = not NEGATIONS.isdisjoint(TOKENS.findall(folded))
+    negated = negated or not SIGNS_OF_NEGATION.isdisjoint(folded)
+    said = json.dumps([fact.scope, sorted(words), negated])
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWording:
+    """The message that an event is a wording of, and how that reads by now; "": it is blank."""
+
+    message: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unlearnt:
+    """What becomes of facts when messages are taken back."""
+
+    kept: tuple[Fact, ...]
+    """What their other origins say as well."""
+    gone: tuple[Fact, ...]
+    back: tuple[Fact, ...]
+    """In whose place one stood that goes."""
+    again: frozenset[str]
+    """The messages from which it is to be derived again."""
+
+
+def unlearnt(
+    found: Sequence[Fact],
+    before: Sequence[Fact],
+    events: Collection[str],
+    kept: Mapping[str, KeptWording],
+) -> Unlearnt:
+    """Decide about all facts that came from these events.
+
+    `before`: what they stand in the place of. `kept`: their other origins that are messages. What
+    did not come from a message at all, as it was imported, is there without it. What a person took
+    back does not come back, neither by itself nor by what it was made of.
+    """
+    ours = {fact.id: fact for fact in found}
+    stay, gone = list[Fact](), list[Fact]()
+    for fact in found:
+        others = set(fact.origins) - set(events)
+        merged = [
+            each.text
+            for each in before
+            if each.replaced_by == fact.id and each.retired_at and each.id not in ours
+        ]
+        told = [kept[name].body for name in others & kept.keys() if kept[name].body] + merged
+        elsewhere = not merged and not others <= kept.keys()
+        stays = elsewhere or (bool(told) and is_said_in(fact.text, told))
+        (stay if stays else gone).append(fact)
+    heirs = {fact.id: fact for fact in gone}
+    believed = {fact.id for fact in gone if _is_believed(fact, heirs)}
+    again = set[str]()
+    for fact in gone:
+        if fact.id in believed:
+            parts = {o for each in before if each.replaced_by == fact.id for o in each.origins}
+            own = (set(fact.origins) - set(events) - parts) & kept.keys()
+            again |= {kept[name].message for name in own if kept[name].body}
+    back = [fact for fact in before if fact.replaced_by in believed and fact.id not in ours]
+    return Unlearnt(tuple(stay), tuple(gone), tuple(back), frozenset(again))
+
+
+def _is_believed(fact: Fact, heirs: Mapping[str, Fact]) -> bool:
+    """Whether it was true until now, or had become part of what was."""
+    for _ in heirs:
+        heir = heirs.get(fact.replaced_by or "")
+        if fact.retired_at is None or heir is None:
+            break
+        fact = heir
+    return fact.retired_at is None
+
+
+async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
+    """The facts that came from one of these and that a person retired or undid."""
+    rows = await tx.rows(
+        f"SELECT * FROM facts WHERE retired_at IS NOT NULL AND {FROM_ONE} AND retired_by NOT IN"
+        " (SELECT value FROM json_each(:unasked)) ORDER BY seq",
+        {"events": json.dumps(sorted(events)), "unasked": json.dumps(get_args(UnaskedCause))},
+    )
+    return [fact_of(row) for row in rows]
+
+
 class Origins:
     """Facts by what they were learnt from. The rows are those of `Facts`."""
 
-    def __init__(self, database: Database, facts: Facts) -> None:
-        self._database = database
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    async def of_events(self, events: Collection[str]) -> list[Fact]:
+    async def of_events(self, tx: Transaction, events: Collection[str]) -> list[Fact]:
         """The facts, live or retired, that came from one of these, or of something else as well."""
-        rows = await self._database.rows(
-            "SELECT * FROM facts WHERE EXISTS (SELECT 1 FROM json_each(facts.origins) o"
-            " WHERE o.value IN (SELECT value FROM json_each(?))) ORDER BY seq",
-            (json.dumps(sorted(events)),),
+        rows = await tx.rows(
+            f"SELECT * FROM facts WHERE {FROM_ONE} ORDER BY seq",
+            {"events": json.dumps(sorted(events))},
         )
         return [fact_of(row) for row in rows]
 
-    async def replaced_by(self, ids: Collection[str]) -> list[Fact]:
-        """The facts in whose place these stand."""
-        rows = await self._database.rows(
-            "SELECT * FROM facts WHERE retired_at IS NOT NULL"
+    async def replaced_by(self, tx: Transaction, ids: Collection[str]) -> list[Fact]:
+        """The facts in whose place these stand, or for which they ended."""
+        rows = await tx.rows(
+            "SELECT * FROM facts WHERE (retired_at IS NOT NULL OR ended)"
             " AND replaced_by IN (SELECT value FROM json_each(?)) ORDER BY seq",
             (json.dumps(sorted(ids)),),
         )
         return [fact_of(row) for row in rows]
+
+    async def unlearn(self, tx: Transaction, done: Unlearnt, events: Collection[str]) -> None:
+        """Do it: what goes is in no prompt from now on, and is purged with all that repeats it.
+
+        It has no other origins left, so that whoever looks again decides the same.
+        """
+        await self.lose(tx, [fact.id for fact in done.kept], events)
+        others = {name for fact in done.gone for name in fact.origins} - set(events)
+        await self.lose(tx, [fact.id for fact in done.gone], others)
+        for scope in sorted({fact.scope for fact in done.gone}):
+            ids = [fact.id for fact in done.gone if fact.scope == scope]
+            await self._facts.retire_unrecorded(tx, scope, ids, "command")
+        await self.revive(tx, done.back)
 
     async def lose(self, tx: Transaction, ids: Sequence[str], events: Collection[str]) -> None:
         """These facts are known from their other origins only."""
@@ -53,9 +172,14 @@ class Origins:
         )
 
     async def revive(self, tx: Transaction, facts: Sequence[Fact]) -> None:
-        """What was merged with something that is gone is there again, to be brought together anew."""
+        """What was merged with something that is gone is there again, to be brought together anew.
+
+        So is what ended for it.
+        """
         for fact in facts:
             state = state_of(fact) | {"replaced_by": None}
+            if fact.retired_at is None:
+                state["valid_to"] = None
             await self._facts.put(tx, fact.id, state, Reason("command", fact.scope))
         await tx.execute(
             "UPDATE facts SET queued = 1 WHERE retired_at IS NULL"

@@ -25,7 +25,14 @@ from wintermute.mailbox.outbox import ANSWERS
 from wintermute.memory.core import CORE, MEMORIES, TextFile
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
-from wintermute.memory.origins import Origins, is_said_in
+from wintermute.memory.origins import (
+    KeptWording,
+    Origins,
+    gist,
+    is_said_in,
+    taken_back,
+    unlearnt,
+)
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
@@ -117,60 +124,46 @@ async def forget(
 
 async def forget_messages(
     stores: Stores,
-    harvests: Harvests,
-    taken_back: Sequence[str],
+    harvests: Harvests | None,
+    events: Sequence[str],
     said: Sequence[str],
     known: Sequence[str] = (),
     note: Note = _nothing,
 ) -> Forgotten:
     """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
 
-    What others said as well, in words of their own, is not looked for: it is theirs.
+    What others said as well, in words of their own, is not looked for: it is theirs. With
+    `harvests`, what else the memories came from is read once more.
     """
     async with stores.database.looking() as look:
         async with stores.database.transaction() as tx:
-            events = await with_reports(stores, tx, set(taken_back))
-        facts, again = await _unlearn(stores, set(events))
+            events = await with_reports(stores, tx, set(events))
+        facts = await _unlearn(stores, harvests, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
         texts = await _only_there(stores, look, events, texts.union(said))
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), frozenset(said))
-        done = await _erase(stores, look, gone, known, note)
-    if again and not done.unfinished:
-        async with stores.database.transaction() as tx:
-            await harvests.put_back(tx, again)
-    return done
+        return await _erase(stores, look, gone, known, note)
 
 
-async def _unlearn(stores: Stores, events: set[str]) -> tuple[list[Fact], set[str]]:
-    """The facts that go with these messages, and the other messages that they are made anew from.
+async def _unlearn(stores: Stores, harvests: Harvests | None, events: set[str]) -> Sequence[Fact]:
+    """The facts that go with these messages; what else they came from is owed in the same moment.
 
     A fact that all its other origins say as well stays, and was not learnt from these any more.
     What was merged into one that goes is there again, unless it came from these messages too.
     """
-    origins = Origins(stores.database, stores.facts)
-    found = await origins.of_events(events)
-    before = await origins.replaced_by([fact.id for fact in found])
-    ours = {fact.id for fact in found}
-    kept, gone, again = list[Fact](), list[Fact](), set[str]()
-    for fact in found:
-        others = set(fact.origins) - events
-        merged = [each for each in before if each.replaced_by == fact.id and each.id not in ours]
-        rows, edits = await stores.inbox.texts(sorted(others)), await stores.edits.texts(others)
-        told = [*rows.values(), *edits.values(), *(each.text for each in merged)]
-        # Imported, or typed at a terminal.
-        elsewhere = not merged and bool(others - rows.keys() - edits.keys())
-        if elsewhere or (told and is_said_in(fact.text, told)):
-            kept.append(fact)
-            continue
-        gone.append(fact)
-        if fact.retired_at is None and not merged:
-            again |= set(rows)
-    names = {fact.id for fact in gone}
-    back = [fact for fact in before if fact.replaced_by in names and fact.id not in ours]
+    origins = Origins(stores.facts)
     async with stores.database.transaction() as tx:
-        await origins.lose(tx, [fact.id for fact in kept], events)
-        await origins.revive(tx, back)
-    return gone, again
+        found = await origins.of_events(tx, events)
+        before = await origins.replaced_by(tx, [fact.id for fact in found])
+        others = {name for fact in found for name in fact.origins} - events
+        rows = await stores.edits.wordings(tx, others) | await stores.inbox.wordings(tx, others)
+        kept = {name: KeptWording(*row) for name, row in rows.items()}
+        done = await asyncio.to_thread(unlearnt, found, before, events, kept)
+        but = {gist(fact) for fact in await taken_back(tx, events)}
+        await origins.unlearn(tx, done, events)
+        if harvests is not None:
+            await harvests.read_again(tx, done.again, but)
+    return done.gone
 
 
 async def _only_there(

@@ -8,6 +8,9 @@ A chunk is what people wrote *to* the assistant, in its last wording, with what 
 so that an answer can be understood. No event, command, line of a group, quote, file or result of a
 tool ever stands in one (M-029). Whose a message is, follows from the message itself: what was said
 in private is that person's, and the rest its room's, if it was answered as the room's (M-010).
+
+What was learnt from several messages of which one is deleted is derived again from the others: they
+are read once more, alone, and the cursor stays (M-030).
 """
 
 import json
@@ -29,6 +32,7 @@ from wintermute.llm.json_answer import answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry, main_words
+from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
@@ -70,8 +74,15 @@ class Backlog:
     """How far it was read."""
     messages: int
     newest: datetime
-    read_at: str
-    """When it was last read, or put back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """What a conversation has that is to be read once more, up to this number."""
+
+    conversation_id: str
+    scope: str
+    again: int
 
 
 def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
@@ -106,11 +117,18 @@ class Wording:
     late: int = 0
     worded: str | None = None
     """The edit that gave it its last wording and was not answered, as of an older message."""
+    again: bool = False
+    """Whether it is read once more."""
 
     @property
     def origins(self) -> tuple[str, ...]:
         """What somebody may take back so that this was not said."""
         return (self.event_id, self.worded) if self.worded else (self.event_id,)
+
+    @property
+    def message(self) -> str:
+        """The message whose wording it is."""
+        return self.edits or self.event_id
 
     @property
     def whose(self) -> str | None:
@@ -124,23 +142,29 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a conversation was read: the last row, and the newest cast there was then."""
+    """How far a conversation was read: the last row, and the newest cast there was then.
+
+    `again`: the last of what is to be read once more, before anything else; 0: nothing.
+    """
 
     upto: int
     casts: int
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What is read at once: messages of one scope, and how far that is. No scope: nothing of use.
 
-    `late`: as of the last of its messages; the cursor stays where it is.
+    `late`: as of the last of its messages; the cursor stays where it is. `again`: the messages that
+    are read once more by it.
     """
 
     upto: int
     scope: str | None
     messages: tuple[Wording, ...]
     late: int = 0
+    again: tuple[str, ...] = ()
 
     @property
     def taint(self) -> bool:
@@ -160,11 +184,15 @@ def chunk(rows: Sequence[Wording], room: int) -> Chunk:
         taken.append(row)
     kept = tuple(row for row in taken if row.body.strip())
     upto = max(row.seq for row in taken)
-    return Chunk(upto, scope if kept else None, kept, taken[-1].late)
+    again = tuple(row.message for row in taken if row.again)
+    return Chunk(upto, scope if kept else None, kept, taken[-1].late, again)
 
 
 def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
-    """The messages with their days, and what was answered, unless that may repeat what is outside."""
+    """The messages with their days, and what was answered.
+
+    Not where that may repeat what is outside, or what was deleted.
+    """
     lines, day = list[str](), ""
     for row in messages:
         if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
@@ -172,7 +200,7 @@ def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
             day = today
         own = own_words(row.body)
         lines.append(_line(row, own))
-        if row.answer and not row.taint and own == row.body:
+        if row.answer and not (row.taint or row.again) and own == row.body:
             lines.append(f"assistant: {_indented(row.answer)}")
     return "\n".join(lines)
 
@@ -264,13 +292,14 @@ def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
 _backlog = reader(Backlog)
 _wording = reader(Wording)
 _cursor = reader(Cursor)
+_again = reader(ReadAgain)
 
 # Nothing is read past a message that is still to be answered.
 BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
     AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
 BACKLOGS = f"""
 SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
-       max(i.received_at) AS newest, coalesce(h.at, '') AS read_at
+       max(i.received_at) AS newest
 FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
 CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
 WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
@@ -279,12 +308,12 @@ GROUP BY c.id
 """
 # What came undecrypted or untrusted keeps its place; if that was passed meanwhile, its cast tells.
 # A message that was worded anew stands where its last wording does; one that was deleted says nothing.
-SAID = f"""
+READ = """
 SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
        iif(i.state = 'ignored', '', coalesce(e.text, i.body)) AS body, e.event_id AS worded,
        coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
                 AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
-       coalesce(k.taint, 0) AS taint, iif(i.seq > :upto, 0, k.seq) AS late,
+       coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again,
        (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
         AND o.body <> '' ORDER BY o.seq DESC LIMIT 1) AS answer
 FROM inbox i
@@ -292,16 +321,27 @@ LEFT JOIN edits e ON e.seq = (SELECT max(seq) FROM edits WHERE edited = coalesce
     AND text <> '' AND created_at >= i.received_at AND i.body <> '')
 LEFT JOIN casts k ON k.seq = (SELECT max(seq) FROM casts WHERE event_id = i.event_id)
 LEFT JOIN branches b ON b.id = k.branch_id
-WHERE i.seq IN (
-    SELECT seq FROM inbox WHERE conversation_id = :conversation AND kind = 'message' AND seq > :upto
-    UNION SELECT m.seq FROM casts c JOIN inbox m ON m.event_id = c.event_id
-    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message')
-AND i.state IN ('answered', 'ignored') AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
+WHERE {which} AND i.state IN ('answered', 'ignored')
 AND NOT EXISTS (SELECT 1 FROM inbox l WHERE l.conversation_id = i.conversation_id
     AND l.kind = 'message' AND l.seq > i.seq AND l.edits = coalesce(i.edits, i.event_id)
     AND l.state = 'answered' AND l.body <> '')
 ORDER BY late = 0, late, i.seq LIMIT :most
 """
+SAID = READ.format(
+    late="iif(i.seq > :upto, 0, k.seq)",
+    again="0",
+    which=f"""i.seq IN (
+    SELECT seq FROM inbox WHERE conversation_id = :conversation AND kind = 'message' AND seq > :upto
+    UNION SELECT m.seq FROM casts c JOIN inbox m ON m.event_id = c.event_id
+    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message')
+    AND i.seq < coalesce({BLOCKED}, 9223372036854775807)""",
+)
+NAMED = "(SELECT event_id FROM harvests_again WHERE conversation_id = :conversation)"
+SAID_AGAIN = READ.format(
+    late="0",
+    again="1",
+    which=f"i.kind = 'message' AND (i.event_id IN {NAMED} OR i.edits IN {NAMED})",
+)
 MOST_ROWS = 400
 
 
@@ -318,20 +358,36 @@ class Harvests:
 
     async def cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
         """How far a conversation was read."""
-        query = "SELECT upto, casts FROM harvests WHERE conversation_id = ?"
-        found = await source.rows(query, (conversation_id,))
-        return _cursor(found[0]) if found else Cursor(0, 0)
+        found = await source.rows(
+            "SELECT coalesce(h.upto, 0) AS upto, coalesce(h.casts, 0) AS casts, (SELECT"
+            "  coalesce(max(seq), 0) FROM harvests_again WHERE conversation_id = :id) AS again"
+            " FROM (SELECT 1) LEFT JOIN harvests h ON h.conversation_id = :id",
+            {"id": conversation_id},
+        )
+        return _cursor(found[0])
 
     async def said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
     ) -> list[Wording]:
-        """What was said after that, up to the first that is still to be answered."""
+        """What was said after that, up to the first that is still to be answered.
+
+        What is to be read once more comes first, alone.
+        """
         asked = {"conversation": conversation_id, "most": MOST_ROWS}
+        if cursor.again:
+            return [_wording(row) for row in await source.rows(SAID_AGAIN, asked)]
         asked |= {"upto": cursor.upto, "casts": cursor.casts}
         return [_wording(row) for row in await source.rows(SAID, asked)]
 
     async def read(self, tx: Transaction, conversation_id: str, part: Chunk) -> None:
         """That was read."""
+        if part.again:
+            await tx.execute(
+                "DELETE FROM harvests_again WHERE conversation_id = ?"
+                " AND event_id IN (SELECT value FROM json_each(?))",
+                (conversation_id, json.dumps(part.again)),
+            )
+            return
         if part.late:
             await tx.execute(
                 "UPDATE harvests SET casts = ? WHERE conversation_id = ?",
@@ -346,15 +402,58 @@ class Harvests:
             (conversation_id, part.upto, stamp(self._clock.now())),
         )
 
-    async def put_back(self, tx: Transaction, events: Collection[str]) -> None:
-        """These messages are to be read once more, and what was said since (M-030)."""
+    async def read_again(
+        self, tx: Transaction, events: Collection[str], but: Collection[str]
+    ) -> None:
+        """Have these messages read once more, but for what says one of these gists (M-030).
+
+        Those that were not read yet are read once, in their turn.
+        """
         await tx.execute(
-            "UPDATE harvests SET upto = i.before, at = ? FROM (SELECT conversation_id,"
-            " min(seq) - 1 AS before FROM inbox WHERE kind = 'message' AND body <> ''"
-            " AND event_id IN (SELECT value FROM json_each(?)) GROUP BY 1) i"
-            " WHERE harvests.conversation_id = i.conversation_id AND harvests.upto > i.before",
-            (stamp(self._clock.now()), json.dumps(sorted(events))),
+            "INSERT INTO harvests_again (conversation_id, event_id, but)"
+            " SELECT i.conversation_id, i.event_id, ? FROM inbox i"
+            " JOIN harvests h ON h.conversation_id = i.conversation_id AND h.upto >= i.seq"
+            " WHERE i.kind = 'message' AND i.body <> '' AND NOT i.by_bot"
+            " AND i.event_id IN (SELECT value FROM json_each(?)) ORDER BY i.seq",
+            (json.dumps(sorted(but)), json.dumps(sorted(events))),
         )
+
+    async def turned_off(self, tx: Transaction) -> None:
+        """Nothing is read from now on."""
+        if not await tx.exists("SELECT 1 FROM harvests_off"):
+            await tx.execute("INSERT INTO harvests_off VALUES (?)", (stamp(self._clock.now()),))
+            await tx.execute("DELETE FROM harvests_again")
+
+    async def turned_on(self, tx: Transaction, since: datetime) -> None:
+        """What was said in a conversation while it was off, which was until then, is never read."""
+        if await tx.exists("SELECT 1 FROM harvests_off"):
+            await tx.execute(
+                "INSERT INTO harvests (conversation_id, upto, casts, at) SELECT conversation_id,"
+                " max(seq), (SELECT coalesce(max(seq), 0) FROM casts), :now FROM inbox"
+                " WHERE received_at < :since GROUP BY 1 HAVING max(received_at) >= (SELECT since FROM harvests_off)"
+                " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto,"
+                " casts = excluded.casts, at = excluded.at",
+                {"now": stamp(self._clock.now()), "since": stamp(since)},
+            )
+            await tx.execute("DELETE FROM harvests_off")
+
+    async def owed_again(self, tx: Transaction) -> list[ReadAgain]:
+        """The conversations of which something is to be read once more."""
+        rows = await tx.rows(
+            "SELECT conversation_id, c.scope, max(a.seq) AS again FROM harvests_again a"
+            " JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id"
+        )
+        return [_again(row) for row in rows]
+
+    async def left_out(self, tx: Transaction, part: Chunk) -> set[str]:
+        """The gists of what must not be learnt again from these messages: people took it back."""
+        kept = await tx.scalars(
+            "SELECT DISTINCT value FROM harvests_again, json_each(but)"
+            " WHERE event_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(part.again),),
+        )
+        events = {*part.again, *(row.event_id for row in part.messages)}
+        return {*kept, *(gist(fact) for fact in await taken_back(tx, events))}
 
 
 class Harvest:
@@ -375,33 +474,44 @@ class Harvest:
         self._settings = settings
         self._quiet = quiet
         self._clock = clock
+        self._since = clock.now()
         self._harvests = Harvests(stores.database, clock)
 
     async def owe(self, tx: Transaction) -> datetime | None:
         """Enqueue what is due; when something will be, if nothing more is said."""
+        await self._harvests.turned_on(tx, self._since)
         now, later = self._clock.now(), list[datetime]()
         for backlog in await self._harvests.backlogs(tx):
             at = due(backlog, self._settings)
             if at is not None and at > now:
                 later.append(at)
             elif at is not None:
-                key = f"{backlog.conversation_id}:{backlog.upto}:{backlog.read_at}"
+                key = f"{backlog.conversation_id}:{backlog.upto}"
                 args = {"conversation": backlog.conversation_id, "upto": backlog.upto}
                 await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
+        for each in await self._harvests.owed_again(tx):
+            key = f"{each.conversation_id}:again:{each.again}"
+            args = {"conversation": each.conversation_id, "again": each.again}
+            await self._stores.jobs.enqueue(tx, NAME, key, each.scope, args)
         return min(later, default=None)
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:
-        """Read a conversation from where it was left to its end. Raises: ModelError."""
-        conversation = job.args["conversation"]
+        """Read a conversation from where it was left to its end. Raises: ModelError.
+
+        Or only what is to be read once more, if the job is owed for that.
+        """
+        conversation, only_again = job.args["conversation"], "again" in job.args
         while True:
             if (until := await self._quiet.until(NAME)) is not None:
                 return JobPutOff(until, UNTIL_THEN)
             cursor = await self._harvests.cursor(self._stores.database, conversation)
+            if only_again and not cursor.again:
+                return JobDone()
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
             if not rows:
                 break
             await self._read(job.id, conversation, cursor, chunk(rows, self._room()))
-        if cursor.upto == job.args["upto"]:  # something else is to be answered first by now
+        if cursor.upto == job.args.get("upto"):  # something else is to be answered first by now
             return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
 
@@ -423,11 +533,14 @@ class Harvest:
             same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
             if not same or chunk(same, self._room()) != part:
                 return  # an edit or a redaction: what is there now is read
-            await self._harvests.read(tx, conversation, part)
             picked_up = await self._keep(tx, part, learnt(part, contents))
+            await self._harvests.read(tx, conversation, part)
             await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
+        if part.again and facts:
+            but = await self._harvests.left_out(tx, part)
+            facts = [fact for fact in facts if gist(fact) not in but]
         taken = await self._stores.facts.take(tx, facts) if facts else []
         changes = [done.change for done in taken if done.change]
         if changes and part.scope:

@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.conversation.state import Speaker
+from wintermute.jobs import Job
 from wintermute.llm.models import Models
 from wintermute.memory.facts import SPLIT
 from wintermute.night.core_update import NAME as CORE
 from wintermute.night.core_update import CoreUpdate
 from wintermute.night.forget_jobs import forgetting
 from wintermute.night.harvest import NAME as HARVEST
-from wintermute.night.harvest import Harvest
+from wintermute.night.harvest import Harvest, Harvests
 from wintermute.night.quiet import Quiet
 from wintermute.night.reconstruction import KIND, Reconstructing, Reconstruction
 from wintermute.night.splitting import SplitLater, Splitting
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
-from wintermute.work.jobs import Function, JobKind, JobPolicy, OweDue
+from wintermute.work.jobs import Function, JobDone, JobKind, JobPolicy, OweDue
 
 MOST_SECONDS = 6 * 3600.0
 """For one piece of it: a slow machine, and many chunks."""
@@ -42,8 +43,15 @@ class Background:
 def learning(own: Background) -> list[JobKind]:
     """All kinds of it."""
     kinds = [_reconstructing(own), _splitting(own), _core(own)]
-    kinds += forgetting(own.stores, own.speaker, own.clock)
-    return [_harvesting(own), *kinds] if own.config.memory_harvest.enabled else kinds
+    harvests = Harvests(own.stores.database, own.clock)
+    if own.config.memory_harvest.enabled:
+        return [_harvesting(own), *kinds, *forgetting(own.stores, harvests, own.speaker, own.clock)]
+    off = _kind(own, HARVEST, _nothing, harvests.turned_off)
+    return [off, *kinds, *forgetting(own.stores, None, own.speaker, own.clock)]
+
+
+async def _nothing(_: Job) -> JobDone:
+    return JobDone()  # it was owed before it was turned off
 
 
 def _core(own: Background) -> JobKind:

@@ -1,0 +1,240 @@
+"""What was learnt from several messages is derived again from those that are left (M-030)."""
+
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.test_forgetting import SCOPE, deliver
+from tests.test_forgetting_messages import forgotten
+from tests.test_harvest import Picker, facts, harvested, say, talking
+from tests.test_kill_forgetting import before, copying
+from tests.test_redactions import take_back
+from tests.world.clock import NOON, HeldClock
+from tests.world.delegating import until
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ModelServer
+from wintermute.config.schema import MemoryHarvest
+from wintermute.memory.fact import Fact
+from wintermute.memory.origins import KeptWording, unlearnt
+
+BEES = ("I have bees", "my bees are nice")
+
+
+async def told(house: House, first: Sequence[str], n: int = 20) -> list[str]:
+    """So many messages, of which these are the first, were said, read and answered."""
+    said = await say(house, [*first, *(f"n{i}" for i in range(n - len(first)))])
+    await harvested(house)
+    await deliver(house)
+    return said
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothing_else_is_read(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """At once, whatever was said since; what the assistant answered may repeat what is gone."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.")
+    async with talking(tmp_path, model, clock) as house:
+        gone, left, *_ = await told(house, BEES)
+        await say(house, ["one more"])
+        await deliver(house)
+        (upto,) = await house.rows("SELECT upto FROM harvests")
+        picker.picks("Ann's bees are nice.")
+        await take_back(house, gone)
+        await forgotten(house)
+        await harvested(house, 2)
+        (fact,) = await facts(house)
+        assert (fact["text"], json.loads(fact["origins"])) == ("Ann's bees are nice.", [left])
+        assert await house.rows("SELECT upto FROM harvests") == [upto]
+        change = await house.rows("SELECT cause FROM change_sets ORDER BY seq DESC LIMIT 1")
+        assert change == [{"cause": "harvest"}]
+        await say(house, [f"more {n}" for n in range(19)])
+        await harvested(house, 3)
+    one, two, three = picker.transcripts
+    assert "echo: my bees are nice" in one
+    assert two == "[Monday, 2026-05-04]\nAnn (@ann:test): my bees are nice\n</transcript>\n"
+    assert "bees" not in three
+    assert three.count("Ann (@ann:test): ") == 20
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_what_a_person_took_back_is_not_derived_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Neither in the same words nor in another case; not even where it goes with the message."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.", "Ann owns a boat.")
+    both = ("My bees and the boat that I own", "The boat I own is called like my bees")
+    opened = open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
+    async with opened as house, house.working():
+        gone, left, *_ = await told(house, both)
+        await say(house, ["look"])
+        assert "boat" in (tmp_path / "MEMORIES.txt").read_text()
+        (tmp_path / "MEMORIES.txt").write_text("Ann keeps bees.\n")
+        await say(house, ["look again"])
+        await deliver(house)
+        assert [fact["text"] for fact in await facts(house)] == ["Ann keeps bees."]
+        picker.picks("Ann keeps bees.", "Ann OWNS a boat", "Ann's boat has a name.")
+        await take_back(house, gone)
+        await forgotten(house)
+        await harvested(house, 2)
+        texts = [fact["text"] for fact in await facts(house)]
+        assert texts == ["Ann keeps bees.", "Ann's boat has a name."]
+        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]] * 2
+        assert await house.rows("SELECT * FROM harvests_again") == []
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to_be_sent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """What goes is not taken for what a person took back; the new one stays when it is purged."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.")
+    async with talking(tmp_path, model, clock) as house:
+        gone, left, *_ = await told(house, BEES)
+        await say(house, ["/memory"])
+        picker.picks("Ann keeps bees.")
+        await take_back(house, gone)
+        house.runner.ring("forget")
+        await harvested(house, 2)
+        assert len(await house.rows("SELECT 1 FROM facts")) == 2
+        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]]
+
+        async def put_off() -> bool:
+            query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state = 'waiting'"
+            return bool(await house.rows(f"{query} AND not_before IS NOT NULL"))
+
+        await until(put_off)
+        await deliver(house)
+        await clock.move(2)
+        await forgotten(house)
+        assert len(await house.rows("SELECT 1 FROM facts")) == 1
+        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]]
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: ModelServer) -> None:
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.")
+    async with talking(tmp_path, model, clock) as house:
+        gone, *_ = await told(house, BEES)
+    async with talking(tmp_path, model, clock, harvest=MemoryHarvest(enabled=False)) as house:
+        await take_back(house, gone)
+        await forgotten(house)
+    async with talking(tmp_path, model, clock) as house:
+        await clock.move(timedelta(hours=1).total_seconds())
+        house.runner.ring("harvest")
+        await say(house, ["And now?"])
+        assert await facts(house) == []
+    assert len(picker.transcripts) == 1
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Before it is unlearnt, when it is, before it is purged, and before the job is over."""
+    picker, clock, live = Picker(model), HeldClock(), tmp_path / "live"
+    live.mkdir()
+    (tmp_path / "killed").mkdir()
+    picker.picks("Ann keeps bees.")
+    async with AsyncExitStack() as stack:
+        house = await stack.enter_async_context(
+            open_house(live, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
+        )
+        async with house.working():
+            gone, left, *_ = await told(house, BEES)
+        await take_back(house, gone)
+    with copying(live, tmp_path / "killed") as copier:
+        async with talking(live, model, clock) as house:
+            await forgotten(house)
+            await harvested(house, 2)
+    starts = ("UPDATE facts SET retired_at", "UPDATE outbox SET body", "DELETE FROM facts")
+    for start in (*starts, "UPDATE jobs SET args = '{}', progress"):
+        picker.picks("Ann's bees are nice.")
+        async with talking(before(copier, start), model, HeldClock()) as house:
+            await forgotten(house)
+            await harvested(house, 2)
+            (fact,) = await facts(house)
+            assert (fact["text"], json.loads(fact["origins"])) == ("Ann's bees are nice.", [left])
+            assert len(await house.rows("SELECT * FROM facts")) == 1, start
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """It was blanked by `/forget` of something else that it said."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks("Ann keeps bees.", "Ann owns a boat.")
+    said = ("I have bees, Ann keeps them", "My boat is one that Ann owns, she keeps it")
+    async with talking(tmp_path, model, clock) as house:
+        gone, _, *_ = await told(house, said)
+        boat = next(f for f in await house.stores.facts.live(SCOPE) if "boat" in f.text)
+        await say(house, [f"/forget {boat.id}"])
+        await deliver(house)
+        await forgotten(house)
+        await take_back(house, gone)
+        await forgotten(house)
+        assert await facts(house) == []
+
+
+def fact(name: str, text: str, *origins: str, heir: str | None = None, over: bool = False) -> Fact:
+    made = Fact(name, SCOPE, text, "harvest", "Ann", origins, NOON, NOON, replaced_by=heir)
+    return replace(made, retired_at=NOON) if over or heir else made
+
+
+WORDINGS = {f"$e{n}": KeptWording(f"$e{n}", f"about {n}") for n in range(5)}
+BLANK = {"$e1": KeptWording("$e1", "")}
+MERGED = (
+    fact("boat", "Ann owns a boat", "$e1", heir="both", over=True),
+    fact("bees", "Ann keeps bees", "$e0", "$e2", heir="both", over=True),
+)
+CASES = {
+    "of the message alone": (fact("a", "x y z", "$e0"), (), WORDINGS, "gone", "", ""),
+    "of others as well": (fact("a", "x y z", "$e0", "$e1"), (), WORDINGS, "gone", "", "$e1"),
+    "others say it": (fact("a", "about", "$e0", "$e1"), (), WORDINGS, "kept", "", ""),
+    "the other one is blank": (fact("a", "about", "$e0", "$e1"), (), BLANK, "gone", "", ""),
+    "it was imported, too": (fact("a", "x y z", "$e0", "imported"), (), BLANK, "kept", "", ""),
+    "the other one was edited": (
+        *(fact("a", "x y z", "$e0", "$edit"), ()),
+        *({"$edit": KeptWording("$e1", "as it reads")}, "gone", "", "$e1"),
+    ),
+    "a person took it back": (
+        *(fact("a", "x y z", "$e0", "$e1", over=True), (), WORDINGS, "gone", "", ""),
+    ),
+    "it was merged": (
+        fact("both", "Ann owns a boat and keeps bees", "$e0", "$e1", "$e2", "$e3"),
+        *(MERGED, WORDINGS, "gone", "boat", "$e2 $e3"),
+    ),
+    "a person took the merged one back": (
+        fact("both", "Ann owns a boat and keeps bees", "$e0", "$e1", "$e2", over=True),
+        *(MERGED, WORDINGS, "gone", "", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "parts", "kept", "fate", "back", "again"), CASES.values(), ids=CASES
+)
+def test_what_becomes_of_a_memory_whose_message_is_deleted(
+    asked: Fact,
+    parts: Sequence[Fact],
+    kept: dict[str, KeptWording],
+    fate: str,
+    back: str,
+    again: str,
+) -> None:
+    """Of `$e0`; the message of an edit is read again as a whole, and a part by what is left of it."""
+    found = [*(each for each in parts if "$e0" in each.origins), asked]
+    done = unlearnt(found, parts, {"$e0"}, kept)
+    assert (asked in done.kept, asked in done.gone) == (fate == "kept", fate == "gone")
+    assert [each.id for each in done.back] == back.split()
+    assert done.again == set(again.split())
