@@ -3,12 +3,13 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import ModelServer, Step, Text
+from tests.world.model import ContextTooLarge, ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.errors import ToolFailed
@@ -112,6 +113,12 @@ async def told(house: House, *new: str, taint: bool = False) -> list[Fact]:
             )
             found.append(fact)
     return found
+
+
+def asked_for(seen: Seen) -> list[str]:
+    """The new contents of a question."""
+    new = str(seen.messages[0]["content"]).partition("\n<new_contents>\n")[2]
+    return [line[2:] for line in new.splitlines() if line.startswith("- ")]
 
 
 async def live(house: House) -> list[str]:
@@ -227,6 +234,45 @@ async def test_a_list_and_a_small_model_only_add(
         [job] = await house.rows("SELECT args FROM jobs WHERE name = 'core'")
         assert json.loads(job["args"]) == {"facts": [new.id]}
     assert not server.requests
+
+
+async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """M-035, L-036: it stays as it is, and what comes after it is one batch again."""
+    large, small = "Ann keeps stones", [f"Room {n} is painted green" for n in range(7)]
+
+    def choose(seen: Seen) -> Step:
+        new = asked_for(seen)
+        return ContextTooLarge() if large in new else answer(*new)
+
+    async with home(tmp_path) as (house, server):
+        server.keyed(choose)
+        await told(house, large, *small)
+        assert await worked(house) == BatchTally(batches=2, kept=8, failed=1)
+        assert await live(house) == [large, *small]
+    assert [len(asked_for(seen)) for seen in server.requests] == [8, 4, 2, 1, 7]
+
+
+async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(tmp_path: Path) -> None:
+    """M-074: neither as what is new nor as what is related, and it holds up no batch."""
+    end, lyon = datetime(2026, 12, 1, tzinfo=UTC), "Ann lives in Lyon with Bob"
+    async with home(tmp_path, answer(lyon)) as (house, server):
+        for queued, text in ((True, LYON), (False, "Ann is in Lyon, with Bob")):
+            async with house.database.transaction() as tx:
+                why = Reason("command", ANN)
+                await house.stores.facts.add(
+                    tx, why, text, "harvest", scope=ANN, until=end, queued=queued
+                )
+        assert await worked(house) == BatchTally()
+        await told(house, lyon)
+        assert await worked(house) == BatchTally(batches=1, kept=1)
+        ends = {fact.text: fact.valid_to for fact in await house.stores.facts.live(ANN)}
+        assert ends == {LYON: end, "Ann is in Lyon, with Bob": end, lyon: None}
+        assert not await house.stores.facts.queues(house.database)
+    [request] = server.requests
+    assert LYON not in str(request.messages)
+    assert "Ann is in Lyon" not in str(request.messages)
 
 
 async def test_an_undo_brings_back_what_a_merge_and_a_later_one_replaced(tmp_path: Path) -> None:

@@ -207,15 +207,20 @@ class Reconstruction:
         return self._listed or "small" in self._models.sizes(ROLE)
 
     async def work(self, scope: str, *, taint: bool) -> BatchTally:
-        """All batches of a queue. Raises: ModelError; what is not done stays queued."""
+        """All batches of a queue. Raises: ModelError; what is not done stays queued.
+
+        What is too large for the window is halved; what is so alone is kept as it is.
+        """
         done, most = BatchTally(), MOST
         while batch := await self._stores.facts.queued(scope, most, taint=taint):
             try:
                 done += await self._batch(batch)
             except ContextTooLarge:
-                if len(batch) == 1:
-                    done += await self._keep(batch, failed=1)
-                most = max(1, len(batch) // 2)
+                if len(batch) > 1:
+                    most = len(batch) // 2
+                    continue
+                done += await self._keep(batch, failed=1)
+            most = MOST
         return done
 
     async def _batch(self, batch: Sequence[Fact]) -> BatchTally:
