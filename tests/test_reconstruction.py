@@ -13,7 +13,9 @@ from tests.world.model import ContextTooLarge, ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.errors import ToolFailed
+from wintermute.memory.core import stands_in
 from wintermute.memory.fact import Fact, Heirs, Source, are_grounded
+from wintermute.memory.origins import is_said_in
 from wintermute.memory.ranking import Query
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised, united
 from wintermute.templates import Template
@@ -53,6 +55,22 @@ KEPT = {
     "signs": ("安住在里昂", ["安住在里昂的老城区"], True),
     "other signs": ("安住在里昂", ["安住在罗马"], False),
     "a not in signs": ("安不吃鱼", ["安吃鱼"], False),
+    "a not that is new": ("Ann eats fish", ["Ann does not eat fish"], False),
+    "a not of another clause": ("Ann never drinks wine", ["Ann drinks wine, never beer"], False),
+    "beside a not": ("Ann likes dogs", ["Ann likes dogs but not cats"], True),
+    "a not beside": ("Ann likes dogs but not cats", ["Ann likes cats but not dogs"], False),
+    "both clauses": ("Ann is a nurse, not a doctor", ["Ann is no doctor", "Ann is a nurse"], True),
+    "a long number": ("Ann's door code is 1234567", ["Ann's old door code was 1234599"], False),
+    "a rule and a fact": (
+        "Never call Ann before ten",
+        ["Ann got a call before ten on Monday from Bob"],
+        False,
+    ),
+    "a not among many": (
+        "Ann does not eat fish",
+        ["I, Ann, do not eat meat", "Ann can eat fish soup today"],
+        False,
+    ),
 }
 OVERTAKEN = {
     "until": (LYON, BOTH, True),
@@ -69,6 +87,26 @@ OVERTAKEN = {
     "not denied": ("Ann eats meat", "Ann eats meat on Sundays", False),
     "the contrary ended": ("Ann does not smoke", "Ann smoked until 2020", False),
     "another dose": ("Ann takes 5 mg of ramipril", "Ann takes 10 mg of ramipril until May", False),
+    "what else is denied": ("Ann likes dogs", "Ann likes dogs but not cats", False),
+    "denied beside it": ("Ann likes dogs", "Ann likes dogs, not cats", False),
+    "another word denied": ("Ann likes dogs", "Ann likes dogs not cats", False),
+    "what was before": (
+        "Ann lives in Rome",
+        "Ann lives in Rome, before that she lived in Lyon until 2020",
+        False,
+    ),
+    "what was before and": (
+        "Ann lives in Rome",
+        "Ann lives in Rome and until 2020 lived in Lyon",
+        False,
+    ),
+    "aber": ("Anna mag Hunde", "Anna mag Hunde aber keine Katzen", False),
+    "mais": ("Anne aime les chiens", "Anne aime les chiens mais pas les chats", False),
+    "pero": ("Ana come carne", "Ana come carne pero no pescado", False),
+    "ma": ("Anna mangia carne", "Anna mangia carne ma non pesce", False),
+    "two clauses over": ("Ann has a dog and a cat", "Ann had a dog and a cat until 2020", True),
+    "a doctor": ("Ann sees Dr. Smith", "Ann saw Dr. Smith until May", False),
+    "denied at the end": ("Anna raucht", "Anna raucht nicht", True),
 }
 
 
@@ -129,8 +167,10 @@ async def live(house: House) -> list[str]:
 def test_what_a_memory_says_is_found_again_or_it_stays(
     old: str, new: Sequence[str], *, kept: bool
 ) -> None:
-    """M-039."""
+    """M-030, M-039, M-052: the same test for what is merged, forgotten and kept in core memory."""
     assert Heirs(new).keeps(old, 0) == kept
+    assert is_said_in(old, new) == kept
+    assert len(new) > 1 or stands_in(old, new[0]) == kept
 
 
 @pytest.mark.parametrize(("old", "heir", "over"), OVERTAKEN.values(), ids=OVERTAKEN)

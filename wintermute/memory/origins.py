@@ -5,17 +5,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Database, Transaction
-from wintermute.memory.fact import Fact, fact_of, main_words, state_of
+from wintermute.memory.fact import Fact, Heirs, fact_of, state_of
 from wintermute.memory.facts import Facts
-
-ENOUGH = 5
-"""Letters by which a word is the same one (M-039)."""
 
 
 def is_said_in(text: str, others: Iterable[str]) -> bool:
-    """Whether all that a text is about stands in these others."""
-    known = {word[:ENOUGH] for other in others for word in main_words(other)}
-    return {word[:ENOUGH] for word in main_words(text)} <= known
+    """Whether these others together say all of a text: its words, numbers and negations (M-039)."""
+    return Heirs([*others]).keeps(text)
 
 
 class Origins:
