@@ -17,6 +17,8 @@ from wintermute.memory.core import stands_in
 from wintermute.memory.fact import Fact, Heirs, Source, are_grounded
 from wintermute.memory.origins import is_said_in
 from wintermute.memory.ranking import Query
+from wintermute.night.forgetting import forget_messages
+from wintermute.night.harvest import Harvests
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised, united
 from wintermute.templates import Template
 
@@ -55,6 +57,11 @@ KEPT = {
     "signs": ("安住在里昂", ["安住在里昂的老城区"], True),
     "other signs": ("安住在里昂", ["安住在罗马"], False),
     "a not in signs": ("安不吃鱼", ["安吃鱼"], False),
+    "another name beside what is over": (
+        "Ann lives in Rome",
+        ["Ann lived in Lyon until 2020, in Romania since"],
+        False,
+    ),
     "a not that is new": ("Ann eats fish", ["Ann does not eat fish"], False),
     "a not of another clause": ("Ann never drinks wine", ["Ann drinks wine, never beer"], False),
     "beside a not": ("Ann likes dogs", ["Ann likes dogs but not cats"], True),
@@ -104,6 +111,7 @@ OVERTAKEN = {
     "mais": ("Anne aime les chiens", "Anne aime les chiens mais pas les chats", False),
     "pero": ("Ana come carne", "Ana come carne pero no pescado", False),
     "ma": ("Anna mangia carne", "Anna mangia carne ma non pesce", False),
+    "another name": ("Ann lives in Rome", "Ann lived in Romania until 2020", False),
     "two clauses over": ("Ann has a dog and a cat", "Ann had a dog and a cat until 2020", True),
     "a doctor": ("Ann sees Dr. Smith", "Ann saw Dr. Smith until May", False),
     "denied at the end": ("Anna raucht", "Anna raucht nicht", True),
@@ -171,6 +179,12 @@ def test_what_a_memory_says_is_found_again_or_it_stays(
     assert Heirs(new).keeps(old, 0) == kept
     assert is_said_in(old, new) == kept
     assert len(new) > 1 or stands_in(old, new[0]) == kept
+
+
+def test_what_is_true_stands_beside_what_is_over_in_another_form() -> None:
+    """M-039, M-074: it is said better there, and not over itself."""
+    assert Heirs([BOTH]).keeps(ROME, 0)
+    assert not Heirs([BOTH]).overtakes(ROME, 0)
 
 
 @pytest.mark.parametrize(("old", "heir", "over"), OVERTAKEN.values(), ids=OVERTAKEN)
@@ -292,6 +306,54 @@ async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
         assert await worked(house) == BatchTally(batches=2, kept=8, failed=1)
         assert await live(house) == [large, *small]
     assert [len(asked_for(seen)) for seen in server.requests] == [8, 4, 2, 1, 7]
+
+
+WORKS = "Ann works for Acme, where the boss is Bob"
+MADE_OF = {
+    "one fact in two memories": (
+        ["Ann lives in Rome and works for Acme", "The boss at Acme is Bob"],
+        ["Ann lives in Rome", WORKS],
+        {"Ann lives in Rome": {0}, WORKS: {0, 1}},
+    ),
+    "a not from elsewhere": (
+        ["Ann eats meat, never fish", "Ann eats fish"],
+        ["Ann eats meat", "Ann never eats fish"],
+        {"Ann eats meat": {0}, "Ann never eats fish": {0, 1}},
+    ),
+    "a name that all have": (
+        ["Ann has a dog called Rex", "Ann plays chess", "Ann is a nurse"],
+        ["Ann has a dog called Rex", "Ann plays chess well", "Ann is a nurse"],
+        {"Ann has a dog called Rex": {0}, "Ann plays chess well": {1}, "Ann is a nurse": {2}},
+    ),
+    "three in one": (
+        ["Ann has a dog", "The dog is called Rex", "Rex is brown"],
+        ["Ann has a brown dog called Rex"],
+        {"Ann has a brown dog called Rex": {0, 1, 2}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("new", "memories", "sources"), MADE_OF.values(), ids=MADE_OF)
+async def test_a_memory_goes_with_each_message_that_a_word_of_it_is_from(
+    tmp_path: Path, new: list[str], memories: list[str], sources: dict[str, set[int]]
+) -> None:
+    """M-030."""
+    async with home(tmp_path, answer(*memories)) as (house, _):
+        await told(house, *new)
+        await worked(house)
+        made = await house.stores.facts.live(ANN)
+        found = {fact.text: set(fact.origins) for fact in made if fact.text in memories}
+    assert found == {text: {f"$said{n}" for n in each} for text, each in sources.items()}
+
+
+async def test_what_half_of_a_deleted_message_went_into_goes_with_it(tmp_path: Path) -> None:
+    """M-030: also where the other half became another memory."""
+    new, memories, _ = MADE_OF["one fact in two memories"]
+    async with home(tmp_path, answer(*memories)) as (house, _):
+        await told(house, *new)
+        await worked(house)
+        await forget_messages(house.stores, Harvests(house.database, house.clock), ["$said0"], [])
+        assert await live(house) == [new[1]]
 
 
 async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(tmp_path: Path) -> None:

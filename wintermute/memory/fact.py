@@ -325,6 +325,7 @@ ENDING_PHRASES = re.compile(
 )
 
 
+DENIED = "not"
 # Where one statement ends and another begins; rather too often than too seldom.
 CLAUSE_END = re.compile(
     r"(?:[,;:!?)]|(?<=\w\w\w)\.)(?:\s+|$)|\s[(\u2013\u2014-]\s*|[\n\u3001\u3002\uff0c\uff1b\uff01\uff1f]"
@@ -363,6 +364,7 @@ class Heirs:
     """What may stand in the place of older texts; each is looked at closely once."""
 
     def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
         self._senses = [_sense(text) for text in texts]
         self._clauses = [_clauses(text) for text in texts]
         self._all = _sense_of({word for sense in self._senses for word in sense.words})
@@ -375,13 +377,15 @@ class Heirs:
         clause says or denies is said or denied in the clause that is most like it.
         """
         mine = _sense(old)
+        told = [c for c in _clauses(old) if c.sense.negated or c.sense.words & mine.words]
+        if near is not None and _ends(self._texts[near]) and _tell(self._clauses[near], old):
+            return all(map(self._affirms, told))  # "lives" beside "lived there until"
         if not all(map(self._all.has, mine.words)):
             return False
         about = [each for each in self._senses if mine.is_shared_by(each)]
         numbers = frozenset[str]().union(*(sense.numbers for sense in about))
         if near is not None:
             numbers |= self._senses[near].numbers
-        told = [c for c in _clauses(old) if c.sense.negated or c.sense.words & mine.words]
         return mine.numbers <= numbers and all(map(self._affirms, told))
 
     def _affirms(self, clause: _Clause) -> bool:
@@ -401,10 +405,17 @@ class Heirs:
         """
         mine, theirs, length = _sense(old), self._clauses[heir], len(_clauses(old))
         runs = [theirs[n : n + length] for n in range(max(1, len(theirs) - length + 1))]
-        telling = [run for run in runs if _tell(run, mine)]
+        telling = [run for run in runs if _tell(run, old)]
         over = not _ends(old) and all(any(c.is_over(mine) for c in run) for run in telling)
         denied = all(any(c.denies(mine) for c in run) for run in telling)
         return bool(telling) and (over or denied)
+
+    def shared(self, other: str) -> list[set[str]]:
+        """For each of the texts which main words of another one it has, and DENIED if both deny."""
+        mine = _sense(other)
+        denied = [{DENIED} if mine.negated and each.negated else set() for each in self._senses]
+        found = [set(filter(each.has, mine.words)) for each in self._senses]
+        return [words | mark for words, mark in zip(found, denied, strict=True)]
 
     def likest(self, old: str, among: Sequence[int] = ()) -> int:
         """Which of the texts, or of `among` them, has most of the words."""
@@ -413,13 +424,11 @@ class Heirs:
         return max(asked, key=lambda n: (len(words & self._senses[n].words), -n))
 
 
-def _tell(clauses: Sequence[_Clause], old: _Sense) -> bool:
-    """Whether these clauses have all words and numbers of an older text."""
-    senses = [clause.sense for clause in clauses]
-    numbers = frozenset[str]().union(*(sense.numbers for sense in senses))
-    return old.numbers <= numbers and all(
-        any(sense.has(word, loosely=True) for sense in senses) for word in old.words
-    )
+def _tell(clauses: Sequence[_Clause], old: str) -> bool:
+    """Whether these clauses have all words and numbers of an older text; no name in another form."""
+    mine, senses = _sense(old), [clause.sense for clause in clauses]
+    forms = {word for word in TOKENS.findall(unicodedata.normalize("NFKC", old)) if word.islower()}
+    return all(any(each.has(w, loosely=w in forms) for each in senses) for w in mine.words)
 
 
 def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
