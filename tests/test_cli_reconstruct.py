@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from tests.test_memory_beside import beside
 from tests.test_reconstruction import BOTH, LYON, ROME, answer
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.house import ANN, PROMPTS, House, open_house
-from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
+from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.terminal import Terminal
 from wintermute.config.schema import Memory
+from wintermute.memory.fact import pieces_of
 from wintermute.templates import shipped_prompts
 
 LETTER = "Dear all,\n\nAnn moved to Rome in May. She has a dog called Rex.\n\nYours, Bob"
@@ -92,6 +93,78 @@ async def test_a_text_that_no_model_takes_apart_is_kept_as_it_is(terminal: Termi
         assert kept == " ".join(LETTER.split())
 
 
+SECRET = "hunter2hunter2"
+SECRETIVE = f"{LETTER.removesuffix('Yours, Bob')}The password is {SECRET}\n\nTom is a nurse."
+
+
+@pytest.mark.parametrize(
+    "step", [Text(json.dumps({"contents": FACTS})), Fail(503)], ids=["up", "down"]
+)
+async def test_a_paragraph_with_a_secret_is_named_and_the_others_are_kept(
+    terminal: Terminal, step: Step
+) -> None:
+    """M-031, M-045: no model is shown it, nothing keeps it, and no output repeats it."""
+    async with ModelServer(rules=False) as model:
+        asks(terminal, model, "fts5")
+        model.script(step)
+        done = await beside(terminal, "memory", "add", "-", given=SECRETIVE.encode())
+        assert done.returncode == 1
+        assert b"line 5: the paragraph is not stored: it looks like it holds a pass" in done.stderr
+        assert SECRET.encode() not in done.stdout + done.stderr
+        listed = await beside(terminal, "memory", "list", "--json")
+        kept = " ".join(fact["text"] for fact in json.loads(listed.stdout))
+        assert "a dog called Rex" in kept
+        assert "Tom is a nurse." in kept
+        assert SECRET not in kept
+    assert SECRET not in json.dumps([seen.body for seen in model.requests])
+
+
+@pytest.mark.slow
+async def test_a_secret_below_its_name_is_refused_with_it(terminal: Terminal) -> None:
+    """M-031."""
+    async with ModelServer(rules=False) as model:
+        asks(terminal, model, "fts5")
+        given = f"Password:\n\n{SECRET}".encode()
+        done = await beside(terminal, "memory", "add", "-", given=given)
+        assert (done.returncode, done.stdout) == (1, b"stored 0, known already 0\n")
+        assert [line.split(b":")[0] for line in done.stderr.splitlines()] == [b"line 1", b"line 3"]
+    assert model.requests == []
+
+
+async def test_each_part_of_a_long_text_is_kept_as_it_is_done(terminal: Terminal) -> None:
+    """M-045: in one change set, which one undo takes back."""
+    gate = asyncio.Event()
+    first, second = ("Ann lives in Rome. " * 300, "Tom lives in Bonn. " * 300)
+    picked = [Text(json.dumps({"contents": [text[:18]]})) for text in (first, second)]
+    async with ModelServer(rules=False) as model:
+        asks(terminal, model, "fts5")
+        model.script(picked[0], Slow(gate, picked[1]))
+        async with asyncio.TaskGroup() as group:
+            given = f"{first}\n\n{second}".encode()
+            done = group.create_task(beside(terminal, "memory", "add", "-", given=given))
+            async with asyncio.timeout(WITHIN):
+                while len(model.requests) < 2:  # noqa: ASYNC110  a request tells nobody
+                    await asyncio.sleep(0.005)
+            listed = await beside(terminal, "memory", "list", "--json")
+            gate.set()
+            assert [fact["text"] for fact in json.loads(listed.stdout)] == [first[:18]]
+        assert done.result().stdout.endswith(b"stored 2, known already 0\n")
+        await beside(terminal, "memory", "undo", "--last")
+        listed = await beside(terminal, "memory", "list", "--json")
+        assert json.loads(listed.stdout) == []
+
+
+async def test_a_text_that_is_too_long_is_refused_with_what_to_do(terminal: Terminal) -> None:
+    async with ModelServer(rules=False) as model:
+        asks(terminal, model, "fts5")
+        given = ("Ann lives in Rome. " * 11_000).encode()
+        done = await beside(terminal, "memory", "add", "-", given=given)
+        assert done.returncode == 1
+        assert b"at most 200,000 characters" in done.stderr
+        assert b"cut it into several files" in done.stderr
+    assert model.requests == []
+
+
 PASTED = "Ann moved to Rome in May. She has a dog called Rex. " * 50
 MINE = f"person:{ANN}"
 
@@ -109,11 +182,12 @@ async def letter_kept(
     folder: Path,
     slots: int | None,
     memory: Memory = Memory(backend="fts5"),  # noqa: B008  frozen
+    model_says: Callable[[Seen], Step | None] = keeps_the_letter,
 ) -> AsyncIterator[tuple[House, HeldClock, ModelServer]]:
     """A chat in which somebody just asked to remember a long letter."""
     clock = HeldClock()
     async with ModelServer(slots=slots) as model:
-        model.keyed(keeps_the_letter)
+        model.keyed(model_says)
         opened = open_house(folder, model.url, prompts=PROMPTS, memory=memory, clock=clock)
         async with opened as house, house.working():
             await house.incoming("remember the letter")
@@ -149,6 +223,36 @@ async def test_a_pasted_letter_is_taken_apart_in_the_background(
         await house.incoming(f"/undo {again['id']}")
         await house.said(3)
         await became(house, *FACTS)
+
+
+KEY, DOSE = "The key is below the flowerpot.", "The cat takes 5 mg of ramipril at nine."
+ROOMS = [f"Room {n} has a window." for n in range(140)]
+PICKED = [KEY, *ROOMS]
+BARKS = f"{DOSE} {'Rex barks at the postman. ' * 160}Yours, Bob"
+LEFT = {
+    "a sentence": (f"{KEY} {DOSE} {' '.join(ROOMS)}", [f"{KEY} {DOSE}"]),
+    "a paragraph": (f"{DOSE}\n\n{KEY} {' '.join(ROOMS)}\n\nYours, Bob", [DOSE]),
+    "a part": (f"{' '.join(PICKED)}\n\n{BARKS}", pieces_of(BARKS)),
+}
+
+
+@pytest.mark.parametrize(("letter", "left"), LEFT.values(), ids=LEFT)
+async def test_what_no_fact_of_a_letter_says_stays_as_it_was_written(
+    tmp_path: Path, letter: str, left: list[str]
+) -> None:
+    """M-039, M-045: only what is covered goes with the letter, and a part without a fact is kept."""
+
+    def says(seen: Seen) -> Step | None:
+        shown = str(seen.messages[0]["content"])
+        if "<raw_input>" in shown:
+            return Text(json.dumps({"contents": PICKED if KEY in shown else []}))
+        if "remember" in seen.last_user and seen.messages[-1]["role"] == "user":
+            return Calls((Use("append_memory", {"entry": f"Dear Ann,\n\n{letter}"}),))
+        return None
+
+    async with letter_kept(tmp_path, None, model_says=says) as (house, _, _):
+        house.runner.ring("split")
+        await became(house, *PICKED, *left)
 
 
 async def test_a_letter_waits_for_a_quiet_hour_where_a_server_has_one_slot(tmp_path: Path) -> None:

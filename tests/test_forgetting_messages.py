@@ -19,6 +19,7 @@ from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.memories import NOT_ASKED, UNVOUCHED
+from wintermute.memory.fact import key
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
@@ -47,6 +48,13 @@ async def learn(house: House, model: ModelServer, text: str, entry: str) -> str:
     return event_id
 
 
+async def wrote(house: House, page: str, *ours: str) -> None:
+    """The core is this page; these bullets of it no person typed."""
+    pages = house.stores.core_pages
+    why = Reason("reconstruction", SCOPE)
+    assert await pages.replace(why, page, await pages.found(SCOPE), [key(each) for each in ours])
+
+
 @pytest.mark.breaks("forgetting")
 async def test_a_message_answered_long_ago_leaves_no_trace(
     tmp_path: Path, model: ModelServer
@@ -56,9 +64,8 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
         open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house,
         house.working(),
     ):
-        (tmp_path / "core.md").write_text(
-            f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
-        )
+        page = f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
+        await wrote(house, page, f"Has a {WORD} bird")
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
         await house.incoming("What a fine day")
         await house.incoming("/memory")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_forgetting import SCOPE, WORD, deliver, found
-from tests.test_forgetting_messages import SAID, learn
+from tests.test_forgetting_messages import SAID, learn, wrote
 from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.house import PROMPTS, House, open_house
@@ -78,7 +78,7 @@ async def talked(folder: Path, model: ModelServer, clock: HeldClock) -> None:
     """Ann says it, says half of it again, and deletes the first message, which is owed then."""
     async with opened(folder, model, clock) as house:
         async with house.working():
-            (folder / "core.md").write_text(CORE)
+            await wrote(house, CORE, f"Has a {WORD} bird")
             gone = await learn(house, model, SAID, f"The bird is a {WORD}")
             await learn(house, model, "The bird sings at night", "The bird sings at night")
             await house.incoming("/memory")

@@ -3,17 +3,22 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import ModelServer, Step, Text
+from tests.world.model import ContextTooLarge, ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.errors import ToolFailed
+from wintermute.memory.core import stands_in
 from wintermute.memory.fact import Fact, Heirs, Source, are_grounded
+from wintermute.memory.origins import is_said_in
 from wintermute.memory.ranking import Query
+from wintermute.night.forgetting import forget_messages
+from wintermute.night.harvest import Harvests
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised, united
 from wintermute.templates import Template
 
@@ -52,6 +57,27 @@ KEPT = {
     "signs": ("安住在里昂", ["安住在里昂的老城区"], True),
     "other signs": ("安住在里昂", ["安住在罗马"], False),
     "a not in signs": ("安不吃鱼", ["安吃鱼"], False),
+    "another name beside what is over": (
+        "Ann lives in Rome",
+        ["Ann lived in Lyon until 2020, in Romania since"],
+        False,
+    ),
+    "a not that is new": ("Ann eats fish", ["Ann does not eat fish"], False),
+    "a not of another clause": ("Ann never drinks wine", ["Ann drinks wine, never beer"], False),
+    "beside a not": ("Ann likes dogs", ["Ann likes dogs but not cats"], True),
+    "a not beside": ("Ann likes dogs but not cats", ["Ann likes cats but not dogs"], False),
+    "both clauses": ("Ann is a nurse, not a doctor", ["Ann is no doctor", "Ann is a nurse"], True),
+    "a long number": ("Ann's door code is 1234567", ["Ann's old door code was 1234599"], False),
+    "a rule and a fact": (
+        "Never call Ann before ten",
+        ["Ann got a call before ten on Monday from Bob"],
+        False,
+    ),
+    "a not among many": (
+        "Ann does not eat fish",
+        ["I, Ann, do not eat meat", "Ann can eat fish soup today"],
+        False,
+    ),
 }
 OVERTAKEN = {
     "until": (LYON, BOTH, True),
@@ -68,6 +94,27 @@ OVERTAKEN = {
     "not denied": ("Ann eats meat", "Ann eats meat on Sundays", False),
     "the contrary ended": ("Ann does not smoke", "Ann smoked until 2020", False),
     "another dose": ("Ann takes 5 mg of ramipril", "Ann takes 10 mg of ramipril until May", False),
+    "what else is denied": ("Ann likes dogs", "Ann likes dogs but not cats", False),
+    "denied beside it": ("Ann likes dogs", "Ann likes dogs, not cats", False),
+    "another word denied": ("Ann likes dogs", "Ann likes dogs not cats", False),
+    "what was before": (
+        "Ann lives in Rome",
+        "Ann lives in Rome, before that she lived in Lyon until 2020",
+        False,
+    ),
+    "what was before and": (
+        "Ann lives in Rome",
+        "Ann lives in Rome and until 2020 lived in Lyon",
+        False,
+    ),
+    "aber": ("Anna mag Hunde", "Anna mag Hunde aber keine Katzen", False),
+    "mais": ("Anne aime les chiens", "Anne aime les chiens mais pas les chats", False),
+    "pero": ("Ana come carne", "Ana come carne pero no pescado", False),
+    "ma": ("Anna mangia carne", "Anna mangia carne ma non pesce", False),
+    "another name": ("Ann lives in Rome", "Ann lived in Romania until 2020", False),
+    "two clauses over": ("Ann has a dog and a cat", "Ann had a dog and a cat until 2020", True),
+    "a doctor": ("Ann sees Dr. Smith", "Ann saw Dr. Smith until May", False),
+    "denied at the end": ("Anna raucht", "Anna raucht nicht", True),
 }
 
 
@@ -114,6 +161,12 @@ async def told(house: House, *new: str, taint: bool = False) -> list[Fact]:
     return found
 
 
+def asked_for(seen: Seen) -> list[str]:
+    """The new contents of a question."""
+    new = str(seen.messages[0]["content"]).partition("\n<new_contents>\n")[2]
+    return [line[2:] for line in new.splitlines() if line.startswith("- ")]
+
+
 async def live(house: House) -> list[str]:
     return sorted(fact.text for fact in await house.stores.facts.live(ANN))
 
@@ -122,8 +175,16 @@ async def live(house: House) -> list[str]:
 def test_what_a_memory_says_is_found_again_or_it_stays(
     old: str, new: Sequence[str], *, kept: bool
 ) -> None:
-    """M-039."""
+    """M-030, M-039, M-052: the same test for what is merged, forgotten and kept in core memory."""
     assert Heirs(new).keeps(old, 0) == kept
+    assert is_said_in(old, new) == kept
+    assert len(new) > 1 or stands_in(old, new[0]) == kept
+
+
+def test_what_is_true_stands_beside_what_is_over_in_another_form() -> None:
+    """M-039, M-074: it is said better there, and not over itself."""
+    assert Heirs([BOTH]).keeps(ROME, 0)
+    assert not Heirs([BOTH]).overtakes(ROME, 0)
 
 
 @pytest.mark.parametrize(("old", "heir", "over"), OVERTAKEN.values(), ids=OVERTAKEN)
@@ -227,6 +288,93 @@ async def test_a_list_and_a_small_model_only_add(
         [job] = await house.rows("SELECT args FROM jobs WHERE name = 'core'")
         assert json.loads(job["args"]) == {"facts": [new.id]}
     assert not server.requests
+
+
+async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """M-035, L-036: it stays as it is, and what comes after it is one batch again."""
+    large, small = "Ann keeps stones", [f"Room {n} is painted green" for n in range(7)]
+
+    def choose(seen: Seen) -> Step:
+        new = asked_for(seen)
+        return ContextTooLarge() if large in new else answer(*new)
+
+    async with home(tmp_path) as (house, server):
+        server.keyed(choose)
+        await told(house, large, *small)
+        assert await worked(house) == BatchTally(batches=2, kept=8, failed=1)
+        assert await live(house) == [large, *small]
+    assert [len(asked_for(seen)) for seen in server.requests] == [8, 4, 2, 1, 7]
+
+
+WORKS = "Ann works for Acme, where the boss is Bob"
+MADE_OF = {
+    "one fact in two memories": (
+        ["Ann lives in Rome and works for Acme", "The boss at Acme is Bob"],
+        ["Ann lives in Rome", WORKS],
+        {"Ann lives in Rome": {0}, WORKS: {0, 1}},
+    ),
+    "a not from elsewhere": (
+        ["Ann eats meat, never fish", "Ann eats fish"],
+        ["Ann eats meat", "Ann never eats fish"],
+        {"Ann eats meat": {0}, "Ann never eats fish": {0, 1}},
+    ),
+    "a name that all have": (
+        ["Ann has a dog called Rex", "Ann plays chess", "Ann is a nurse"],
+        ["Ann has a dog called Rex", "Ann plays chess well", "Ann is a nurse"],
+        {"Ann has a dog called Rex": {0}, "Ann plays chess well": {1}, "Ann is a nurse": {2}},
+    ),
+    "three in one": (
+        ["Ann has a dog", "The dog is called Rex", "Rex is brown"],
+        ["Ann has a brown dog called Rex"],
+        {"Ann has a brown dog called Rex": {0, 1, 2}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("new", "memories", "sources"), MADE_OF.values(), ids=MADE_OF)
+async def test_a_memory_goes_with_each_message_that_a_word_of_it_is_from(
+    tmp_path: Path, new: list[str], memories: list[str], sources: dict[str, set[int]]
+) -> None:
+    """M-030."""
+    async with home(tmp_path, answer(*memories)) as (house, _):
+        await told(house, *new)
+        await worked(house)
+        made = await house.stores.facts.live(ANN)
+        found = {fact.text: set(fact.origins) for fact in made if fact.text in memories}
+    assert found == {text: {f"$said{n}" for n in each} for text, each in sources.items()}
+
+
+async def test_what_half_of_a_deleted_message_went_into_goes_with_it(tmp_path: Path) -> None:
+    """M-030: also where the other half became another memory."""
+    new, memories, _ = MADE_OF["one fact in two memories"]
+    async with home(tmp_path, answer(*memories)) as (house, _):
+        await told(house, *new)
+        await worked(house)
+        await forget_messages(house.stores, Harvests(house.database, house.clock), ["$said0"], [])
+        assert await live(house) == [new[1]]
+
+
+async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(tmp_path: Path) -> None:
+    """M-074: neither as what is new nor as what is related, and it holds up no batch."""
+    end, lyon = datetime(2026, 12, 1, tzinfo=UTC), "Ann lives in Lyon with Bob"
+    async with home(tmp_path, answer(lyon)) as (house, server):
+        for queued, text in ((True, LYON), (False, "Ann is in Lyon, with Bob")):
+            async with house.database.transaction() as tx:
+                why = Reason("command", ANN)
+                await house.stores.facts.add(
+                    tx, why, text, "harvest", scope=ANN, until=end, queued=queued
+                )
+        assert await worked(house) == BatchTally()
+        await told(house, lyon)
+        assert await worked(house) == BatchTally(batches=1, kept=1)
+        ends = {fact.text: fact.valid_to for fact in await house.stores.facts.live(ANN)}
+        assert ends == {LYON: end, "Ann is in Lyon, with Bob": end, lyon: None}
+        assert not await house.stores.facts.queues(house.database)
+    [request] = server.requests
+    assert LYON not in str(request.messages)
+    assert "Ann is in Lyon" not in str(request.messages)
 
 
 async def test_an_undo_brings_back_what_a_merge_and_a_later_one_replaced(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 from zoneinfo import ZoneInfo
@@ -49,10 +49,11 @@ from wintermute.memory.exchange import (
     of_list,
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
+from wintermute.memory.secret_shapes import REFUSED, secret_kind
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forgetting import Forgotten, forget
-from wintermute.night.reconstruction import BatchTally, Reconstruction
-from wintermute.night.splitting import Splitting, new_facts
+from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised
+from wintermute.night.splitting import MOST_TEXT, Splitting, new_facts, without_secrets
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -124,8 +125,7 @@ def add(
     Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
     if text == "-":
-        content = sys.stdin.buffer.read()
-        _tell_split(ctx, content, scope, source, until, as_json=as_json)
+        _tell_split(ctx, sys.stdin.buffer, scope, source, until, as_json=as_json)
         return
     report = with_stores(ctx, lambda stores, _: _added(stores, text, scope, source, until))
     tell(ctx, report.values, *report.lines, as_json=as_json)
@@ -133,32 +133,61 @@ def add(
 
 def _tell_split(
     ctx: click.Context,
-    content: bytes,
+    file: BinaryIO,
     scope: str | None,
     source: Source = EXPLICIT,
     until: str | None = None,
     *,
     as_json: bool,
 ) -> None:
-    """Take a long text apart, and say what is remembered of it."""
+    """Take a long text apart, and say what is remembered of it, and what is not."""
+    text = "\n".join(file.read(4 * MOST_TEXT + 1).decode("utf-8-sig", "replace").splitlines())
+    if len(text) > MOST_TEXT:
+        raise WintermuteError(
+            f"the text is too long: at most {MOST_TEXT:,} characters are taken apart at once;"
+            " cut it into several files and import one after the other"
+        )
+    text, secrets = without_secrets(text)
+    refused: list[tuple[int | None, str]] = [*secrets]
+    lines: list[str] = []
 
     async def work(stores: Stores, _: Config, models: Models) -> Report:
         end = moment_of(until, stores.tasks.zone) if until else None
         place = await scope_of(stores, scope or stores.owner.scope)
-        template = Template(stores.prompts, "SPLIT_PROMPT.txt")
-        text = content.decode("utf-8-sig", "replace")
-        lines = await Splitting(stores, models, template).split_or_whole(text)
-        kind = NewFact(place, "", source, valid_to=end)
-        async with stores.database.transaction() as tx:
-            facts = new_facts(kind, lines)
-            done = await stores.facts.supersede(tx, Reason("import", place), facts, {})
+        split = Splitting(stores, models, Template(stores.prompts, "SPLIT_PROMPT.txt"))
+        like, new, set_id = NewFact(place, "", source, valid_to=end), 0, None
+        async for part in split.split_or_whole(text):
+            found = normalised([*part.contents, *part.rest])
+            refused.extend((None, kind) for each in found if (kind := secret_kind(each)))
+            facts = new_facts(like, found)
+            taken, set_id = await _stored(stores, Reason("import", place), facts, set_id)
+            new += taken
+            lines.extend(fact.text for fact in facts)
         await stores.memories.text(place)
-        new = len(facts) - done.outcomes.count("known")
-        values = {"contents": lines, "stored": new, "set": done.set_id}
-        return Report(values, [*lines, f"stored {new}, known already {len(facts) - new}"])
+        skipped = [{"line": line, "kind": kind} for line, kind in refused]
+        values = {"contents": lines, "stored": new, "refused": skipped, "set": set_id}
+        return Report(values, [*lines, f"stored {new}, known already {len(lines) - new}"])
 
     report = with_models(ctx, work)
+    for line, kind in refused:
+        where = "a part of the text" if line is None else f"line {line}: the paragraph"
+        click.echo(f"{where} is {REFUSED.format(kind=kind)}", err=True)
     tell(ctx, report.values, *report.lines, as_json=as_json)
+    ctx.exit(1 if refused else 0)
+
+
+async def _stored(
+    stores: Stores, why: Reason, facts: Sequence[NewFact], set_id: str | None
+) -> tuple[int, str | None]:
+    """Store a part, in the change set of the parts before; how many are new, and that change set."""
+    async with stores.database.transaction() as tx:
+        taken = await stores.facts.take(tx, facts)
+        changes = [each.change for each in taken if each.change]
+        if changes and set_id is None:
+            set_id = await stores.changes.record(tx, why, changes)
+        elif changes and set_id is not None:
+            await stores.changes.extend(tx, set_id, changes)
+    return sum(each.outcome != "known" for each in taken), set_id
 
 
 async def _added(
@@ -279,7 +308,7 @@ def import_(
     Example: wintermute memory import memories.jsonl
     """
     if split:
-        _tell_split(ctx, file.read(), scope, as_json=as_json)
+        _tell_split(ctx, file, scope, as_json=as_json)
         return
 
     async def work(stores: Stores, _: Config) -> Imported:

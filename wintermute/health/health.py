@@ -475,6 +475,7 @@ async def _learning(database: Database, zone: ZoneInfo) -> list[Finding]:
         return []
     (queued,) = await database.scalars(
         "SELECT count(*) FROM facts WHERE queued AND retired_at IS NULL AND NOT ended"
+        " AND valid_to IS NULL"
     )
     jobs = await database.rows(
         "SELECT name, waits_for, count(*) AS n, min(not_before) AS due FROM jobs"

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from wintermute.errors import FileUnusable, MemoryFileUnusable
 from wintermute.files import content_of, decoded, sync_folder
 from wintermute.health.health import EditedFiles
-from wintermute.memory.fact import cleaned, key, main_words, succeeds
+from wintermute.memory.fact import Heirs, cleaned, key, succeeds
 from wintermute.owner import Owner
 from wintermute.text import shortened
 
@@ -27,8 +27,6 @@ HEADERS = ("# SOUL", "# TOOLS", "# RULE", "# USER")
 EMPTY_CORE = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
 MOST_CORE = 4_000
 """Characters of a page that a model writes."""
-STEM = 5
-"""The first letters of a word, by which its forms are one word (M-039)."""
 # A bar below a line makes a header of that line, and what stands in a fence is no header.
 HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 DISGUISED = re.compile(r" {0,3}(?:=+|-{2,}|`{3,}.*|~{3,}.*|#.*|<[a-zA-Z/!].*)\s*")
@@ -100,12 +98,15 @@ def bullets(text: str) -> list[str]:
 
 def stands_in(bullet: str, other: str) -> bool:
     """Whether another line says all of it: main words, numbers and negations (M-039, M-052)."""
-    return succeeds(bullet, other) and _stems(bullet) <= _stems(other)
+    return Heirs([other]).keeps(bullet)
 
 
-def _stems(text: str) -> set[str]:
-    words = main_words(text)
-    return {word if any(map(str.isdigit, word)) else word[:STEM] for word in words}
+def goes_with(bullet: str, facts: Sequence[str], *, ours: bool) -> bool:
+    """Whether a bullet goes when these facts are forgotten: it says one of them.
+
+    One that we wrote also where it says no more than one of them does; a person's own never does.
+    """
+    return any(key(bullet) == key(fact) or (ours and stands_in(bullet, fact)) for fact in facts)
 
 
 def lost(before: str, after: str, free: Collection[str]) -> list[str]:

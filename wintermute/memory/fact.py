@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Literal, get_args
 
 from wintermute import db
@@ -325,38 +326,98 @@ ENDING_PHRASES = re.compile(
 )
 
 
+DENIED = "not"
+# Where one statement ends and another begins; rather too often than too seldom.
+CLAUSE_END = re.compile(
+    r"(?:[,;:!?)]|(?<=\w\w\w)\.)(?:\s+|$)|\s[(\u2013\u2014-]\s*|[\n\u3001\u3002\uff0c\uff1b\uff01\uff1f]"
+    r"|\b(?:and|but|or|though|although|while|whereas|because|who|which|where|when|if|und|aber|oder|sondern"
+    r"|doch|denn|et|mais|ou|parce|tandis|qui|quand|y|pero|sino|porque|aunque|e|ma|per\u00f2|mentre)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    """A part of a text with its own verb and its own "not"."""
+
+    text: str
+    sense: _Sense
+
+    def is_over(self, old: _Sense) -> bool:
+        """Whether it says that what it tells is past."""
+        return _ends(self.text) and (self.sense.negated or not old.negated)
+
+    def denies(self, old: _Sense) -> bool:
+        """Whether its "not" stands before, or behind, what the old one says, not before other words."""
+        if old.negated or not self.sense.negated:
+            return False
+        words = TOKENS.findall(_folded(self.text))
+        after = [words[n + 1 :] for n, word in enumerate(words) if word in NEGATIONS]
+        nearest = [next((w for w in rest if w in self.sense.words), "") for rest in after]
+        return all(not word or old.has(word, loosely=True) for word in nearest)
+
+
+def _clauses(text: str) -> list[_Clause]:
+    parts = [part for part in CLAUSE_END.split(_folded(text)) if says_something(part)]
+    return [_Clause(part, _sense(part)) for part in parts or [text]]
+
+
 class Heirs:
     """What may stand in the place of older texts; each is looked at closely once."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._senses = [_sense(text) for text in texts]
-        self._older: dict[str, _Sense] = {}
+        self._of_older = cache(_sense)
+        self._clauses = [_clauses(text) for text in texts]
         self._all = _sense_of({word for sense in self._senses for word in sense.words})
 
-    def keeps(self, old: str, near: int) -> bool:
-        """Whether what replaces `old` loses nothing of it; `near`: the text that is alike (M-039).
+    def keeps(self, old: str, near: int | None = None) -> bool:
+        """Whether nothing of `old` is lost where these stand for it; `near`: which is alike (M-039).
 
-        Every main word stands somewhere in the texts, by its first letters; its numbers and its "not"
-        stand in the one that is near, or in another text that says half of what `old` does.
+        Every main word stands somewhere in the texts, by its first letters; its numbers, whole, in
+        the one that is near, or in another text that says half of what `old` does; and what each
+        clause says or denies is said or denied in the clause that is most like it.
         """
         mine = self._of_older(old)
+        told = [c for c in _clauses(old) if c.sense.negated or c.sense.words & mine.words]
+        if near is not None and _ends(self._texts[near]) and _tell(self._clauses[near], old):
+            return all(map(self._affirms, told))  # "lives" beside "lived there until"
         if not all(map(self._all.has, mine.words)):
             return False
         about = [each for each in self._senses if mine.is_shared_by(each)]
-        numbers = self._senses[near].numbers.union(*(sense.numbers for sense in about))
-        negated = any(sense.negated for sense in about)
-        return mine.numbers <= numbers and (negated or not mine.negated)
+        numbers = frozenset[str]().union(*(sense.numbers for sense in about))
+        if near is not None:
+            numbers |= self._senses[near].numbers
+        return mine.numbers <= numbers and all(map(self._affirms, told))
+
+    def _affirms(self, clause: _Clause) -> bool:
+        """Whether what is most like a clause has a "not" if it has one, and has none if it has none."""
+        mine, found = clause.sense, [each.sense for part in self._clauses for each in part]
+        about = [each for each in found if mine.is_shared_by(each)]
+        if not about:
+            return not mine.negated and not any(each.negated for each in found)
+        shared = [sum(map(each.has, mine.words)) for each in about]
+        likest = [each for each, n in zip(about, shared, strict=True) if n == max(shared)]
+        return any(each.negated == mine.negated for each in likest)
 
     def overtakes(self, old: str, heir: int) -> bool:
-        """Whether that text says all that `old` does and that it is over, or no longer so (M-074)."""
-        mine, other = self._of_older(old), self._senses[heir]
-        if not all(other.has(word, loosely=True) for word in mine.words):
-            return False
-        over = not _ends(old) and _ends(self._texts[heir])
-        over = over and (other.negated or not mine.negated)
-        denied = other.negated and not mine.negated
-        return mine.numbers <= other.numbers and (over or denied)
+        """Whether that text says all that `old` does and that it is over, or no longer so (M-074).
+
+        The word that says so counts only in the clauses that have the words of `old`.
+        """
+        mine, theirs, length = self._of_older(old), self._clauses[heir], len(_clauses(old))
+        runs = [theirs[n : n + length] for n in range(max(1, len(theirs) - length + 1))]
+        telling = [run for run in runs if _tell(run, old)]
+        over = not _ends(old) and all(any(c.is_over(mine) for c in run) for run in telling)
+        denied = all(any(c.denies(mine) for c in run) for run in telling)
+        return bool(telling) and (over or denied)
+
+    def shared(self, other: str) -> list[set[str]]:
+        """For each of the texts which main words of another one it has, and DENIED if both deny."""
+        mine = _sense(other)
+        denied = [{DENIED} if mine.negated and each.negated else set() for each in self._senses]
+        found = [set(filter(each.has, mine.words)) for each in self._senses]
+        return [words | mark for words, mark in zip(found, denied, strict=True)]
 
     def likest(self, old: str, among: Sequence[int] = ()) -> int:
         """Which of the texts, or of `among` them, has most of the words."""
@@ -364,10 +425,12 @@ class Heirs:
         asked = among or range(len(self._senses))
         return max(asked, key=lambda n: (len(words & self._senses[n].words), -n))
 
-    def _of_older(self, old: str) -> _Sense:
-        if old not in self._older:
-            self._older[old] = _sense(old)
-        return self._older[old]
+
+def _tell(clauses: Sequence[_Clause], old: str) -> bool:
+    """Whether these clauses have all words and numbers of an older text; no name in another form."""
+    mine, senses = _sense(old), [clause.sense for clause in clauses]
+    forms = {word for word in TOKENS.findall(unicodedata.normalize("NFKC", old)) if word.islower()}
+    return all(any(each.has(w, loosely=w in forms) for each in senses) for w in mine.words)
 
 
 def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:

@@ -398,13 +398,13 @@ class Facts:
         changes = [done.change for done in taken if done.change]
         await self._changes.record(tx, why, [*changes, *retirements(gone)])
 
-    # What is still to be brought together with the others (M-031 to M-043)
+    # What is to be brought together with the others (M-031 to M-043); what has an end stays apart
 
     async def queues(self, source: Transaction | Database) -> list[Queue]:
         """How many facts of each scope wait, those that may come from outside apart."""
         rows = await source.rows(
             "SELECT scope, taint, count(*) AS facts, max(stored_at) AS newest FROM facts"
-            f" WHERE queued AND {LIVE} GROUP BY scope, taint ORDER BY scope, taint"
+            f" WHERE queued AND valid_to IS NULL AND {LIVE} GROUP BY scope, taint ORDER BY scope, taint"
         )
         return [_queue(row) for row in rows]
 
@@ -414,7 +414,7 @@ class Facts:
         """The first that wait."""
         rows = await (tx or self._database).rows(
             f"SELECT * FROM facts WHERE queued AND scope = ? AND taint = ? AND {LIVE}"
-            " ORDER BY seq LIMIT ?",
+            " AND valid_to IS NULL ORDER BY seq LIMIT ?",
             (scope, taint, most),
         )
         return facts_of(rows)

@@ -14,6 +14,7 @@ from wintermute.memory.fact import (
     SIGNS_OF_NEGATION,
     TOKENS,
     Fact,
+    Heirs,
     NewFact,
     fact_of,
     key,
@@ -31,9 +32,8 @@ ENOUGH = 5
 
 
 def is_said_in(text: str, others: Iterable[str]) -> bool:
-    """Whether all that a text is about stands in these others."""
-    known = {word[:ENOUGH] for other in others for word in main_words(other)}
-    return {word[:ENOUGH] for word in main_words(text)} <= known
+    """Whether these others together say all of a text: its words, numbers and negations (M-039)."""
+    return Heirs([*others]).keeps(text)
 
 
 def gist(fact: Fact | NewFact) -> str:

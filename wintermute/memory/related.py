@@ -37,13 +37,20 @@ class RelatedFacts:
     async def find(
         self, scope: str, texts: Sequence[str], beside: Collection[str], *, taint: bool
     ) -> list[list[Fact]]:
-        """For each text those that are near, but none of the ids `beside` (M-033)."""
+        """For each text those that are near, but none of the ids `beside` (M-033).
+
+        Nor what ends on a day: what would stand in its place says of all of it that it lasts.
+        """
         reach = self._most + len(beside) + BESIDE
         found = await self._by_meaning(scope, texts, reach)
         if found is None:
             found = await self._by_words(scope, texts, reach)
         return [
-            [fact for fact in near if fact.id not in beside and fact.taint == taint][: self._most]
+            [
+                fact
+                for fact in near
+                if fact.id not in beside and fact.taint == taint and fact.valid_to is None
+            ][: self._most]
             for near in found
         ]
 

@@ -4,7 +4,7 @@ DESIGN §5, M-030, M-066. Whatever ends it half way, it is done again from the s
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +22,13 @@ from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS
-from wintermute.memory.core import CORE, MEMORIES, TextFile
-from wintermute.memory.fact import Fact
+from wintermute.memory.core import CORE, MEMORIES, TextFile, goes_with
+from wintermute.memory.fact import Fact, key
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import (
     KeptWording,
     Origins,
     gist,
-    is_said_in,
     taken_back,
     unlearnt,
 )
@@ -259,7 +258,8 @@ async def _cores(
 ) -> list[tuple[TextFile, bytes | None, str, list[str]]]:
     """Each core as it is, as it should be, and what is to be cut out of it.
 
-    That is what says it; in the core of a fact's own scope also what says no more than the fact did.
+    That is what says it; in the core of a fact's own scope also what we wrote there that says no
+    more than the fact did.
     """
     wanted, found = Wanted(gone.traces()), []
     for file in stores.places.files():
@@ -269,19 +269,27 @@ async def _cores(
         with suppress(MemoryFileUnusable):  # named as what a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
-            found.append((file, seen, *without_bullets(text, wanted, facts)))
+            ours = await _written_by_us(stores, gone, file, text)
+            found.append((file, seen, *without_bullets(text, wanted, facts, ours)))
     return found
 
 
-def without_bullets(text: str, wanted: Wanted, facts: Sequence[str]) -> tuple[str, list[str]]:
-    """A core without its bullets that say something wanted, or no more than these; and what went."""
+async def _written_by_us(stores: Stores, gone: _Gone, file: TextFile, text: str) -> set[str]:
+    """The keys of the bullets that no person typed, of the core of a scope that forgets something."""
+    scopes = {f.scope for f in gone.facts if stores.places.core_file(f.scope) == file}
+    return {name for scope in scopes for name in await stores.core_pages.free(scope, text)}
+
+
+def without_bullets(
+    text: str, wanted: Wanted, facts: Sequence[str], ours: Collection[str]
+) -> tuple[str, list[str]]:
+    """A core without its bullets that say something wanted, or one of these facts; and what went."""
     kept, gone = list[str](), list[str]()
     for line in text.splitlines(keepends=True):
         bullet = line.strip()
         is_bullet = bullet.startswith(("- ", "* "))
         body = bullet[2:].strip()
-        says = is_bullet and (wanted.is_in(body) or any(is_said_in(body, [f]) for f in facts))
-        if says:
+        if is_bullet and (wanted.is_in(body) or goes_with(body, facts, ours=key(body) in ours)):
             gone.append(body)
         else:
             kept.append(line)

@@ -10,7 +10,8 @@ transaction, so it is there whole or not at all, and run twice it is as run once
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -23,6 +24,7 @@ from wintermute.jobs import Job
 from wintermute.llm.json_answer import ATTEMPTS, Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
+    DENIED,
     EXPLICIT,
     Fact,
     Heirs,
@@ -154,10 +156,10 @@ def planned(
     same = {key(text) for text in memories}
     retired: dict[str, int | None] = {}
     ended: dict[str, int] = {}
-    parents: list[list[Fact]] = [[] for _ in memories]
+    parents: list[list[int]] = [[] for _ in memories]
     for n, fact in enumerate(old):
         close = [m for m in range(len(memories)) if near[m][n]]
-        parents[accepted.likest(fact.text, close)].append(fact)
+        parents[accepted.likest(fact.text, close)].append(n)
         if key(fact.text) in same:
             continue
         over = [m for m in close if accepted.overtakes(fact.text, m)]
@@ -167,27 +169,43 @@ def planned(
         elif heirs:
             retired[fact.id] = accepted.likest(fact.text, heirs)
     gone = retired.keys() | ended.keys()
-    fresh = [
-        _heir(text, born or batch, [fact for fact in born if fact.id in gone], batch)
-        for text, born in zip(memories, parents, strict=True)
-    ]
+    words, fresh = Heirs([fact.text for fact in old]), []
+    for text, numbers in zip(memories, parents, strict=True):
+        born = [old[n] for n in numbers]
+        wide = [old[n] for n in _sources(words.shared(text), numbers)]
+        if any(key(fact.text) == key(text) for fact in born):
+            wide = []  # all of it was known already, from there
+        fresh.append(_heir(text, born or batch, wide, gone))
     return Rewriting(tuple(fresh), retired, ended)
 
 
+def _sources(shared: Sequence[set[str]], born: Sequence[int]) -> list[int]:
+    """Which old facts something of a memory may be from, that it has to go with (M-030).
+
+    `shared`: the words it has in common with each. Those count that most of the others lack, and
+    those that all lack that it was `born` of.
+    """
+    known = {word for n in born for word in shared[n]}
+    often = Counter(word for words in shared for word in words)
+    rare = {word for word, n in often.items() if word != DENIED and 2 * n <= len(shared)}
+    telling = rare | (often.keys() - known)
+    return [n for n, words in enumerate(shared) if words & telling]
+
+
 def _heir(
-    text: str, parents: Sequence[Fact], gone: Sequence[Fact], batch: Sequence[Fact]
+    text: str, parents: Sequence[Fact], others: Sequence[Fact], gone: Collection[str]
 ) -> NewFact:
     """A new fact, with the origins of what it was made from; a person's own words stay theirs."""
     speakers = {fact.speaker for fact in parents}
     return NewFact(
-        batch[0].scope,
+        parents[0].scope,
         text,
-        EXPLICIT if any(fact.source == EXPLICIT for fact in gone) else "harvest",
+        EXPLICIT if any(f.source == EXPLICIT and f.id in gone for f in parents) else "harvest",
         speakers.pop() if len(speakers) == 1 else None,
-        tuple(dict.fromkeys(name for fact in parents for name in fact.origins)),
+        tuple(dict.fromkeys(name for fact in (*parents, *others) for name in fact.origins)),
         at=max(fact.created_at for fact in parents),
         valid_from=min(fact.valid_from for fact in parents),
-        taint=batch[0].taint,
+        taint=parents[0].taint,
     )
 
 
@@ -207,15 +225,20 @@ class Reconstruction:
         return self._listed or "small" in self._models.sizes(ROLE)
 
     async def work(self, scope: str, *, taint: bool) -> BatchTally:
-        """All batches of a queue. Raises: ModelError; what is not done stays queued."""
+        """All batches of a queue. Raises: ModelError; what is not done stays queued.
+
+        What is too large for the window is halved; what is so alone is kept as it is.
+        """
         done, most = BatchTally(), MOST
         while batch := await self._stores.facts.queued(scope, most, taint=taint):
             try:
                 done += await self._batch(batch)
             except ContextTooLarge:
-                if len(batch) == 1:
-                    done += await self._keep(batch, failed=1)
-                most = max(1, len(batch) // 2)
+                if len(batch) > 1:
+                    most = len(batch) // 2
+                    continue
+                done += await self._keep(batch, failed=1)
+            most = MOST
         return done
 
     async def _batch(self, batch: Sequence[Fact]) -> BatchTally:

@@ -1,8 +1,11 @@
 """Splitting: one long text becomes the single facts that it tells; what to do with them is not decided here."""
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from textwrap import wrap
 
 from wintermute.changes.change_sets import Reason
@@ -11,7 +14,17 @@ from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
-from wintermute.memory.fact import LONGEST, Fact, NewFact, are_grounded, entries, entry, retirements
+from wintermute.memory.fact import (
+    LONGEST,
+    Fact,
+    Heirs,
+    NewFact,
+    are_grounded,
+    entries,
+    entry,
+    pieces_of,
+    retirements,
+)
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
@@ -24,6 +37,13 @@ ROLE = "harvest"
 """Of a transcript the same stage is the harvest."""
 CHUNK = 6_000
 """Characters of a question."""
+MOST_TEXT = 200_000
+"""Characters of a text that is taken apart at once: some 35 questions."""
+PARAGRAPH_END = re.compile(r"\n[ \t]*\n\s*")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n")
+# "Dear Ann," and "Yours, Bob" are no statements.
+SALUTATION = re.compile(r"(?:[^\W\d_]|[ .'\u2019-]){1,40},")
+FAREWELL = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)?,\s*(?:[A-Z\u00c0-\u00de][^\W\d_]*\.? ?){1,2}")
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +60,36 @@ def contents_of(found: Json, raw: str) -> tuple[str, ...]:
     return tuple(line for line in lines if not secret_kind(line))
 
 
+@dataclass(frozen=True, slots=True)
+class TakenApart:
+    """What a part of a text became: single facts, and what they leave out of it, as it is."""
+
+    contents: tuple[str, ...]
+    rest: tuple[str, ...] = ()
+
+
+def as_it_is(part: str) -> TakenApart:
+    """A part of a text that stays whole."""
+    return TakenApart((), tuple(pieces_of(part)))
+
+
+def left_out(part: str, contents: Sequence[str]) -> list[str]:
+    """The sentences of a text that its facts do not say, and what each follows; by paragraph (M-039)."""
+    said, found = Heirs(contents), list[str]()
+    paragraphs = [each.strip() for each in PARAGRAPH_END.split(part)]
+    if SALUTATION.fullmatch(paragraphs[0]):
+        del paragraphs[0]
+    if paragraphs and FAREWELL.fullmatch(paragraphs[-1]):
+        del paragraphs[-1]
+    for paragraph in paragraphs:
+        sentences = [each for each in SENTENCE_END.split(paragraph) if entries(each)]
+        kept = [not said.keeps(each) for each in sentences] + [False]
+        # What is told by "she" and "there" is told by the sentence before.
+        wanted = [text for n, text in enumerate(sentences) if kept[n] or kept[n + 1]]
+        found += pieces_of(" ".join(dict.fromkeys(wanted)))
+    return found
+
+
 class Splitting:
     """Asks a model for the facts of a text."""
 
@@ -48,27 +98,33 @@ class Splitting:
         self._models = models
         self._template = template
 
-    async def split(self, text: str) -> list[str]:
-        """The facts; where an answer cannot be used, that part as it is (M-045). Raises: ModelError."""
-        found: list[str] = []
-        for part in chunks(text):
-            try:
-                found += await answer_in_json(
-                    *(self._models, ROLE, self._template.text(), {"raw_input": part}),
-                    lambda answer, part=part: contents_of(answer, part),  # type: ignore[misc]  # bound now
-                )
-            except AnswerUnusable as problem:
-                log.warning("text stays whole reason=%s", problem)
-                found += entries(part)
-        return normalised(found)
+    async def split(self, part: str) -> TakenApart:
+        """The facts of one of the `chunks` of a text; all of it as it is where there are none.
 
-    async def split_or_whole(self, text: str) -> list[str]:
-        """The same; where no model answers, the text as it is."""
+        So it is where an answer cannot be used, too (M-045). Raises: ModelError.
+        """
         try:
-            return await self.split(text)
-        except ModelError as problem:
+            found = await answer_in_json(
+                *(self._models, ROLE, self._template.text(), {"raw_input": part}),
+                lambda answer: contents_of(answer, part),
+            )
+        except AnswerUnusable as problem:
             log.warning("text stays whole reason=%s", problem)
-            return normalised(entries(text))
+            return as_it_is(part)
+        return TakenApart(found, tuple(left_out(part, found))) if found else as_it_is(part)
+
+    async def split_or_whole(self, text: str) -> AsyncIterator[TakenApart]:
+        """Part by part, as each is done; from where no model answers on as it is."""
+        answers = True
+        for part in chunks(text):
+            done = as_it_is(part)
+            if answers:
+                try:
+                    done = await self.split(part)
+                except ModelError as problem:
+                    log.warning("text stays whole reason=%s", problem)
+                    answers = False
+            yield done
 
 
 class SplitLater:
@@ -80,11 +136,17 @@ class SplitLater:
         self._quiet = quiet
 
     async def take_apart(self, job: Job) -> JobDone | JobPutOff:
-        """The facts take the place of the text; it stays where none is found. Raises: ModelError."""
+        """The facts, and what they leave out, take the place of the text; it stays where there are none.
+
+        Raises: ModelError.
+        """
         if until := await self._quiet.until(ROLE):
             return JobPutOff(until, UNTIL_THEN)
-        found = await self._work.split(str(job.args["text"]))
-        return JobDone(partial(self._store, job=job, found=found)) if found else JobDone()
+        parts = [await self._work.split(part) for part in chunks(str(job.args["text"]))]
+        if not any(part.contents for part in parts):
+            return JobDone()
+        found = normalised([line for part in parts for line in (*part.contents, *part.rest)])
+        return JobDone(partial(self._store, job=job, found=found))
 
     async def _store(self, tx: Transaction, *, job: Job, found: Sequence[str]) -> None:
         """In the change set of the text, so that both are taken back by one gesture (M-076).
@@ -119,6 +181,19 @@ def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
         for line in lines
         if len(line) <= LONGEST and not secret_kind(line)
     ]
+
+
+def without_secrets(text: str) -> tuple[str, list[tuple[int, str]]]:
+    """A text without the paragraphs that give a secret away; at which lines those begin, and what kind."""
+    paragraphs = text.split("\n\n")
+    kinds = [secret_kind(each) for each in paragraphs]
+    for n in range(1, len(paragraphs)):
+        if not (kinds[n - 1] or kinds[n]):  # "the password:" and, below it, the password
+            kinds[n - 1] = kinds[n] = secret_kind("\n\n".join(paragraphs[n - 1 : n + 1]))
+    begin = list(accumulate((each.count("\n") + 2 for each in paragraphs), initial=1))
+    refused = [(line, kind) for line, kind in zip(begin, kinds, strict=False) if kind]
+    kept = [each for each, kind in zip(paragraphs, kinds, strict=True) if not kind]
+    return "\n\n".join(kept), refused
 
 
 def chunks(text: str) -> list[str]:
