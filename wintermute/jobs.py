@@ -95,6 +95,10 @@ class Jobs:
             (name, scope),
         )
 
+    async def is_there(self, tx: Transaction, job_id: str) -> bool:
+        """Whether it was not forgotten."""
+        return await tx.exists("SELECT 1 FROM jobs WHERE id = ?", (job_id,))
+
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
         """Begin what is ready, oldest first, of series that are not stopped."""
         rows = await tx.rows(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from wintermute.errors import AnswerUnusable, EmptyReply
+from wintermute.llm.calls import QuestionSources
 from wintermute.messages import Json, Reply, Request
 from wintermute.templates import fill
 from wintermute.text import shortened, untagged
@@ -44,8 +45,10 @@ class Unfit(Exception):
 class Unasked(Protocol):
     """Whoever asks models for work that nobody waits for. See `llm.models.Models`."""
 
-    async def ask_unasked(self, role: str, request: Request) -> Reply:
-        """Raises: ModelError."""
+    async def ask_unasked(
+        self, role: str, request: Request, sources: QuestionSources | None
+    ) -> Reply:
+        """Raises: ModelError; QuestionWithdrawn."""
         ...
 
     async def refused(self, role: str, reason: str) -> None:
@@ -61,17 +64,21 @@ async def answer_in_json(
     read: Callable[[Json], T],
     *,
     attempts: int = ATTEMPTS,
+    sources: QuestionSources | None = None,
 ) -> T:
     """What `read` makes of the object that a model answers with; it is asked at most so often.
 
-    Raises: AnswerUnusable; ModelError where no answer came.
+    `sources`: what the values are made of. Whoever uses what comes of it asks in its transaction
+    whether they stand, for they may have been taken back while the model answered.
+
+    Raises: AnswerUnusable; QuestionWithdrawn; ModelError where no answer came.
     """
     question = fill(template, {name: untagged(value) for name, value in values.items()})
     messages: tuple[Json, ...] = ({"role": "user", "content": question},)
     plain = ""
     for _ in range(attempts):
         try:
-            reply = await models.ask_unasked(role, Request(messages))
+            reply = await models.ask_unasked(role, Request(messages), sources)
         except EmptyReply as problem:
             await models.refused(role, "it is empty")
             raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem

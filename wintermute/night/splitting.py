@@ -9,6 +9,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
+from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import LONGEST, Fact, NewFact, are_grounded, entries, entry, retirements
@@ -48,14 +49,18 @@ class Splitting:
         self._models = models
         self._template = template
 
-    async def split(self, text: str) -> list[str]:
-        """The facts; where an answer cannot be used, that part as it is (M-045). Raises: ModelError."""
+    async def split(self, text: str, sources: QuestionSources | None = None) -> list[str]:
+        """The facts; where an answer cannot be used, that part as it is (M-045).
+
+        Raises: ModelError; QuestionWithdrawn.
+        """
         found: list[str] = []
         for part in chunks(text):
             try:
                 found += await answer_in_json(
                     *(self._models, ROLE, self._template.text(), {"raw_input": part}),
                     lambda answer, part=part: contents_of(answer, part),  # type: ignore[misc]  # bound now
+                    sources=sources,
                 )
             except AnswerUnusable as problem:
                 log.warning("text stays whole reason=%s", problem)
@@ -80,11 +85,25 @@ class SplitLater:
         self._quiet = quiet
 
     async def take_apart(self, job: Job) -> JobDone | JobPutOff:
-        """The facts take the place of the text; it stays where none is found. Raises: ModelError."""
+        """The facts take the place of the text; it stays where none is found.
+
+        Raises: ModelError; QuestionWithdrawn.
+        """
         if until := await self._quiet.until(ROLE):
             return JobPutOff(until, UNTIL_THEN)
-        found = await self._work.split(str(job.args["text"]))
+        async with self._stores.database.transaction() as tx:
+            whole = await self._stores.facts.living(tx, job.scope, job.args["facts"])
+        if not whole:
+            return JobDone()
+        names = tuple(fact.id for fact in whole)
+        sources = QuestionSources(names, partial(self._is_unchanged, job, names))
+        found = await self._work.split(str(job.args["text"]), sources)
         return JobDone(partial(self._store, job=job, found=found)) if found else JobDone()
+
+    async def _is_unchanged(self, job: Job, names: Sequence[str], tx: Transaction) -> bool:
+        """Whether nothing of the text was taken back or forgotten since."""
+        there = await self._stores.facts.living(tx, job.scope, names)
+        return len(there) == len(names) and await self._stores.jobs.is_there(tx, job.id)
 
     async def _store(self, tx: Transaction, *, job: Job, found: Sequence[str]) -> None:
         """In the change set of the text, so that both are taken back by one gesture (M-076).

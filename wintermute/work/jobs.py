@@ -15,6 +15,7 @@ from wintermute.errors import (
     BudgetSpent,
     HomeserverUnavailable,
     ModelUnavailable,
+    QuestionWithdrawn,
     StorageBlocked,
     WintermuteError,
 )
@@ -33,6 +34,7 @@ GOES_ON = "`{name}` failed three times in the same way{whose}: {error}. I go on 
 INTERRUPTED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it once an hour; everything else goes on."
 LATER = timedelta(hours=1)
 BUG = "internal error, see the log"
+CHANGED = "what it was about has changed meanwhile"
 AWAY: Mapping[type[WintermuteError], str] = {
     ModelUnavailable: "no model answers",
     BudgetSpent: "the budget of the day is spent",
@@ -152,6 +154,8 @@ class JobKind:
             until = error.until if isinstance(error, BudgetSpent) else None
             why = next(why for kind, why in AWAY.items() if isinstance(error, kind))
             return JobPutOff(until or self._clock.now() + AGAIN, why)
+        except QuestionWithdrawn:  # what is left of it is asked about
+            return JobPutOff(self._clock.now(), CHANGED)
         except StorageBlocked:
             raise
         except WintermuteError as error:
