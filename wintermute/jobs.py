@@ -3,9 +3,10 @@
     waiting ─▶ running ─▶ done
        ▲          ├─ put off, or failed: it waits again
        ╰──────────╯
-                  ╰─▶ failed: three times in a row in the same way, or by three crashes
+                  ╰─▶ failed: three times in a row in the same way, six times in whatever way,
+                      or by three crashes
 
-A job that failed three times stops its series, which is all jobs of its name and scope: what is
+A job that failed so often stops its series, which is all jobs of its name and scope: what is
 wrong with one is wrong with the next. One that crashed is over alone.
 """
 
@@ -23,6 +24,9 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 MOST_FAILURES = 3
+"""In a row, in the same way."""
+MOST_OF_ANY = 6
+"""In a row, in whatever way."""
 AGAIN = timedelta(minutes=1)
 """After the first failure; four times as long after each one more."""
 KEPT = timedelta(days=30)
@@ -35,7 +39,7 @@ LISTED = "(SELECT value FROM json_each(:ids))"
 class Job:
     """One piece. `scope`: whose it is; `progress`: where it goes on after a restart.
 
-    `attempts`: how often in a row it failed with `last_error`.
+    `failures`: how often in a row it failed; `attempts`: the last of them with `last_error`.
     """
 
     id: str
@@ -45,6 +49,7 @@ class Job:
     args: Json
     progress: Json
     attempts: int
+    failures: int
     crashes: int
     last_error: str | None
 
@@ -123,8 +128,8 @@ class Jobs:
     async def interrupted(self, tx: Transaction, name: str) -> list[Job]:
         """What an earlier run left at work. What failed is tried anew: the reason may be gone."""
         await tx.execute(
-            "UPDATE jobs SET state = 'waiting', attempts = 0, not_before = NULL, ended_at = NULL"
-            " WHERE name = ? AND attempts > 0 AND state IN ('waiting', 'failed')",
+            "UPDATE jobs SET state = 'waiting', attempts = 0, failures = 0, not_before = NULL,"
+            " ended_at = NULL WHERE name = ? AND attempts > 0 AND state IN ('waiting', 'failed')",
             (name,),
         )
         rows = await tx.rows(
@@ -175,29 +180,32 @@ class Jobs:
             (stamp(until), why, job_id),
         )
 
-    async def failed(
-        self, tx: Transaction, job: Job, error: str, *, persists: bool = False
-    ) -> bool:
-        """It failed, and is tried again later; whether that is to be told, as it was once too often.
+    async def failed(self, tx: Transaction, job: Job, error: str, *, persists: bool = False) -> str:
+        """It failed, and is tried again later; how often, in words, if that was once too often.
 
         One that `persists` goes on all the same.
         """
         attempts = job.attempts + 1 if job.last_error == error else 1
-        again = self._clock.now() + AGAIN * 4 ** min(attempts - 1, MOST_FAILURES)
-        stops = attempts >= MOST_FAILURES and not persists
+        failures = job.failures + 1
+        again = self._clock.now() + AGAIN * 4 ** min(failures - 1, MOST_FAILURES)
+        stops = (attempts >= MOST_FAILURES or failures >= MOST_OF_ANY) and not persists
         await tx.execute(
-            "UPDATE jobs SET state = :state, attempts = :attempts, last_error = :error,"
-            " not_before = :again, ended_at = :ended WHERE id = :id",
+            "UPDATE jobs SET state = :state, attempts = :attempts, failures = :failures,"
+            " last_error = :error, not_before = :again, ended_at = :ended WHERE id = :id",
             {
                 "state": "failed" if stops else "waiting",
                 "attempts": attempts,
+                "failures": failures,
                 "error": error,
                 "again": stamp(again),
                 "ended": stamp(self._clock.now()) if stops else None,
                 "id": job.id,
             },
         )
-        return attempts == MOST_FAILURES
+        if attempts == MOST_FAILURES:
+            return "three times in the same way"
+        is_mixed = attempts < MOST_FAILURES and failures == MOST_OF_ANY
+        return "six times in a row, the last time" if is_mixed else ""
 
     async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
         """It was interrupted too often. No start tries it again: that would crash for ever."""
