@@ -18,7 +18,7 @@ from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
 from tests.world.house import House
-from tests.world.model import Fail, ModelServer, Seen, Slow, Step, Text
+from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.night.forget_jobs import owe_forgetting
 
 WORD = "zimtkanarie"
@@ -205,6 +205,41 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
         assert [WORD in question for question in asked(model)] == [True, False]
         assert tea in asked(model)[-1]
         assert await house.rows("SELECT * FROM proposals") == []
+
+
+async def test_a_stopped_job_about_what_was_forgotten_does_not_come_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, M-045: a letter could not be taken apart, its message is deleted, we start anew."""
+    letter = " ".join(f"On day {n} Hugo, my {WORD}, sang a song." for n in range(60))
+    refusing = [Fail(401)] * 3
+
+    def choose(seen: Seen) -> Step | None:
+        if is_about("raw_input")(seen):
+            return refusing.pop() if refusing else Text(json.dumps({"contents": []}))
+        keeps = seen.last_user == "keep it" and seen.messages[-1]["role"] == "user"
+        return Calls((Use("append_memory", {"entry": letter}),)) if keeps else None
+
+    model.keyed(choose)
+    states = "SELECT name, state FROM jobs WHERE name = 'split'"
+    clock = HeldClock()
+    async with talking(tmp_path, model, clock) as house:
+        event = await house.incoming("keep it")
+        await house.said(1)
+
+        async def is_stopped() -> bool:
+            await clock.move(60)
+            house.runner.ring("split")
+            return [row["state"] for row in await house.rows(states)] == ["failed"]
+
+        await until(is_stopped)
+        await delivered(house)
+        await take_back(house, event)
+        await forgotten(house)
+        assert await house.stores.facts.live(SCOPE) == []
+    async with talking(tmp_path, model, clock) as house:
+        await at_rest(house, "split")
+        assert await house.rows(states) == []
 
 
 async def at_rest(house: House, name: str) -> None:

@@ -220,15 +220,14 @@ class Jobs:
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
 
     async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Drop what is owed and holds one of the `traces`, and blank what is over."""
+        """Drop what is owed, or stopped, and holds one of the `traces`; blank what is done."""
         found, asked = OWED.rows(), traces.asked(OWED)
         dropped = await tx.execute(
-            f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
-            f" AND name <> '{FORGET}' AND {found}",
+            f"DELETE FROM jobs WHERE state <> 'done' AND name <> '{FORGET}' AND {found}",
             asked,
         )
         return dropped + await tx.execute(
-            "UPDATE jobs SET args = '{}', progress = '{}', last_error = '' WHERE"
-            f" state IN ('done', 'failed') AND {found}",
+            "UPDATE jobs SET args = '{}', progress = '{}', last_error = ''"
+            f" WHERE state = 'done' AND {found}",
             asked,
         )
