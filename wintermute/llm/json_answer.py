@@ -23,7 +23,10 @@ FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 ATTEMPTS = 2
 """The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
-"""Characters from which a text that stands in the template was taken from there."""
+"""Characters from which a line that stands in the template was taken from there."""
+PLACEHOLDER = re.compile(r"<([^<>{}/\n]+)>")
+MARKS = " -*#>.<\"'"
+"""Signs around a line that make no other line of it."""
 SHOWN = 1_000
 """Of an answer that was of no use."""
 AGAIN = "That cannot be used: {error}. Answer once more, with the JSON alone, in the shape that was named."
@@ -105,11 +108,19 @@ def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
         raise Unfit("it is no JSON") from error
     if not isinstance(found, dict):
         raise Unfit("it is no JSON object")
-    known = _plain(template)
-    for said in _texts(found):
-        if len(said) >= THE_SAME and _plain(said) in known:
-            raise Unfit("it repeats the example of the instructions: take what the data say")
+    if any(_repeats(said, template) for said in _texts(found)):
+        raise Unfit("it repeats the example of the instructions: take what the data say")
     return read(found)
+
+
+def _repeats(said: str, template: str) -> bool:
+    """Whether a line of the template stands in it, or one of the placeholders of its examples."""
+    known = _plain(template)
+    blank = {name for name in PLACEHOLDER.findall(known) if f"</{name}>" not in known}
+    lines = [line for each in said.splitlines() if (line := _plain(each).strip(MARKS))]
+    return any(line in blank or (len(line) >= THE_SAME and line in known) for line in lines) or any(
+        f"<{name}>" in _plain(said) for name in blank
+    )
 
 
 def texts(found: Json, name: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import NewFact, entry, main_words
+from wintermute.memory.fact import NewFact, entry, main_words, told_in
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
@@ -227,6 +227,14 @@ def picked(found: Json) -> tuple[str, ...]:
     return texts(found, "contents")[:MOST_PICKED]
 
 
+def grounded(contents: Sequence[str], shown: str) -> list[str]:
+    """Without what nobody said, or not in that language (M-044): one invention spoils no answer."""
+    told = told_in(contents, shown)
+    if left_out := len(contents) - len(told):
+        log.info("nothing learnt reason=%d texts are not in the transcript", left_out)
+    return told
+
+
 def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
     """The facts in an answer. What is no memory, or a secret, is left out.
 
@@ -413,7 +421,7 @@ class Harvest:
 
     async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
         """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
-        contents: tuple[str, ...] = ()
+        contents: Sequence[str] = ()
         if part.scope is not None:
             shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
             sources = QuestionSources(
@@ -422,6 +430,7 @@ class Harvest:
             contents = await answer_in_json(
                 *(self._models, NAME, self._template.text(), shown, picked), sources=sources
             )
+            contents = grounded(contents, shown["transcript"])
         async with self._stores.database.transaction() as tx:
             if not await self._stands(conversation, cursor, part, tx):
                 return  # what is there now is read
