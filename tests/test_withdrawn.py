@@ -14,12 +14,14 @@ from tests.test_core_update import asked, at_work, is_core, learn, wish
 from tests.test_forgetting import SCOPE, found
 from tests.test_forgetting_messages import forgotten
 from tests.test_harvest import BEN, Picker, facts, harvested, say, talking
+from tests.test_reconstruction import LYON, answer
 from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
 from tests.world.house import House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.night.reconstruction import SILENCE
 
 WORD = "zimtkanarie"
 SAID = f"I own a {WORD}"
@@ -164,6 +166,33 @@ async def test_what_was_kept_of_a_question_goes_with_its_messages_however_they_w
         assert await recorded(house, WORD[:10]) == []
 
 
+@pytest.mark.parametrize(
+    "first", [answer(LYON, coverage="incomplete"), Text("no JSON")], ids=["refined", "asked anew"]
+)
+async def test_a_forgotten_fact_is_not_rewritten_by_a_question_that_was_under_way(
+    tmp_path: Path, model: ModelServer, first: Step
+) -> None:
+    """M-030, M-036: the other fact of the batch is rewritten without it."""
+    gate, clock, is_new = asyncio.Event(), HeldClock(), is_about("new_contents")
+    steps: list[Step] = [Slow(gate, first), answer(LYON)]
+    model.reconstructs = True
+    model.keyed(lambda seen: steps.pop(0) if is_new(seen) else None)
+    async with talking(tmp_path, model, clock, record=True) as house:
+        gone, _ = await learn(house, f"Ann has a {WORD}", LYON)
+        await clock.move(SILENCE.total_seconds())
+        house.runner.ring("reconstruct")
+        await arrived(model, is_new)
+        async with house.database.transaction() as tx:
+            await owe_forgetting(house.stores, tx, (), (), [gone])
+        await forgotten(house)
+        before = len(model.requests)
+        gate.set()
+        await at_rest(house, "reconstruct")
+        assert (telling(model, before), len(steps)) == (0, 0)
+        assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [LYON]
+        assert await recorded(house) == []
+
+
 async def test_a_page_made_of_a_forgotten_fact_is_not_put_in_place(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -207,20 +236,45 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
         assert await house.rows("SELECT * FROM proposals") == []
 
 
-async def test_a_stopped_job_about_what_was_forgotten_does_not_come_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-030, M-045: a letter could not be taken apart, its message is deleted, we start anew."""
+def keeps_a_letter(model: ModelServer, steps: list[Step]) -> None:
+    """It keeps a long letter when told "keep it", and answers so when it is to take that apart."""
     letter = " ".join(f"On day {n} Hugo, my {WORD}, sang a song." for n in range(60))
-    refusing = [Fail(401)] * 3
 
     def choose(seen: Seen) -> Step | None:
         if is_about("raw_input")(seen):
-            return refusing.pop() if refusing else Text(json.dumps({"contents": []}))
+            return steps.pop(0) if steps else Text(json.dumps({"contents": []}))
         keeps = seen.last_user == "keep it" and seen.messages[-1]["role"] == "user"
         return Calls((Use("append_memory", {"entry": letter}),)) if keeps else None
 
     model.keyed(choose)
+
+
+async def test_a_letter_is_not_asked_about_once_more_when_its_message_was_deleted(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027, M-045: nor kept with what was asked about it."""
+    gate = asyncio.Event()
+    keeps_a_letter(model, [Slow(gate, Text("no JSON"))])
+    async with talking(tmp_path, model, HeldClock(), record=True) as house:
+        event = await house.incoming("keep it")
+        await house.said(1)
+        await delivered(house)
+        house.runner.ring("split")
+        await arrived(model, is_about("raw_input"))
+        await take_back(house, event)
+        await forgotten(house)
+        before = len(model.requests)
+        gate.set()
+        await at_rest(house, "split")
+        assert telling(model, before) == 0
+        assert await recorded(house) == []
+
+
+async def test_a_stopped_job_about_what_was_forgotten_does_not_come_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, M-045: a letter could not be taken apart, its message is deleted, we start anew."""
+    keeps_a_letter(model, [Fail(401)] * 3)
     states = "SELECT name, state FROM jobs WHERE name = 'split'"
     clock = HeldClock()
     async with talking(tmp_path, model, clock) as house:
