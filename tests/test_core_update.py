@@ -115,6 +115,18 @@ async def test_what_is_new_goes_on_the_page_once_with_its_way_back(
     assert "- Ann is a nurse." in model.requests[-1].messages[0]["content"]
 
 
+async def test_a_page_that_repeats_the_example_is_refused(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-072: one bullet of it is enough."""
+    (tmp_path / "core.md").write_text(PAGE)
+    copied = MORE.replace("# TOOLS\n", "# TOOLS\n- <bullet>\n")
+    async with at_work(tmp_path, model, wish(copied), wish(copied)) as house:
+        await batch(house, await learn(house, "Ann is a nurse."))
+    assert (tmp_path / "core.md").read_text() == PAGE
+    assert len(asked(model)) == 2
+
+
 @pytest.mark.parametrize("scope", [SCOPE, CLUB])
 async def test_whoever_has_no_page_gets_one_at_the_first_update(
     tmp_path: Path, model: ModelServer, scope: str

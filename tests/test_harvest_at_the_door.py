@@ -13,7 +13,7 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import Message
 
 EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
-PICKED = {"contents": ["The user keeps bees.", "The user has lived in Lyon since 2020."]}
+PICKED = {"contents": ["The user keeps bees.", "The user says hello to bees."]}
 POINTS = {
     "before the cursor moves": [["executing", "INSERT INTO harvests"]],
     "before the facts are kept": [["executing", "INSERT INTO facts "]],

@@ -34,7 +34,7 @@ async def test_every_message_stands_in_exactly_one_transcript(
     model.allow("edit", "fold", "fork", perhaps=True)
     draw, picker, clock = random.Random(seed), Picker(model), HeldClock()
     numbers = itertools.count()
-    picker.usual = lambda: Text(json.dumps({"contents": [f"Nobody said number {next(numbers)}."]}))
+    picker.usual = lambda: Text(json.dumps({"contents": [f"It is test {next(numbers)}."]}))
     said: dict[str, list[str]] = {}
     newest: dict[int, str] = {}
     async with AsyncExitStack() as stack:

@@ -132,7 +132,7 @@ async def test_a_fact_comes_from_every_message_that_it_shares_words_with(
 ) -> None:
     """M-030: deleting any of them takes it along; where two spoke, it is nobody's alone."""
     picker, clock = Picker(model), HeldClock()
-    picker.picks("The poodle Rex is 5 years old.", "Ben has a boat.", "Todos viven en Lisboa.")
+    picker.picks("The poodle Rex is 5 years old.", "Ben has a boat.", "Ann y Ben viven.")
     async with talking(tmp_path, model, clock) as house:
         rex = await say(house, ["my poodle is called Rex"], **GROUP)
         rex += await say(house, ["it is 5 years old"], sender=BEN, name="Ben", **GROUP)

@@ -110,19 +110,32 @@ async def test_three_equal_failures_stop_a_series_and_only_that(
         await became(house, **{"ann 1": "done", "ann 2": "done", "bob 1": "done"})
 
 
-async def test_failures_that_differ_stop_nothing(tmp_path: Path, model: ModelServer) -> None:
-    bench = Bench(well)
+@pytest.mark.parametrize("times", [5, 6, 12])
+async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
+    tmp_path: Path, model: ModelServer, times: int
+) -> None:
+    """And each is waited for longer than the one before, up to an hour; so it is told once."""
+    bench, clock = Bench(well), FakeClock()
+    begun_at = list[float]()
 
     async def do(_key: str) -> JobDone:
-        if len(bench.begun) < 7:
+        begun_at.append(clock.monotonic())
+        if len(bench.begun) <= times:
             raise ToolFailed(f"for reason {len(bench.begun) % 2}")
         return JobDone()
 
     bench.do = do
-    async with opened(tmp_path, model, bench) as house, house.working():
+    async with opened(tmp_path, model, bench, clock) as house, house.working():
+        await talked(house)
         await owe(house, "a")
-        await became(house, a="done")
-        assert len(bench.begun) == 7
+        await became(house, a="done" if times < 6 else "failed")
+        assert len(bench.begun) == 6
+        pauses = [round((then - now) / 60) for now, then in pairwise(begun_at)]
+        assert pauses == [1, 4, 16, 64, 64]
+        told = (
+            [] if times < 6 else ["`tidy` failed six times in a row, the last time: for reason 0"]
+        )
+        assert [text.partition(". ")[0] for text in (await house.spoken())[1:]] == told
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ BAD: dict[str, tuple[Step, str]] = {
     "no list": (Text('{"contents": "Ann is vegetarian."}'), "list of texts"),
     "no texts": (Text('{"contents": ["a", 7]}'), "list of texts"),
     "an example": (Text('{"contents": ["keep names  and numbers."]}'), "example"),
+    "a short example": (Text('{"contents": ["<one fact>"]}'), "example"),
+    "an example in other signs": (Text('{"contents": ["- One fact."]}'), "example"),
+    "an example in a sentence": (Text('{"contents": ["Ann likes <one fact> much."]}'), "example"),
+    "a line of an example": (
+        Text('{"contents": ["Ann likes tea.\\n- keep names and numbers."]}'),
+        "example",
+    ),
     "very deep": (Text("[" * 100_000), "no JSON"),
 }
 

@@ -20,6 +20,7 @@ WintermuteError
 ├── MemoryUnavailable           memories cannot be searched now; the prompt does without
 │   └── EmbeddingsUnavailable   nobody computes meanings now, or what came is none: words alone go on
 │       └── EmbedderNotReady    it has just been started, or is at work: the next question has more luck
+├── QuestionWithdrawn           what a question is made of was taken back or changed: not asked, asked anew
 ├── FileUnusable                what stands where a text should be; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
@@ -141,6 +142,10 @@ class EmbeddingsUnavailable(MemoryUnavailable):
 
 class EmbedderNotReady(EmbeddingsUnavailable):
     """A question would have to wait for longer than it may; nothing is wrong."""
+
+
+class QuestionWithdrawn(WintermuteError):
+    """A question that nobody waits for is not what it was any more: it is not asked like that."""
 
 
 class FileUnusable(WintermuteError):

@@ -3,9 +3,10 @@
     waiting ─▶ running ─▶ done
        ▲          ├─ put off, or failed: it waits again
        ╰──────────╯
-                  ╰─▶ failed: three times in a row in the same way, or by three crashes
+                  ╰─▶ failed: three times in a row in the same way, six times in whatever way,
+                      or by three crashes
 
-A job that failed three times stops its series, which is all jobs of its name and scope: what is
+A job that failed so often stops its series, which is all jobs of its name and scope: what is
 wrong with one is wrong with the next. One that crashed is over alone.
 """
 
@@ -23,6 +24,9 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 MOST_FAILURES = 3
+"""In a row, in the same way."""
+MOST_OF_ANY = 6
+"""In a row, in whatever way."""
 AGAIN = timedelta(minutes=1)
 """After the first failure; four times as long after each one more."""
 KEPT = timedelta(days=30)
@@ -36,7 +40,7 @@ LISTED = "(SELECT value FROM json_each(:ids))"
 class Job:
     """One piece. `scope`: whose it is; `progress`: where it goes on after a restart.
 
-    `attempts`: how often in a row it failed with `last_error`.
+    `failures`: how often in a row it failed; `attempts`: the last of them with `last_error`.
     """
 
     id: str
@@ -46,6 +50,7 @@ class Job:
     args: Json
     progress: Json
     attempts: int
+    failures: int
     crashes: int
     last_error: str | None
 
@@ -105,6 +110,10 @@ class Jobs:
             (name, scope),
         )
 
+    async def is_there(self, tx: Transaction, job_id: str) -> bool:
+        """Whether it was not forgotten."""
+        return await tx.exists("SELECT 1 FROM jobs WHERE id = ?", (job_id,))
+
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
         """Begin what is ready, oldest first, of series that are not stopped."""
         rows = await tx.rows(
@@ -129,8 +138,8 @@ class Jobs:
     async def interrupted(self, tx: Transaction, name: str) -> list[Job]:
         """What an earlier run left at work. What failed is tried anew: the reason may be gone."""
         await tx.execute(
-            "UPDATE jobs SET state = 'waiting', attempts = 0, not_before = NULL, ended_at = NULL"
-            " WHERE name = ? AND attempts > 0 AND state IN ('waiting', 'failed')",
+            "UPDATE jobs SET state = 'waiting', attempts = 0, failures = 0, not_before = NULL,"
+            " ended_at = NULL WHERE name = ? AND attempts > 0 AND state IN ('waiting', 'failed')",
             (name,),
         )
         rows = await tx.rows(
@@ -181,29 +190,32 @@ class Jobs:
             (stamp(until), why, job_id),
         )
 
-    async def failed(
-        self, tx: Transaction, job: Job, error: str, *, persists: bool = False
-    ) -> bool:
-        """It failed, and is tried again later; whether that is to be told, as it was once too often.
+    async def failed(self, tx: Transaction, job: Job, error: str, *, persists: bool = False) -> str:
+        """It failed, and is tried again later; how often, in words, if that was once too often.
 
         One that `persists` goes on all the same.
         """
         attempts = job.attempts + 1 if job.last_error == error else 1
-        again = self._clock.now() + AGAIN * 4 ** min(attempts - 1, MOST_FAILURES)
-        stops = attempts >= MOST_FAILURES and not persists
+        failures = job.failures + 1
+        again = self._clock.now() + AGAIN * 4 ** min(failures - 1, MOST_FAILURES)
+        stops = (attempts >= MOST_FAILURES or failures >= MOST_OF_ANY) and not persists
         await tx.execute(
-            "UPDATE jobs SET state = :state, attempts = :attempts, last_error = :error,"
-            " not_before = :again, ended_at = :ended WHERE id = :id",
+            "UPDATE jobs SET state = :state, attempts = :attempts, failures = :failures,"
+            " last_error = :error, not_before = :again, ended_at = :ended WHERE id = :id",
             {
                 "state": "failed" if stops else "waiting",
                 "attempts": attempts,
+                "failures": failures,
                 "error": error,
                 "again": stamp(again),
                 "ended": stamp(self._clock.now()) if stops else None,
                 "id": job.id,
             },
         )
-        return attempts == MOST_FAILURES
+        if attempts == MOST_FAILURES:
+            return "three times in the same way"
+        is_mixed = attempts < MOST_FAILURES and failures == MOST_OF_ANY
+        return "six times in a row, the last time" if is_mixed else ""
 
     async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
         """It was interrupted too often. No start tries it again: that would crash for ever."""
@@ -218,7 +230,7 @@ class Jobs:
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
 
     async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Drop what is owed and holds one of the `traces`, and blank what is over.
+        """Drop what is owed, or stopped, and holds one of the `traces`, and blank what is done.
 
         One that only names facts goes on with the others.
         """
@@ -228,17 +240,16 @@ class Jobs:
         await tx.execute(
             "UPDATE jobs SET args = json_object('facts', (SELECT json_group_array(value)"
             "  FROM json_each(args, '$.facts') WHERE value NOT IN (SELECT value FROM json_each(:texts))))"
-            f" WHERE {NAMES_FACTS} AND state IN ('waiting', 'running') AND {found}",
+            f" WHERE {NAMES_FACTS} AND state <> 'done' AND {found}",
             asked,
         )
         dropped = await tx.execute(
-            f"DELETE FROM jobs WHERE state IN ('waiting', 'running')"
-            f" AND name <> '{FORGET}' AND {found}"
+            f"DELETE FROM jobs WHERE state <> 'done' AND name <> '{FORGET}' AND {found}"
             f" AND NOT ({NAMES_FACTS} AND args ->> '$.facts[0]' IS NOT NULL)",
             asked,
         )
         return dropped + await tx.execute(
-            "UPDATE jobs SET args = '{}', progress = '{}', last_error = '' WHERE"
-            f" state IN ('done', 'failed') AND {found}",
+            "UPDATE jobs SET args = '{}', progress = '{}', last_error = ''"
+            f" WHERE state = 'done' AND {found}",
             asked,
         )

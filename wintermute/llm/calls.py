@@ -4,7 +4,7 @@ The worst case of a call is reserved before it is sent, and settled after.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -15,7 +15,7 @@ from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
 from wintermute.db.text_search import NOWHERE, Kept, Traces
 from wintermute.db.values import columns, insert, reader
-from wintermute.errors import BudgetSpent
+from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
 from wintermute.messages import Json, Reply, Request, Usage
 
@@ -139,8 +139,22 @@ def _amount(row: Row | None) -> Amount:
 MILLION = 1_000_000
 NO_ROOM = "budget"
 """The outcome of an attempt that was not made, for a ceiling was reached."""
+WITHDRAWN = "withdrawn"
+"""The outcome of one that was not made, for what it was made of had been taken back."""
+NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
 SettleCall = Callable[[Transaction, str], Awaitable[None]]
 """Stores what belongs to the attempt with this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSources:
+    """What a question that nobody waits for is made of (F-027, M-030).
+
+    `ids`: of the events and facts that it shows. `stand`: whether all of it is still as it was read.
+    """
+
+    ids: tuple[str, ...]
+    stand: Callable[[Transaction], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +176,7 @@ class Attempt:
     ms: int
     request: Request
     reply: Reply | None
+    sources: QuestionSources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +220,10 @@ def cost(usage: Usage, price: Price | None) -> float:
 
 
 OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it
+MADE_OF = (
+    "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
+    " AND s.value IN (SELECT value FROM json_each(:sources)))"
+)
 RECORDED = Kept("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD)
 _recorded = reader(Recorded)
 _spent = reader(Spent)
@@ -221,19 +240,31 @@ class ModelCalls:
         self._new_id = new_id
         self._record = record
 
+    async def require(self, sources: QuestionSources) -> None:
+        """Raises: QuestionWithdrawn when they are not as they were. Not inside a transaction."""
+        async with self._database.transaction() as tx:
+            if not await sources.stand(tx):
+                raise QuestionWithdrawn("what the question is made of was taken back or changed")
+
     async def record(self, attempt: Attempt, settle: SettleCall) -> None:
-        """Keep one attempt and what it cost, together. Not to be called inside a transaction."""
-        call_id = self._new_id("ask")
-        is_kept = self._record and attempt.reply is not None
-        values = columns(attempt, "number", "usage", "reply") | columns(attempt.usage)
-        values |= {
-            "id": call_id,
-            "attempt": attempt.number,
-            "request": attempt.request if is_kept else None,
-            "answer": attempt.reply if is_kept else None,
-        }
+        """Keep one attempt and what it cost, together. Not to be called inside a transaction.
+
+        Its words are kept only while what it is made of stands: who forgets that looks no more.
+        """
+        call_id, sources = self._new_id("ask"), attempt.sources
+        values = columns(attempt, "number", "usage", "reply", "sources") | columns(attempt.usage)
         async with self._database.transaction() as tx:
             now = self._clock.now()
+            is_kept = self._record and attempt.reply is not None
+            if is_kept and sources is not None:
+                is_kept = await sources.stand(tx)
+            values |= {
+                "id": call_id,
+                "attempt": attempt.number,
+                "request": attempt.request if is_kept else None,
+                "answer": attempt.reply if is_kept else None,
+                "sources": sources.ids if is_kept and sources else None,
+            }
             await tx.execute(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
 
@@ -264,18 +295,24 @@ class ModelCalls:
         return await tx.scalars(query)
 
     async def forget(
-        self, tx: Transaction, cast_ids: Sequence[str], traces: Traces = NOWHERE
+        self,
+        tx: Transaction,
+        cast_ids: Sequence[str],
+        traces: Traces = NOWHERE,
+        sources: Collection[str] = (),
     ) -> int:
-        """Blank what was kept of the questions of these casts, and of what holds one of the `traces`.
+        """Blank what was kept of the questions of these casts, of those made of one of these
+        `sources`, and of what holds one of the `traces`.
 
         Returns how many that was.
         """
+        asked = {"casts": json.dumps(list(cast_ids)), "sources": json.dumps(list(sources))}
         return await tx.execute(
-            "UPDATE model_calls SET request = NULL, answer = NULL, detail = ''"
+            "UPDATE model_calls SET request = NULL, answer = NULL, detail = '', sources = NULL"
             f" WHERE {OF_RECORD} AND"
             " (cast_id IN (SELECT value FROM json_each(:casts))"
-            f" OR {RECORDED.rows()})",
-            {"casts": json.dumps(list(cast_ids))} | traces.asked(RECORDED),
+            f" OR rowid IN {MADE_OF} OR {RECORDED.rows()})",
+            asked | traces.asked(RECORDED),
         )
 
     async def asked_lately(self, role: str, backend: str) -> list[int]:
@@ -291,7 +328,7 @@ class ModelCalls:
     ) -> Mapping[str, Spent]:
         """What each role used since then, failed attempts included; `until` is not part of it."""
         rows = await self._database.rows(
-            "SELECT role, sum(outcome <> :no_room) AS calls,"
+            f"SELECT role, sum(outcome NOT IN {NOT_MADE}) AS calls,"
             " sum(outcome = :no_room) AS refused, sum(tokens_in) AS tokens_in,"
             " sum(tokens_out) AS tokens_out, sum(tokens_cached) AS tokens_cached, sum(usd) AS usd"
             " FROM model_calls WHERE created_at >= :moment AND (:until IS NULL"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from wintermute.errors import AnswerUnusable, EmptyReply
+from wintermute.llm.calls import QuestionSources
 from wintermute.messages import Json, Reply, Request
 from wintermute.templates import fill
 from wintermute.text import shortened, untagged
@@ -22,7 +23,10 @@ FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 ATTEMPTS = 2
 """The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
-"""Characters from which a text that stands in the template was taken from there."""
+"""Characters from which a line that stands in the template was taken from there."""
+PLACEHOLDER = re.compile(r"<([^<>{}/\n]+)>")
+MARKS = " -*#>.<\"'"
+"""Signs around a line that make no other line of it."""
 SHOWN = 1_000
 """Of an answer that was of no use."""
 AGAIN = "That cannot be used: {error}. Answer once more, with the JSON alone, in the shape that was named."
@@ -44,8 +48,10 @@ class Unfit(Exception):
 class Unasked(Protocol):
     """Whoever asks models for work that nobody waits for. See `llm.models.Models`."""
 
-    async def ask_unasked(self, role: str, request: Request) -> Reply:
-        """Raises: ModelError."""
+    async def ask_unasked(
+        self, role: str, request: Request, sources: QuestionSources | None
+    ) -> Reply:
+        """Raises: ModelError; QuestionWithdrawn."""
         ...
 
     async def refused(self, role: str, reason: str) -> None:
@@ -61,17 +67,21 @@ async def answer_in_json(
     read: Callable[[Json], T],
     *,
     attempts: int = ATTEMPTS,
+    sources: QuestionSources | None = None,
 ) -> T:
     """What `read` makes of the object that a model answers with; it is asked at most so often.
 
-    Raises: AnswerUnusable; ModelError where no answer came.
+    `sources`: what the values are made of. Whoever uses what comes of it asks in its transaction
+    whether they stand, for they may have been taken back while the model answered.
+
+    Raises: AnswerUnusable; QuestionWithdrawn; ModelError where no answer came.
     """
     question = fill(template, {name: untagged(value) for name, value in values.items()})
     messages: tuple[Json, ...] = ({"role": "user", "content": question},)
     plain = ""
     for _ in range(attempts):
         try:
-            reply = await models.ask_unasked(role, Request(messages))
+            reply = await models.ask_unasked(role, Request(messages), sources)
         except EmptyReply as problem:
             await models.refused(role, "it is empty")
             raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem
@@ -98,11 +108,19 @@ def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
         raise Unfit("it is no JSON") from error
     if not isinstance(found, dict):
         raise Unfit("it is no JSON object")
-    known = _plain(template)
-    for said in _texts(found):
-        if len(said) >= THE_SAME and _plain(said) in known:
-            raise Unfit("it repeats the example of the instructions: take what the data say")
+    if any(_repeats(said, template) for said in _texts(found)):
+        raise Unfit("it repeats the example of the instructions: take what the data say")
     return read(found)
+
+
+def _repeats(said: str, template: str) -> bool:
+    """Whether a line of the template stands in it, or one of the placeholders of its examples."""
+    known = _plain(template)
+    blank = {name for name in PLACEHOLDER.findall(known) if f"</{name}>" not in known}
+    lines = [line for each in said.splitlines() if (line := _plain(each).strip(MARKS))]
+    return any(line in blank or (len(line) >= THE_SAME and line in known) for line in lines) or any(
+        f"<{name}>" in _plain(said) for name in blank
+    )
 
 
 def texts(found: Json, name: str) -> tuple[str, ...]:

@@ -21,12 +21,23 @@ from wintermute.errors import (
     ModelError,
     ModelRefused,
     ModelUnavailable,
+    QuestionWithdrawn,
 )
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.ids import NewId, new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, offered
-from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
+from wintermute.llm.calls import (
+    NO_ROOM,
+    WITHDRAWN,
+    Amount,
+    Attempt,
+    Budget,
+    ModelCalls,
+    QuestionSources,
+    Reservation,
+    cost,
+)
 from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
     LONGEST_WISH,
@@ -81,6 +92,8 @@ class Question:
     listener: Listener
     wait: Wait = UNTRIED
     """Which attempt this is, and why there is another."""
+    sources: QuestionSources | None = None
+    """What it is made of, where nobody waits for it; None: it is asked whatever becomes of that."""
 
 
 class _Trial:
@@ -130,6 +143,9 @@ class _Trial:
         else:
             self.outcome = NO_ROOM
 
+    def withdrawn(self) -> None:
+        self.outcome = WITHDRAWN
+
     def answered(self, answer: Answer, ms: int) -> Reply:
         endpoint, estimated = self.endpoint, self.question.tokens
         ours, window = endpoint.measure.corrected(estimated), endpoint.settings.context_tokens
@@ -174,15 +190,20 @@ class Attempts:
     async def make(self, endpoint: Endpoint, question: Question, number: int) -> Reply:
         """Ask once.
 
-        Raises: Failed; BudgetSpent before anything is sent.
+        Raises: Failed; BudgetSpent and QuestionWithdrawn before anything is sent.
         """
         trial = _Trial(endpoint, question, number, self._clock.monotonic())
         planned = self._budget.planned(question.role, endpoint.name, _worst(endpoint, question))
         try:
             await self._budget.reserve(planned)
+            if question.sources is not None:
+                await self._calls.require(question.sources)
             trial.sent = True
             answer = await endpoint.ask(question.request, listener=trial)
             return trial.answered(answer, self._ms_since(question.began))
+        except QuestionWithdrawn:
+            trial.withdrawn()
+            raise
         except (Failed, BudgetSpent) as problem:
             trial.ended_by(problem)
             told = (endpoint.name, trial.outcome, number, question.cast_id)
@@ -207,6 +228,7 @@ class Attempts:
             ms=self._ms_since(trial.began),
             request=question.request,
             reply=trial.reply,
+            sources=question.sources,
         )
 
         async def settle(tx: Transaction, call_id: str) -> None:
@@ -301,14 +323,19 @@ class Models:
             if not self._waited_for:
                 self._quiet.set()
 
-    async def ask_unasked(self, role: str, request: Request) -> Reply:
+    async def ask_unasked(
+        self, role: str, request: Request, sources: QuestionSources | None = None
+    ) -> Reply:
         """As `ask`, for work that nobody waits for: one question at a time, none beside a chat's.
 
-        Whoever is answered meanwhile waits for one of them at most (M-064).
+        Whoever is answered meanwhile waits for one of them at most (M-064). Nothing is sent, the
+        first time or again, once its `sources` do not stand any more (F-027).
+
+        Raises: QuestionWithdrawn, and what `ask` does.
         """
         async with self._unasked:
             await self._quiet.wait()
-            return await self._ask(role, request, None, None, UNHEARD)
+            return await self._ask(role, request, None, None, UNHEARD, sources)
 
     async def refused(self, role: str, reason: str) -> None:
         """An answer was of no use: counted, with the reason, which has none of its words."""
@@ -321,6 +348,7 @@ class Models:
         backend: str | None,
         cast_id: str | None,
         listener: Listener,
+        sources: QuestionSources | None = None,
     ) -> Reply:
         hidden, began = self._hidden(request), self._clock.monotonic()
         failures: list[Failed] = []
@@ -332,7 +360,8 @@ class Models:
             if endpoint.settings.context_tokens <= too_large:
                 continue
             meant = replace(hidden.of(endpoint.settings.size), small=None)
-            question = Question(role, meant, tokens.size(meant), cast_id, began, listener)
+            size = tokens.size(meant)
+            question = Question(role, meant, size, cast_id, began, listener, sources=sources)
             try:
                 return await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:

@@ -215,7 +215,8 @@ TOKENS = re.compile(r"[^\W_]+")
 SIGNS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
 FILLER_WORDS = (
     "the and are was were has have had his her its their they she with for from that this who which"
-    " user does did can will often also very der die das den dem des ein eine einen einem einer und ist sind war hat"
+    " user usuario usuaria usuário usuária utente utilisateur utilisatrice gebruiker"
+    " does did can will often also very der die das den dem des ein eine einen einem einer und ist sind war hat"
     " haben mit von für auch sehr nutzer les des une est son ses sur pour avec dans aux qui que los"
     " las una del con por para que tiene sus gli dei della nel per che"
 )
@@ -255,9 +256,10 @@ class _Sense:
     def needed(self) -> int:
         return (len(self.words) + 1) // 2
 
-    def is_shared_by(self, other: "_Sense") -> bool:
+    def is_shared_by(self, other: "_Sense", *, loosely: bool = False) -> bool:
         """Whether another line has half of the main words, by their first letters."""
-        return 2 * sum(map(other.has, self.words)) >= len(self.words)
+        shared = sum(other.has(word, loosely=loosely) for word in self.words)
+        return 2 * shared >= len(self.words)
 
     def has(self, word: str, *, loosely: bool = False) -> bool:
         """Whether a word is there, as it is or by its beginning. `loosely`: another ending is the same."""
@@ -437,6 +439,12 @@ def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
     """Whether at least half of what each text is about stands in what they were made from."""
     known = _sense_of({word for each in inputs for word in main_words(each)})
     return all(_sense(text).is_shared_by(known) for text in texts)
+
+
+def told_in(texts: Sequence[str], transcript: str) -> list[str]:
+    """Those of which half stands in what people said of themselves: so verbs may end otherwise."""
+    known = _sense(transcript)
+    return [text for text in texts if _sense(text).is_shared_by(known, loosely=True)]
 
 
 def shared_words(texts: Sequence[str], others: Sequence[str]) -> list[list[float]]:

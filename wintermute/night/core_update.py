@@ -16,8 +16,9 @@ from functools import partial
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock
 from wintermute.db import Transaction
-from wintermute.errors import MemoryFileUnusable
+from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
 from wintermute.jobs import Job
+from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.models import Models
 from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
@@ -68,7 +69,7 @@ class CoreUpdate:
     clock: Clock
 
     async def update(self, job: Job) -> JobDone | JobPutOff:
-        """Ask once. Raises: ModelError; AnswerUnusable for a page that is none."""
+        """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
         pages = self.stores.core_pages
         if "set" in job.progress:  # we were killed before the file was in place, or after
             await pages.complete(job.progress["set"])
@@ -83,35 +84,50 @@ class CoreUpdate:
         except MemoryFileUnusable as problem:
             log.warning("core not updated scope=%s reason=%s", job.scope, problem)
             return JobPutOff(self.clock.now() + MENDED, "core.md cannot be used as it is")
-        text = await self._asked(page, facts)
+        sources = QuestionSources(
+            tuple(fact.id for fact in facts), partial(self._is_unchanged, job, facts)
+        )
+        text = await self._asked(page, facts, sources)
         if text is None or text == page.text:
             return JobDone()
-        return await self._changed(job, page, text, facts)
+        await self.stores.model_calls.require(sources)
+        return await self._changed(job, page, text, facts, sources)
 
     async def _new(self, job: Job) -> list[Fact]:
         """What is still remembered and true of them, and never what may come from outside."""
-        found = [
-            await self.stores.facts.get(fact_id, job.scope) for fact_id in job.args.get("facts", [])
-        ]
+        named = job.args.get("facts", [])
+        found = await self.stores.facts.living(self.stores.database, job.scope, named)
         now = self.clock.now()
         return [
             fact
             for fact in found
-            if fact is not None
-            and fact.retired_at is None
-            and not (fact.valid_to and fact.valid_to <= now)
-            and not fact.taint
+            if not (fact.valid_to and fact.valid_to <= now) and not fact.taint
         ]
 
-    async def _asked(self, page: CorePage, facts: Sequence[Fact]) -> str | None:
+    async def _is_unchanged(self, job: Job, facts: Sequence[Fact], tx: Transaction) -> bool:
+        """Whether nothing of it was forgotten, retired or worded anew since it was read."""
+        there = await self.stores.facts.living(tx, job.scope, [fact.id for fact in facts])
+        same = {fact.id: fact.text for fact in there} == {fact.id: fact.text for fact in facts}
+        return same and await self.stores.jobs.is_there(tx, job.id)
+
+    async def _asked(
+        self, page: CorePage, facts: Sequence[Fact], sources: QuestionSources
+    ) -> str | None:
         values = {
             "current_core_markdown": (page.text or EMPTY_CORE).strip(),
             "candidate_new_memories": "\n".join(f"- {fact.text}" for fact in facts),
         }
-        return await answer_in_json(self.models, ROLE, self.template.text(), values, wished)
+        return await answer_in_json(
+            *(self.models, ROLE, self.template.text(), values, wished), sources=sources
+        )
 
-    async def _changed(self, job: Job, page: CorePage, text: str, facts: Sequence[Fact]) -> JobDone:
-        """The page is replaced, or stays and the wish is kept. Raises: MemoryFileUnusable."""
+    async def _changed(
+        self, job: Job, page: CorePage, text: str, facts: Sequence[Fact], sources: QuestionSources
+    ) -> JobDone:
+        """The page is replaced, or stays and the wish is kept.
+
+        Raises: MemoryFileUnusable; QuestionWithdrawn, and nothing is changed.
+        """
         pages, before = self.stores.core_pages, page.text or ""
         free = await pages.free(job.scope, before)
         only_adds = "small" in self.models.sizes(ROLE)
@@ -119,7 +135,8 @@ class CoreUpdate:
             log.warning(
                 "core not updated scope=%s reason=%d bullets would go", job.scope, len(gone)
             )
-            return JobDone(partial(self._offer, scope=job.scope, text=text, gone=gone))
+            offer = partial(self._offer, scope=job.scope, text=text, gone=gone, sources=sources)
+            return JobDone(offer)
         why = Reason(
             "reconstruction", job.scope, evidence=tuple(fact.id for fact in facts), summary=SUMMARY
         )
@@ -127,6 +144,8 @@ class CoreUpdate:
         may_go = freed(before, text, free, explicit)
 
         async def noted(tx: Transaction, set_id: str) -> None:
+            if not await sources.stand(tx):
+                raise QuestionWithdrawn("a fact was taken back while the page was made")
             await self.stores.proposals.outdate(tx, job.scope, "core")
             await self.stores.jobs.went_on(tx, job.id, {"set": set_id})
 
@@ -134,7 +153,17 @@ class CoreUpdate:
             log.info("core not updated scope=%s reason=it was edited meanwhile", job.scope)
         return JobDone()
 
-    async def _offer(self, tx: Transaction, *, scope: str, text: str, gone: Sequence[str]) -> None:
+    async def _offer(
+        self,
+        tx: Transaction,
+        *,
+        scope: str,
+        text: str,
+        gone: Sequence[str],
+        sources: QuestionSources,
+    ) -> None:
+        if not await sources.stand(tx):
+            return
         quoted = "; ".join(f'"{shortened(bullet, SHOWN)}"' for bullet in gone)
         await self.stores.proposals.outdate(tx, scope, "core", but=text)
         await self.stores.proposals.offer(tx, scope, "core", text, WOULD_GO.format(bullets=quoted))

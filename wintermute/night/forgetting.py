@@ -220,7 +220,8 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
     transaction, events = stores.database.transaction, gone.events
     async with transaction() as tx:
         asked = await stores.casts.of_events(tx, events)
-        records = await stores.model_calls.forget(tx, asked, found)
+        known = [*events, *found.texts]  # ids of facts are looked for, too
+        records = await stores.model_calls.forget(tx, asked, found, known)
     async with transaction() as tx:
         blanked, running = await stores.casts.forget(tx, events, found)
     async with transaction() as tx:

@@ -17,8 +17,10 @@ import json
 import logging
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Reason
@@ -26,12 +28,13 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import MemoryHarvest
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
-from wintermute.errors import ToolFailed
+from wintermute.errors import QuestionWithdrawn, ToolFailed
 from wintermute.jobs import AGAIN, Job
+from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import NewFact, entry, main_words
+from wintermute.memory.fact import NewFact, entry, main_words, told_in
 from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import PERSON, ROOM, Json
@@ -171,6 +174,12 @@ class Chunk:
         """Whether something in it may come from outside."""
         return any(each.taint for each in self.messages)
 
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The messages that it shows, and those whose words they replace."""
+        named = [name for each in self.messages for name in (each.event_id, each.edits) if name]
+        return tuple(dict.fromkeys(named))
+
 
 def chunk(rows: Sequence[Wording], room: int) -> Chunk:
     """The first of the rows that belong to one scope and fit into so many tokens; one at least."""
@@ -251,6 +260,14 @@ def picked(found: Json) -> tuple[str, ...]:
     """What an answer names (M-072). Raises: Unfit."""
     only(found, "contents")
     return texts(found, "contents")[:MOST_PICKED]
+
+
+def grounded(contents: Sequence[str], shown: str) -> list[str]:
+    """Without what nobody said, or not in that language (M-044): one invention spoils no answer."""
+    told = told_in(contents, shown)
+    if left_out := len(contents) - len(told):
+        log.info("nothing learnt reason=%d texts are not in the transcript", left_out)
+    return told
 
 
 def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
@@ -510,7 +527,8 @@ class Harvest:
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
             if not rows:
                 break
-            await self._read(job.id, conversation, cursor, chunk(rows, self._room()))
+            with suppress(QuestionWithdrawn):  # what is there now is read
+                await self._read(job.id, conversation, cursor, chunk(rows, self._room()))
         if cursor.upto == job.args.get("upto"):  # something else is to be answered first by now
             return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
@@ -520,22 +538,32 @@ class Harvest:
 
     async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
         """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
-        contents: tuple[str, ...] = ()
+        contents: Sequence[str] = ()
         if part.scope is not None:
             shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
-            contents = await answer_in_json(
-                self._models, NAME, self._template.text(), shown, picked
+            sources = QuestionSources(
+                part.events, partial(self._stands, conversation, cursor, part)
             )
+            contents = await answer_in_json(
+                *(self._models, NAME, self._template.text(), shown, picked), sources=sources
+            )
+            contents = grounded(contents, shown["transcript"])
         async with self._stores.database.transaction() as tx:
-            if await self._harvests.cursor(tx, conversation) != cursor:
-                return  # somebody else was faster
-            rows = await self._harvests.said(tx, conversation, cursor)
-            same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
-            if not same or chunk(same, self._room()) != part:
-                return  # an edit or a redaction: what is there now is read
+            if not await self._stands(conversation, cursor, part, tx):
+                return  # what is there now is read
             picked_up = await self._keep(tx, part, learnt(part, contents))
             await self._harvests.read(tx, conversation, part)
             await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
+
+    async def _stands(
+        self, conversation: str, cursor: Cursor, part: Chunk, tx: Transaction
+    ) -> bool:
+        """Whether nobody was faster, and nothing in it was edited or taken back."""
+        if await self._harvests.cursor(tx, conversation) != cursor:
+            return False
+        rows = await self._harvests.said(tx, conversation, cursor)
+        same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
+        return bool(same) and chunk(same, self._room()) == part
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
         if part.again and facts:

@@ -19,8 +19,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock
 from wintermute.config.schema import Memory
 from wintermute.db import Transaction
-from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
+from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.jobs import Job
+from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import ATTEMPTS, Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
@@ -249,7 +250,14 @@ class Reconstruction:
         scope, taint = batch[0].scope, batch[0].taint
         found = await self._related.find(scope, contents, ids, taint=taint)
         related = united(found)
-        answer = await self._asked(contents, [fact.text for fact in related])
+        sources = QuestionSources(
+            tuple(fact.id for fact in (*batch, *related)),
+            lambda tx: self._is_unchanged(tx, batch, related),
+        )
+        try:
+            answer = await self._asked(contents, [fact.text for fact in related], sources)
+        except QuestionWithdrawn:
+            return BatchTally()
         if answer is None:
             return await self._keep(batch, failed=1)
         old = [fact.text for fact in (*batch, *related)]
@@ -257,8 +265,13 @@ class Reconstruction:
         plan = await asyncio.to_thread(planned, batch, related, answer.memories, near)
         return await self._store(batch, related, plan)
 
-    async def _asked(self, contents: Sequence[str], related: Sequence[str]) -> Rewritten | None:
-        """Steps 5 and 6: one call, with its retry, then one refinement at most; None: all stays."""
+    async def _asked(
+        self, contents: Sequence[str], related: Sequence[str], sources: QuestionSources
+    ) -> Rewritten | None:
+        """Steps 5 and 6: one call, with its retry, then one refinement at most; None: all stays.
+
+        Raises: ModelError; QuestionWithdrawn.
+        """
         inputs = [*contents, *related]
         values = {"related_memories": listed(related), "new_contents": listed(contents)}
         template = self._template.text()
@@ -269,6 +282,7 @@ class Reconstruction:
                     *(self._models, ROLE, question, values),
                     lambda found: rewritten(found, inputs),
                     attempts=attempts,
+                    sources=sources,
                 )
             except AnswerUnusable as problem:
                 log.warning("reconstruction refused reason=%s", problem)

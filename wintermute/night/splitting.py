@@ -12,6 +12,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
+from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import (
@@ -98,15 +99,16 @@ class Splitting:
         self._models = models
         self._template = template
 
-    async def split(self, part: str) -> TakenApart:
+    async def split(self, part: str, sources: QuestionSources | None = None) -> TakenApart:
         """The facts of one of the `chunks` of a text; all of it as it is where there are none.
 
-        So it is where an answer cannot be used, too (M-045). Raises: ModelError.
+        So it is where an answer cannot be used, too (M-045). Raises: ModelError; QuestionWithdrawn.
         """
         try:
             found = await answer_in_json(
                 *(self._models, ROLE, self._template.text(), {"raw_input": part}),
                 lambda answer: contents_of(answer, part),
+                sources=sources,
             )
         except AnswerUnusable as problem:
             log.warning("text stays whole reason=%s", problem)
@@ -138,15 +140,27 @@ class SplitLater:
     async def take_apart(self, job: Job) -> JobDone | JobPutOff:
         """The facts, and what they leave out, take the place of the text; it stays where there are none.
 
-        Raises: ModelError.
+        Raises: ModelError; QuestionWithdrawn.
         """
         if until := await self._quiet.until(ROLE):
             return JobPutOff(until, UNTIL_THEN)
-        parts = [await self._work.split(part) for part in chunks(str(job.args["text"]))]
+        async with self._stores.database.transaction() as tx:
+            whole = await self._stores.facts.living(tx, job.scope, job.args["facts"])
+        if not whole:
+            return JobDone()
+        names = tuple(fact.id for fact in whole)
+        sources = QuestionSources(names, partial(self._is_unchanged, job, names))
+        text = str(job.args["text"])
+        parts = [await self._work.split(part, sources) for part in chunks(text)]
         if not any(part.contents for part in parts):
             return JobDone()
         found = normalised([line for part in parts for line in (*part.contents, *part.rest)])
         return JobDone(partial(self._store, job=job, found=found))
+
+    async def _is_unchanged(self, job: Job, names: Sequence[str], tx: Transaction) -> bool:
+        """Whether nothing of the text was taken back or forgotten since."""
+        there = await self._stores.facts.living(tx, job.scope, names)
+        return len(there) == len(names) and await self._stores.jobs.is_there(tx, job.id)
 
     async def _store(self, tx: Transaction, *, job: Job, found: Sequence[str]) -> None:
         """In the change set of the text, so that both are taken back by one gesture (M-076).

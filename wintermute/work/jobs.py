@@ -15,6 +15,7 @@ from wintermute.errors import (
     BudgetSpent,
     HomeserverUnavailable,
     ModelUnavailable,
+    QuestionWithdrawn,
     StorageBlocked,
     WintermuteError,
 )
@@ -25,14 +26,15 @@ from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
 
 STOPPED = (
-    "`{name}` failed three times in the same way{whose}: {error}. I stopped it, and try again when I"
+    "`{name}` failed {often}{whose}: {error}. I stopped it, and try again when I"
     " am started anew; everything else goes on."
 )
 CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I leave it; everything else goes on."
-GOES_ON = "`{name}` failed three times in the same way{whose}: {error}. I go on trying, and `/status` shows it."
+GOES_ON = "`{name}` failed {often}{whose}: {error}. I go on trying, and `/status` shows it."
 INTERRUPTED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it once an hour; everything else goes on."
 LATER = timedelta(hours=1)
 BUG = "internal error, see the log"
+CHANGED = "what it was about has changed meanwhile"
 AWAY: Mapping[type[WintermuteError], str] = {
     ModelUnavailable: "no model answers",
     BudgetSpent: "the budget of the day is spent",
@@ -152,6 +154,8 @@ class JobKind:
             until = error.until if isinstance(error, BudgetSpent) else None
             why = next(why for kind, why in AWAY.items() if isinstance(error, kind))
             return JobPutOff(until or self._clock.now() + AGAIN, why)
+        except QuestionWithdrawn:  # what is left of it is asked about
+            return JobPutOff(self._clock.now(), CHANGED)
         except StorageBlocked:
             raise
         except WintermuteError as error:
@@ -176,17 +180,18 @@ class JobKind:
                 error = result.error if result else BUG
                 log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
                 persists = self._policy.persists
-                if await jobs.failed(tx, piece, error, persists=persists):
+                if often := await jobs.failed(tx, piece, error, persists=persists):
                     text = GOES_ON if persists else STOPPED
-                    news = await self._tell_owner(tx, piece, text, error)
+                    news = await self._tell_owner(tx, piece, text, error, often)
         return news
 
     async def _tell_owner(
-        self, tx: Transaction, job: Job, text: str, error: str = ""
+        self, tx: Transaction, job: Job, text: str, error: str = "", often: str = ""
     ) -> Collection[str]:
         owner = self._stores.owner.scope
         whose = "" if job.scope in ("", owner) else f" for {job.scope.removeprefix(PERSON)}"
-        return await self._say(tx, owner, text.format(name=self.name, whose=whose, error=error))
+        told = text.format(name=self.name, whose=whose, error=error, often=often)
+        return await self._say(tx, owner, told)
 
     async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
         """Where a scope's people are told; nowhere while there is no such room."""
