@@ -27,6 +27,17 @@ LONGEST = 1 << 30
 """Bytes of an answer of it: keys of rows."""
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search import main; main()"
 
+SCOPES = "(SELECT value FROM json_each(:scopes))"
+"""SQL: whose it is that is looked through."""
+TALKS = (
+    f"(SELECT id FROM conversations WHERE scope IN {SCOPES}"
+    f" UNION SELECT conversation_id FROM branches WHERE scope IN {SCOPES})"
+)
+"""SQL: the conversations that are of these scopes, or were once."""
+# A plus keeps the planner from an index, by which rows would have to be sorted for every page.
+OF_TALKS = f"+conversation_id IN {TALKS}"
+OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
+
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +47,8 @@ class Kept:
 
     `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the
     rows that count; others hold nothing. `fixed`: numbered rows that are never said otherwise
-    later, so that only new ones need another look.
+    later, so that only new ones need another look. `of`: SQL for those that belong to some
+    `:scopes`; what has none is looked at for everybody.
     """
 
     table: str
@@ -44,6 +56,7 @@ class Kept:
     key: str = "seq"
     where: str = "TRUE"
     fixed: bool = False
+    of: str = "TRUE"
 
     @property
     def name(self) -> str:
@@ -60,13 +73,15 @@ class Kept:
         parts = ", ".join(f"value ->> {n}" for n in range(self.width))
         return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{self.name})))"
 
-    def page(self, *, after: bool) -> str:
-        """The query for the keys and texts of the first rows, or of those after a key."""
+    def page(self, *, after: bool, scoped: bool) -> str:
+        """The query for the keys and texts of the first rows, or of those after a key `:k0`, `:k1`."""
         whole = " || char(10) || ".join(f"coalesce({column}, '')" for column in self.columns)
-        beyond = f"({self.key}) > ({', '.join('?' * self.width)})" if after else "TRUE"
+        key = ", ".join(f":k{n}" for n in range(self.width))
+        beyond = f"({self.key}) > ({key})" if after else "TRUE"
+        of = f"({self.of})" if scoped else "TRUE"
         return (
             f"SELECT {self.key}, CAST({whole} AS BLOB) FROM {self.table}"
-            f" WHERE {beyond} AND {self.where} ORDER BY {self.key} LIMIT {AT_ONCE}"
+            f" WHERE {beyond} AND {self.where} AND {of} ORDER BY {self.key} LIMIT {AT_ONCE}"
         )
 
 
@@ -78,10 +93,11 @@ FoundRows = tuple[RowKeys, Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Texts that are looked for in some places."""
+    """Texts that are looked for in some places, in what is of these scopes. None: in everything."""
 
     kept: Sequence[Kept]
     texts: Sequence[str]
+    scopes: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +129,11 @@ class TextSearch:
         With `since`: in what is not as it was then.
         """
         asked = [
-            {"texts": list(each.texts), "places": [_place(kept, since) for kept in each.kept]}
+            {
+                "texts": list(each.texts),
+                "scopes": json.dumps(list(each.scopes or ())),
+                "places": [_place(kept, since, each.scopes is not None) for kept in each.kept],
+            }
             for each in sought
             if each.texts
         ]
@@ -165,26 +185,37 @@ async def _started(path: Path) -> asyncio.subprocess.Process | None:
         return None
 
 
-def _place(kept: Kept, since: Traces) -> list[Any]:
+def _place(kept: Kept, since: Traces, scoped: bool) -> list[Any]:
     upto = since.upto.get(kept.name) if kept.fixed else None
-    return [kept.name, kept.width, kept.page(after=False), kept.page(after=True), upto]
+    first, after = (kept.page(after=after, scoped=scoped) for after in (False, True))
+    return [kept.name, kept.width, first, after, upto]
 
 
 def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
     """For each place the keys of the rows that say one of its texts, and the last key."""
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         return {
-            place[0]: _rows(connection, Wanted(each["texts"]), *place[1:])
+            place[0]: _rows(connection, Wanted(each["texts"]), each["scopes"], *place[1:])
             for each in asked
             for place in each["places"]
         }
 
 
 def _rows(
-    connection: Any, wanted: Wanted, width: int, first: str, after: str, upto: Sequence[Any] | None
+    connection: Any,
+    wanted: Wanted,
+    scopes: str,
+    width: int,
+    first: str,
+    after: str,
+    upto: Sequence[Any] | None,
 ) -> FoundRows:
     found: list[list[Any]] = []
-    while page := connection.execute(after if upto else first, upto or ()).fetchall():
+
+    def asked() -> dict[str, Any]:
+        return {"scopes": scopes} | {f"k{n}": part for n, part in enumerate(upto or ())}
+
+    while page := connection.execute(after if upto else first, asked()).fetchall():
         said = wanted.among([row[width] for row in page])
         found += [[*page[n]][:width] for n in said]
         upto = [*page[-1]][:width]

@@ -13,7 +13,7 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, Kept, Traces
+from wintermute.db.text_search import NOWHERE, OF_BRANCHES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent
 from wintermute.ids import NewId
@@ -205,7 +205,11 @@ def cost(usage: Usage, price: Price | None) -> float:
 
 
 OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it
-RECORDED = Kept("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD)
+RECORDED = Kept(
+    *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
+    of="cast_id IS NULL OR"
+    f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
+)
 _recorded = reader(Recorded)
 _spent = reader(Spent)
 

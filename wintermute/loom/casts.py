@@ -16,7 +16,7 @@ from typing import Any
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, Kept, Traces
+from wintermute.db.text_search import NOWHERE, OF_BRANCHES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
@@ -38,14 +38,21 @@ _OF_EVENTS = (  # and what was handed out for them
 )
 _OURS = "IN (SELECT value FROM json_each(:casts))"
 _ENDED = "EXISTS (SELECT 1 FROM casts c WHERE c.id = cast_id AND c.state <> 'running')"
-INTENTS = Kept("casts", ("intent",), where="intent <> ''", fixed=True)
-RESULTS = Kept("casts", ("result",), where="result <> ''")
-TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True)
-OBSERVATIONS = Kept("observations", ("args", "result"))
-FOLDS = Kept("folds", ("summary",), fixed=True)
-PROMPTS = (
+_CASTS = f"+branch_id IN {OF_BRANCHES}"
+_TURNS = f"(SELECT c.branch_id FROM casts c WHERE c.id = turns.cast_id) IN {OF_BRANCHES}"
+_SEEN = (
+    "(SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id"
+    f" WHERE t.id = observations.turn_id) IN {OF_BRANCHES}"
+)
+INTENTS = Kept("casts", ("intent",), where="intent <> ''", fixed=True, of=_CASTS)
+RESULTS = Kept("casts", ("result",), where="result <> ''", of=_CASTS)
+TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True, of=_TURNS)
+OBSERVATIONS = Kept("observations", ("args", "result"), of=_SEEN)
+FOLDS = Kept("folds", ("summary",), fixed=True, of=_CASTS)
+PROMPTS = (  # of the first two each may be of several scopes
     *(Kept("prompts", ("text",), "hash"), Kept("prompt_parts", ("text",), "hash")),
-    *(Kept(table, ("block",), where="block <> ''") for table in ("casts", "turns")),
+    Kept("casts", ("block",), where="block <> ''", of=_CASTS),
+    Kept("turns", ("block",), where="block <> ''", of=_TURNS),
 )
 _observation = reader(Observation)
 _turn = reader(Turn, "observations")

@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
@@ -111,10 +111,12 @@ class OpenRow:
     edits: str | None
 
 
-RECEIVED = Kept("inbox", ("body", "raw"), fixed=True)
+RECEIVED = Kept("inbox", ("body", "raw"), fixed=True, of=OF_TALKS)
 SAID = Kept(  # by people
     *("inbox", ("body",)),
-    where="kind IN ('message', 'context') AND body <> '' AND state <> 'ignored' AND NOT by_bot",
+    where="body <> '' AND NOT by_bot AND (kind = 'message' AND state <> 'ignored' OR kind = 'context'"
+    " OR kind = 'command' AND substr(body, 1, 7) NOT IN ('/forget', '/memory'))",
+    of=OF_TALKS,
 )
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
@@ -489,13 +491,19 @@ class Inbox:
         )
         return {row["id"]: row["body"] for row in rows}
 
-    async def saying(self, events: Sequence[str], traces: Traces) -> list[str]:
-        """What people said that holds one of the `traces`, in other messages than these."""
+    async def saying(
+        self, events: Sequence[str], traces: Traces, but: str | None = None
+    ) -> list[str]:
+        """What people said that holds one of the `traces`, in other messages than these.
+
+        `but`: not what this one said.
+        """
         return await self._database.scalars(
             f"SELECT body FROM inbox WHERE {SAID.rows()}"
             " AND event_id NOT IN (SELECT value FROM json_each(:events))"
-            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))",
-            {"events": json.dumps(list(events))} | traces.asked(SAID),
+            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))"
+            " AND sender IS NOT :but",
+            {"events": json.dumps(list(events)), "but": but} | traces.asked(SAID),
         )
 
     async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:

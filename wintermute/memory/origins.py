@@ -1,7 +1,8 @@
 """Which facts came from which messages, and what becomes of them when messages are taken back."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Database, Transaction
@@ -12,10 +13,62 @@ ENOUGH = 5
 """Letters by which a word is the same one (M-039)."""
 
 
+OTHERWISE = 3
+"""A message of which less than this part is what a fact says, is of other things."""
+
+
+class OriginText(NamedTuple):
+    """A message that something was learnt from, and who said it."""
+
+    body: str
+    name: str
+
+
 def is_said_in(text: str, others: Iterable[str]) -> bool:
     """Whether all that a text is about stands in these others."""
     known = {word[:ENOUGH] for other in others for word in main_words(other)}
     return {word[:ENOUGH] for word in main_words(text)} <= known
+
+
+def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
+    """The messages that go with a fact: those that say it, and are not mainly of other things.
+
+    Where none says it alone, as few as say most of it together: it may have been told over several
+    messages, or is kept in another language than it was told in. One goes in any case.
+    """
+    if not messages:
+        return set()
+    names = _beginnings(" ".join(each.name for each in messages.values()))
+    told = _beginnings(text) - names or _beginnings(text)
+    said = {event: _beginnings(each.body) - names for event, each in messages.items()}
+
+    def likest(event: str) -> tuple[int, int, int]:
+        alike = len(_threes(text) & _threes(messages[event].body))
+        return len(told & said[event]), alike if not told & said[event] else 0, -len(said[event])
+
+    best, found = max(said, key=likest), set[str]()
+    saying = {
+        event
+        for event, each in messages.items()
+        if is_said_in(text, [each.body, each.name])
+        and len(told & said[event]) * OTHERWISE >= len(said[event])
+    }
+    if saying or is_said_in(text, [messages[best].body, messages[best].name]):
+        return {best} | saying
+    while best not in found:
+        found.add(best)
+        told -= said[best]
+        best = max(said, key=likest) if any(told & each for each in said.values()) else best
+    return found
+
+
+def _beginnings(text: str) -> set[str]:
+    return {word[:ENOUGH] for word in main_words(text)}
+
+
+def _threes(text: str) -> set[str]:
+    folded = text.casefold()
+    return {folded[n : n + 3] for n in range(len(folded) - 2)}
 
 
 class Origins:

@@ -14,7 +14,7 @@ from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
-from wintermute.night.forgetting import forget, forget_messages
+from wintermute.night.forgetting import forget, forget_answers, forget_messages
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
@@ -26,16 +26,27 @@ QUIET = timedelta(minutes=1)
 SILENCE = "somebody wrote a moment ago"
 
 
+async def owe_unsaying(stores: Stores, tx: Transaction, scope: str, texts: Sequence[str]) -> None:
+    """Have what repeats these answers of ours to a scope forgotten."""
+    args = {"scope": scope, "answers": list(texts)}
+    named = "\n".join([scope, "", *texts])
+    await stores.jobs.enqueue(tx, FORGET, hashlib.sha256(named.encode()).hexdigest(), "", args)
+
+
 async def owe_forgetting(
     stores: Stores,
     tx: Transaction,
     events: Collection[str],
     texts: Sequence[str] = (),
     facts: Sequence[str] = (),
+    by: str | None = None,
 ) -> None:
-    """Have these messages and facts forgotten; `texts`: what the messages said until now."""
-    args = {"events": sorted(events), "texts": list(texts), "facts": list(facts)}
-    named = "\n".join([*args["events"], "", *args["texts"], "", *args["facts"]])
+    """Have these messages and facts forgotten; `texts`: what the messages said until now.
+
+    `by`: in a room of several people, who wants these facts forgotten (`forget`).
+    """
+    args = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
+    named = "\n".join([*sorted(events), "", *texts, "", *facts])
     await stores.jobs.enqueue(tx, FORGET, hashlib.sha256(named.encode()).hexdigest(), "", args)
 
 
@@ -59,7 +70,12 @@ async def _forget(stores: Stores, clock: Clock, job: Job) -> JobDone | JobPutOff
             await stores.jobs.went_on(tx, job.id, {"known": sorted(known)})
 
     if facts:
-        unfinished += (await forget(stores, facts, scrub=False, note=note)).unfinished
+        by = job.args.get("by")
+        unfinished += (await forget(stores, facts, by=by, scrub=False, note=note)).unfinished
+    if answers := job.args.get("answers", ()):
+        scope = job.args["scope"]
+        done = await forget_answers(stores, scope, answers, sorted(known), note)
+        unfinished += done.unfinished
     events, texts = job.args.get("events", ()), job.args.get("texts", ())
     if events or texts or known:
         harvests = Harvests(stores.database, clock)

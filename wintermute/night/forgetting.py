@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from wintermute.changes.change_sets import CHANGES
 from wintermute.changes.proposals import PROPOSALS
@@ -22,10 +21,10 @@ from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS
-from wintermute.memory.core import CORE, MEMORIES, TextFile
+from wintermute.memory.core import MEMORIES, SCOPES, TextFile
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
-from wintermute.memory.origins import Origins, is_said_in
+from wintermute.memory.origins import Origins, OriginText, is_said_in, tellings
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
@@ -42,6 +41,14 @@ SPOKEN: Sequence[Kept] = (
     *(conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
     *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS),
 )
+
+REPEATED: Sequence[Kept] = [
+    kept
+    for kept in SPOKEN
+    if kept not in (casts.INTENTS, casts.RESULTS, casts.TURNS, conversations.EDITS)
+    and kept not in (RECEIVED, ANSWERS)
+]
+"""Where an answer of ours is said again, if not to people."""
 
 OURS = {"matrix", "skills"}
 """Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
@@ -74,6 +81,8 @@ class _Gone:
     facts: tuple[Fact, ...]
     texts: frozenset[str]
     events: tuple[str, ...]
+    scopes: tuple[str, ...]
+    """Whose it was: the same words of others are theirs."""
 
     def traces(self) -> list[str]:
         """What is looked for wherever it may have been repeated."""
@@ -88,21 +97,30 @@ async def _nothing(_: Sequence[str]) -> None: ...
 
 
 async def forget(
-    stores: Stores, wanted: Sequence[Fact], *, scrub: bool = True, note: Note = _nothing
+    stores: Stores,
+    wanted: Sequence[Fact],
+    *,
+    by: str | None = None,
+    scrub: bool = True,
+    note: Note = _nothing,
 ) -> Forgotten:
-    """Erase facts, the messages they were learnt from, and every record that repeats them.
+    """Erase facts, the messages that tell them, and every record of their scopes that repeats them.
 
     Earlier wordings go along. The facts themselves go last: whatever ends this half way, it can be
-    asked for again. Without `scrub` the file is to be rewritten when nobody waits.
+    asked for again. `by`: of messages, only those of this person go, and what others say as well is
+    not looked for. Without `scrub` the file is to be rewritten when nobody waits.
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
     facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
     async with stores.database.transaction() as tx:
-        events = await with_reports(stores, tx, {o for fact in facts for o in fact.origins})
-    gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
+        events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
+        scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
     async with stores.database.looking() as look:
+        if by is not None:
+            texts = await _only_there(stores, look, events, scopes, texts, but=by)
+        gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
         done = await _erase(stores, look, gone, note=note)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
@@ -126,13 +144,52 @@ async def forget_messages(
             events = await with_reports(stores, tx, set(taken_back))
         facts, again = await _unlearn(stores, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
-        texts = await _only_there(stores, look, events, texts.union(said))
-        gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
+        whose = {fact.scope for fact in facts}
+        scopes = await stores.conversations.scopes_of(stores.database, events, whose)
+        texts = await _only_there(stores, look, events, scopes, texts.union(said))
+        gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
         done = await _erase(stores, look, gone, known, note)
     if again and not done.unfinished:
         async with stores.database.transaction() as tx:
             await harvests.put_back(tx, again)
     return done
+
+
+async def forget_answers(
+    stores: Stores,
+    scope: str,
+    texts: Sequence[str],
+    known: Sequence[str] = (),
+    note: Note = _nothing,
+) -> Forgotten:
+    """Erase what repeats answers of ours to a scope that were taken back.
+
+    They themselves are gone by then; what we said in the same words at another time stays.
+    """
+    async with stores.database.looking() as look:
+        whose = await stores.conversations.scopes_of(stores.database, (), [scope])
+        only = await _only_there(stores, look, (), whose, set(texts))
+        gone = _Gone((), frozenset(only), (), tuple(whose))
+        return await _erase(stores, look, gone, known, note, REPEATED)
+
+
+async def _tellings(
+    stores: Stores, tx: Transaction, facts: Sequence[Fact], by: str | None
+) -> set[str]:
+    """The messages that go with these facts; `by`: of one person. Others keep their text."""
+    events, texts = set[str](), await stores.inbox.texts([o for f in facts for o in f.origins])
+    for fact in facts:
+        told = dict[str, OriginText]()
+        for origin in fact.origins:
+            row = await stores.inbox.find(tx, origin)
+            if by is not None and row and row.sender != by:
+                continue
+            if row and (body := texts.get(row.edits or origin)):
+                told[origin] = OriginText(body, row.sender_name)
+            else:
+                events.add(origin)  # it says nothing any more, or was no message
+        events |= tellings(fact.text, told)
+    return events
 
 
 async def _unlearn(stores: Stores, events: set[str]) -> tuple[list[Fact], set[str]]:
@@ -167,18 +224,29 @@ async def _unlearn(stores: Stores, events: set[str]) -> tuple[list[Fact], set[st
 
 
 async def _only_there(
-    stores: Stores, look: TextSearch, events: Sequence[str], texts: set[str]
+    stores: Stores,
+    look: TextSearch,
+    events: Sequence[str],
+    scopes: Sequence[str],
+    texts: set[str],
+    but: str | None = None,
 ) -> set[str]:
-    """Those of the texts that nobody has said in another message, but to quote it."""
+    """Those of the texts that nobody has said there in another message, but to quote it."""
     named = sorted(text for text in texts if len(text) >= RECOGNISABLE)
-    others = await stores.inbox.saying(events, await look.seek([Sought([SAID], named)]))
+    said = await look.seek([Sought([SAID], named, scopes)])
+    others = await stores.inbox.saying(events, said, but)
     own = ["\n".join(x for x in body.splitlines() if not x.startswith(">")) for body in others]
     wanted = {text: Wanted([text]) for text in named}
     return {text for text in named if not any(map(wanted[text].is_in, own))}
 
 
 async def _erase(
-    stores: Stores, look: TextSearch, gone: _Gone, known: Sequence[str] = (), note: Note = _nothing
+    stores: Stores,
+    look: TextSearch,
+    gone: _Gone,
+    known: Sequence[str] = (),
+    note: Note = _nothing,
+    places: Sequence[Kept] = SPOKEN,
 ) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them."""
     bullets = await _bullets(stores, gone)
@@ -186,10 +254,11 @@ async def _erase(
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
+    recorded = [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]
     sought = [
-        Sought([RECORDED], [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]),
-        Sought(SPOKEN, telling),
-        Sought(casts.PROMPTS, sorted({*gone.texts, *telling})),
+        Sought([RECORDED], recorded, gone.scopes),
+        Sought(places, telling, gone.scopes),
+        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes),
     ]
     found = await look.seek(sought)
     records, unfinished = await _erase_found(stores, gone, found)
@@ -199,7 +268,7 @@ async def _erase(
         found = await look.seek(sought, since=found)
         late, unfinished = await _erase_found(stores, gone, found)
         records += late
-    quoted = await _quoted(stores, look, gone.facts, telling)
+    quoted = await _quoted(stores, look, gone, telling)
     # Last: looking at a file keeps what it holds.
     edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
     async with stores.database.transaction() as tx:
@@ -258,13 +327,12 @@ async def _cores(
 ) -> list[tuple[TextFile, bytes | None, str, list[str]]]:
     """Each core as it is, as it should be, and what is to be cut out of it.
 
-    That is what says it; in the core of a fact's own scope also what says no more than the fact did.
+    That is what says it, and what says no more than a fact of that scope did.
     """
     wanted, found = Wanted(gone.traces()), []
-    for file in stores.places.files():
-        if file.path.name != CORE:
-            continue
-        facts = [f.text for f in gone.facts if stores.places.core_file(f.scope) == file]
+    for scope in gone.scopes:
+        file = stores.places.core_file(scope)
+        facts = [fact.text for fact in gone.facts if fact.scope == scope]
         with suppress(MemoryFileUnusable):  # named as what a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
@@ -317,33 +385,39 @@ async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
 
 
 async def _quoted(
-    stores: Stores, look: TextSearch, facts: Sequence[Fact], telling: Sequence[str]
+    stores: Stores, look: TextSearch, gone: _Gone, telling: Sequence[str]
 ) -> tuple[str, ...]:
-    """Tasks, skills, files and other facts that say it, or took its place."""
-    gone = {fact.id for fact in facts}
-    heirs = {fact.replaced_by for fact in facts if fact.replaced_by}
+    """Tasks, skills, files and other facts of these scopes that say it, or took its place."""
+    ids = {fact.id for fact in gone.facts}
+    heirs = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
     wanted = Wanted(telling)
 
     def say(*texts: str) -> bool:
         return any(map(wanted.is_in, texts))
 
-    saying = await stores.facts.saying(await look.seek([Sought([FACTS], telling)]))
-    alike = dict.fromkeys([*saying, *sorted(heirs)])
-    tasks = await stores.tasks.listed(None, "all")
+    said = await look.seek([Sought([FACTS], telling, gone.scopes)])
+    alike = dict.fromkeys([*await stores.facts.saying(said), *sorted(heirs)])
+    seen = [await stores.tasks.listed(scope, "all") for scope in gone.scopes]
+    tasks = {task.id: task for each in seen for task in each}.values()
     skills = [skill.name for skill in await stores.skills.listed()]
     return (
-        *[fact for fact in alike if fact not in gone and await stores.facts.get(fact)],
+        *[fact for fact in alike if fact not in ids and await stores.facts.get(fact)],
         *(task.id for task in tasks if say(task.content, task.reason, task.plan.ai_prompt)),
         *[f"skill {name}" for name in skills if say(await stores.skills.read(name))],
-        *await asyncio.to_thread(_files, stores.data_dir, wanted),
+        *await asyncio.to_thread(_files, stores, gone.scopes, wanted),
     )
 
 
-def _files(folder: Path, wanted: Wanted) -> list[str]:
-    """The files of the data folder that say it, but for what is a store's."""
-    found = []
+def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
+    """The files of the data folder that say it, but for what is a store's or of another scope."""
+    folder, found = stores.data_dir, []
+    own = {stores.places.core(scope).parent for scope in scopes}
     for path in sorted(folder.rglob("*")):
         first = path.relative_to(folder).parts[0]
+        if folder not in own and not own.intersection(path.parents):
+            continue
+        if first == SCOPES and not own.intersection(set(path.parents) - {folder}):
+            continue
         if first in OURS or first.startswith("wintermute.db") or path.name == MEMORIES:
             continue
         with suppress(MemoryFileUnusable):
