@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wintermute.db import driver
-from wintermute.db.traces import Wanted
+from wintermute.db.traces import Wanted, Words
 from wintermute.messages import Json
 
 AT_ONCE = 1000
@@ -35,6 +35,7 @@ TALKS = (
 )
 """SQL: the conversations that are of these scopes, or were once."""
 # A plus keeps the planner from an index, by which rows would have to be sorted for every page.
+OURS_SINCE = "created_at >= :since"
 OF_TALKS = f"+conversation_id IN {TALKS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
 
@@ -48,7 +49,8 @@ class Kept:
     `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the
     rows that count; others hold nothing. `fixed`: numbered rows that are never said otherwise
     later, so that only new ones need another look. `of`: SQL for those that belong to some
-    `:scopes`; what has none is looked at for everybody.
+    `:scopes`; what has none is looked at for everybody. `ours`: SQL for those that we said or noted
+    ourselves since `:since`.
     """
 
     table: str
@@ -57,6 +59,7 @@ class Kept:
     where: str = "TRUE"
     fixed: bool = False
     of: str = "TRUE"
+    ours: str = "FALSE"
 
     @property
     def name(self) -> str:
@@ -80,7 +83,7 @@ class Kept:
         beyond = f"({self.key}) > ({key})" if after else "TRUE"
         of = f"({self.of})" if scoped else "TRUE"
         return (
-            f"SELECT {self.key}, CAST({whole} AS BLOB) FROM {self.table}"
+            f"SELECT {self.key}, CAST({whole} AS BLOB), ({self.ours}) FROM {self.table}"
             f" WHERE {beyond} AND {self.where} AND {of} ORDER BY {self.key} LIMIT {AT_ONCE}"
         )
 
@@ -93,11 +96,16 @@ FoundRows = tuple[RowKeys, Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Texts that are looked for in some places, in what is of these scopes. None: in everything."""
+    """Texts that are looked for in some places, in what is of these scopes. None: in everything.
+
+    `words`: where we said or noted something `since` then, one of them is enough.
+    """
 
     kept: Sequence[Kept]
     texts: Sequence[str]
     scopes: Sequence[str] | None = None
+    words: Sequence[str] = ()
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,8 @@ class TextSearch:
         asked = [
             {
                 "texts": list(each.texts),
-                "scopes": json.dumps(list(each.scopes or ())),
+                "words": list(each.words),
+                "given": {"scopes": json.dumps(list(each.scopes or ())), "since": each.since},
                 "places": [_place(kept, since, each.scopes is not None) for kept in each.kept],
             }
             for each in sought
@@ -195,8 +204,9 @@ def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
     """For each place the keys of the rows that say one of its texts, and the last key."""
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         return {
-            place[0]: _rows(connection, Wanted(each["texts"]), each["scopes"], *place[1:])
+            place[0]: _rows(connection, wanted, Words(each["words"]), each["given"], *place[1:])
             for each in asked
+            for wanted in [Wanted(each["texts"])]
             for place in each["places"]
         }
 
@@ -204,7 +214,8 @@ def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
 def _rows(
     connection: Any,
     wanted: Wanted,
-    scopes: str,
+    words: Words,
+    given: Json,
     width: int,
     first: str,
     after: str,
@@ -213,11 +224,13 @@ def _rows(
     found: list[list[Any]] = []
 
     def asked() -> dict[str, Any]:
-        return {"scopes": scopes} | {f"k{n}": part for n, part in enumerate(upto or ())}
+        return given | {f"k{n}": part for n, part in enumerate(upto or ())}
 
     while page := connection.execute(after if upto else first, asked()).fetchall():
-        said = wanted.among([row[width] for row in page])
-        found += [[*page[n]][:width] for n in said]
+        said = set(wanted.among([row[width] for row in page]))
+        ours = [n for n, row in enumerate(page) if row[width + 1]]
+        said.update(ours[n] for n in words.among([page[n][width] for n in ours]))
+        found += [[*page[n]][:width] for n in sorted(said)]
         upto = [*page[-1]][:width]
     return found, upto
 

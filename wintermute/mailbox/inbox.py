@@ -111,7 +111,13 @@ class OpenRow:
     edits: str | None
 
 
-RECEIVED = Kept("inbox", ("body", "raw"), fixed=True, of=OF_TALKS)
+RECEIVED = Kept(
+    "inbox",
+    ("body", "raw"),
+    fixed=True,
+    of=OF_TALKS,
+    ours="kind = 'event' AND received_at >= :since",
+)
 SAID = Kept(  # by people
     *("inbox", ("body",)),
     where="body <> '' AND NOT by_bot AND (kind = 'message' AND state <> 'ignored' OR kind = 'context'"
@@ -505,6 +511,40 @@ class Inbox:
             " AND sender IS NOT :but",
             {"events": json.dumps(list(events)), "but": but} | traces.asked(SAID),
         )
+
+    async def words_elsewhere(
+        self, words: Sequence[str], events: Sequence[str], scopes: Sequence[str]
+    ) -> set[str]:
+        """Those of these words, in lower case, that people there have said, but in these messages.
+
+        Who quotes a line does not say it; and their names are as good as said.
+        """
+        asked = {"events": json.dumps(list(events)), "scopes": json.dumps(list(scopes))}
+        names = await self._database.scalars(
+            f"SELECT DISTINCT sender_name || ' ' || sender FROM inbox WHERE {SAID.of}", asked
+        )
+        found = {word for word in words if any(word in name.casefold() for name in names)}
+        query = (
+            f"SELECT body FROM inbox WHERE {SAID.where} AND {SAID.of}"
+            " AND event_id NOT IN (SELECT value FROM json_each(:events))"
+            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))"
+            " AND (instr(body, :a) OR instr(body, :b) OR instr(body, :c)) ORDER BY seq DESC LIMIT 20"
+        )
+        for word in set(words) - found:
+            ways = {"a": word, "b": word.capitalize(), "c": word.upper()}
+            said = await self._database.scalars(query, asked | ways)
+            lines = [line for body in said for line in body.splitlines()]
+            if any(word in line.casefold() for line in lines if not line.startswith(">")):
+                found.add(word)
+        return found
+
+    async def since(self, events: Sequence[str]) -> str | None:
+        """When the first of these events came; None: none is known."""
+        (at,) = await self._database.scalars(
+            "SELECT min(received_at) FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(events)),),
+        )
+        return str(at) if at else None
 
     async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
         """The last command that the same person gave here before this one."""

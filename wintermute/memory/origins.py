@@ -38,9 +38,9 @@ def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
     """
     if not messages:
         return set()
-    names = _beginnings(" ".join(each.name for each in messages.values()))
-    told = _beginnings(text) - names or _beginnings(text)
-    said = {event: _beginnings(each.body) - names for event, each in messages.items()}
+    names = beginnings(" ".join(each.name for each in messages.values()))
+    told = beginnings(text) - names or beginnings(text)
+    said = {event: beginnings(each.body) - names for event, each in messages.items()}
 
     def likest(event: str) -> tuple[int, int, int]:
         alike = len(_threes(text) & _threes(messages[event].body))
@@ -62,7 +62,8 @@ def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
     return found
 
 
-def _beginnings(text: str) -> set[str]:
+def beginnings(text: str) -> set[str]:
+    """Its main words, by which they are compared."""
     return {word[:ENOUGH] for word in main_words(text)}
 
 
@@ -86,6 +87,22 @@ class Origins:
             (json.dumps(sorted(events)),),
         )
         return [fact_of(row) for row in rows]
+
+    async def words_in(
+        self, words: Collection[str], scopes: Collection[str], but: Collection[str]
+    ) -> set[str]:
+        """Those of these words, in lower case, that other live facts of these scopes have."""
+        rows = await self._database.rows(
+            "SELECT w.value AS word FROM json_each(:words) w WHERE EXISTS (SELECT 1 FROM facts f"
+            " WHERE f.scope IN (SELECT value FROM json_each(:scopes)) AND f.retired_at IS NULL"
+            " AND f.id NOT IN (SELECT value FROM json_each(:but)) AND instr(f.key, w.value))",
+            {
+                "words": json.dumps(sorted(words)),
+                "scopes": json.dumps(sorted(scopes)),
+                "but": json.dumps(sorted(but)),
+            },
+        )
+        return {row["word"] for row in rows}
 
     async def replaced_by(self, ids: Collection[str]) -> list[Fact]:
         """The facts in whose place these stand."""

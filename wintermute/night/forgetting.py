@@ -4,12 +4,14 @@ DESIGN §5, M-030, M-066. Whatever ends it half way, it is done again from the s
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from wintermute.changes.change_sets import CHANGES
+from wintermute.changes.change_sets import CHANGES, Change
 from wintermute.changes.proposals import PROPOSALS
+from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import Wanted
@@ -21,17 +23,26 @@ from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS
-from wintermute.memory.core import MEMORIES, SCOPES, TextFile
-from wintermute.memory.fact import Fact
+from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets
+from wintermute.memory.core_pages import ALL_OF_THEM
+from wintermute.memory.fact import Fact, cleaned, key, main_words
 from wintermute.memory.facts import FACTS
-from wintermute.memory.origins import Origins, OriginText, is_said_in, tellings
+from wintermute.memory.origins import ENOUGH, Origins, OriginText, beginnings, is_said_in, tellings
+from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
+from wintermute.templates import shipped_prompts
 
 RECOGNISABLE = 12
 """Characters from which a text is looked for in conversations; shorter ones stand in too many."""
+
+OWN = 5
+"""Letters of a word by which alone something can be known again."""
+LOOKED_UP = 60
+MOST_WORDS = 20
+"""Of them: so many are looked up, and looked for."""
 
 EDITS = 3
 """Times a core is read anew where somebody saves it at the same moment."""
@@ -255,10 +266,11 @@ async def _erase(
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
     recorded = [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]
+    ours = await _own_words(stores, gone, known), await _since(stores, gone)
     sought = [
-        Sought([RECORDED], recorded, gone.scopes),
-        Sought(places, telling, gone.scopes),
-        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes),
+        Sought([RECORDED], recorded, gone.scopes, *ours),
+        Sought(places, telling, gone.scopes, *ours),
+        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes, *ours),
     ]
     found = await look.seek(sought)
     records, unfinished = await _erase_found(stores, gone, found)
@@ -282,6 +294,30 @@ async def _erase(
         copies=tuple(await stores.database.copies()),
         scrubbed=False,
     )
+
+
+async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[str]:
+    """Words of what is forgotten that nothing else has: whoever says one speaks of it.
+
+    Neither what else people said there, nor another memory, nor our prompts. The longest ones.
+    """
+    if not gone.facts and not gone.events:
+        return []
+    texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
+    words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
+    words -= {word for text in shipped_prompts().values() for word in main_words(text)}
+    longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]
+    origins = Origins(stores.database, stores.facts)
+    held = await origins.words_in(longest, gone.scopes, [fact.id for fact in gone.facts])
+    rest = [word for word in longest if word not in held]
+    held = await stores.inbox.words_elsewhere(rest, gone.events, gone.scopes)
+    return [word for word in rest if word not in held][:MOST_WORDS]
+
+
+async def _since(stores: Stores, gone: _Gone) -> str:
+    """From when on something may repeat it."""
+    at = await stores.inbox.since(gone.events)
+    return at or min((stamp(fact.created_at) for fact in gone.facts), default="")
 
 
 async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int, int]:
@@ -315,19 +351,19 @@ async def _bullets(stores: Stores, gone: _Gone) -> list[str]:
 
 
 async def _cut_cores(stores: Stores, gone: _Gone) -> None:
-    """Cut out the bullets of cores that say it."""
+    """Cut out the bullets of cores that say it; what we made of other facts as well is made anew."""
     for _ in range(EDITS):  # somebody may save one meanwhile
-        for file, seen, left, cut in await _cores(stores, gone):
+        for scope, seen, left, cut in await _cores(stores, gone):
             if cut:
+                await _owe_anew(stores, gone, scope, cut)
+                file = stores.places.core_file(scope)
                 await asyncio.to_thread(file.replace, left, seen)
 
 
-async def _cores(
-    stores: Stores, gone: _Gone
-) -> list[tuple[TextFile, bytes | None, str, list[str]]]:
-    """Each core as it is, as it should be, and what is to be cut out of it.
+async def _cores(stores: Stores, gone: _Gone) -> list[tuple[str, bytes | None, str, list[str]]]:
+    """Each core by its scope: as it is, as it should be, and what is to be cut out of it.
 
-    That is what says it, and what says no more than a fact of that scope did.
+    That is what says it, what says no more than a fact of that scope did, and what we made of it.
     """
     wanted, found = Wanted(gone.traces()), []
     for scope in gone.scopes:
@@ -336,18 +372,68 @@ async def _cores(
         with suppress(MemoryFileUnusable):  # named as what a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
-            found.append((file, seen, *without_bullets(text, wanted, facts)))
+            made = await _made_of(stores, gone, scope, text) if text else set()
+            found.append((scope, seen, *without_bullets(text, wanted, facts, made)))
     return found
 
 
-def without_bullets(text: str, wanted: Wanted, facts: Sequence[str]) -> tuple[str, list[str]]:
-    """A core without its bullets that say something wanted, or no more than these; and what went."""
+async def _made_of(stores: Stores, gone: _Gone, scope: str, text: str) -> set[str]:
+    """The keys of those bullets that we wrote which have a word that only what is forgotten has."""
+    stems = {word[:ENOUGH] for each in gone.texts for word in main_words(each)}
+    origins = Origins(stores.database, stores.facts)
+    own = stems - await origins.words_in(stems, [scope], [fact.id for fact in gone.facts])
+    ours = {key(bullet): bullet for bullet in bullets(text)} if own else {}
+    if not any(own & beginnings(bullet) for bullet in ours.values()):
+        return set()
+    written = await stores.core_pages.free(scope, text)
+    for change in await _core_changes(stores, scope):
+        before, after = (state["text"] if state else "" for state in (change.before, change.after))
+        written |= set(map(key, bullets(after))) - set(map(key, bullets(before)))
+    return {name for name, bullet in ours.items() if name in written and own & beginnings(bullet)}
+
+
+async def _core_changes(stores: Stores, scope: str) -> list[Change]:
+    """What updates made of a core, as far as it is on record."""
+    found = await stores.changes.history(("core",), scope, ALL_OF_THEM)
+    sets = [each for each in found if each.cause == "reconstruction"]
+    return [change for each in sets for change in each.changes if change.kind == "core"]
+
+
+async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str]) -> None:
+    """Owe a core update with what is still remembered of that which was cut out."""
+    named = [name for each in await _core_changes(stores, scope) for name in each.evidence]
+    facts = [await stores.facts.get(name, scope) for name in sorted(set(named))]
+    heirs = {fact.replaced_by for fact in facts if fact and fact.retired_at and fact.replaced_by}
+    facts += [await stores.facts.get(name, scope) for name in sorted(heirs)]
+    told, ids = beginnings(" ".join(cut)), {fact.id for fact in gone.facts}
+    left = [
+        fact.id
+        for fact in facts
+        if fact and not fact.retired_at and fact.id not in ids and told & beginnings(fact.text)
+    ]
+    if left:
+        name = hashlib.sha256("\n".join([*left, "", *cut]).encode()).hexdigest()
+        async with stores.database.transaction() as tx:
+            await stores.jobs.enqueue(tx, CORE_UPDATE, name, scope, {"facts": left})
+
+
+def without_bullets(
+    text: str, wanted: Wanted, facts: Sequence[str], made: Collection[str] = ()
+) -> tuple[str, list[str]]:
+    """A core without its bullets that say something wanted, or no more than these; and what went.
+
+    `made`: the keys of others that go.
+    """
     kept, gone = list[str](), list[str]()
     for line in text.splitlines(keepends=True):
         bullet = line.strip()
         is_bullet = bullet.startswith(("- ", "* "))
         body = bullet[2:].strip()
-        says = is_bullet and (wanted.is_in(body) or any(is_said_in(body, [f]) for f in facts))
+        says = is_bullet and (
+            key(cleaned(body)) in made
+            or wanted.is_in(body)
+            or any(is_said_in(body, [f]) for f in facts)
+        )
         if says:
             gone.append(body)
         else:

@@ -107,7 +107,12 @@ class Occurrence:
 
 
 occurrence = reader(Occurrence)
-OCCURRENCES = Kept("occurrences", ("content", "result"), of=OF_TALKS)
+OCCURRENCES = Kept(
+    "occurrences",
+    ("content", "result"),
+    of=OF_TALKS,
+    ours="mode <> 'reminder' AND claimed_at >= :since",
+)
 _due = reader(Due, "task")
 
 
