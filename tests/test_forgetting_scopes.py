@@ -12,6 +12,7 @@ from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
+from wintermute.changes.change_sets import Reason
 from wintermute.commands.memories import FORGETTING, FORGETTING_HERE
 from wintermute.matrix.relations import Relations
 
@@ -187,3 +188,58 @@ async def test_what_was_told_otherwise_than_it_is_kept_is_found(
         await deliver(house)
         await forget_all(house)
         assert (await said_by(house, ANN))[:3] == left
+
+
+async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: task, skill, file and copy by their names, once, and not a word of what is gone."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, "Remember the bird", FACT)
+        await house.incoming(f"/remind tomorrow 09:00 {FACT}")
+        await house.settled()
+        why = Reason("tool", SCOPE)
+        await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
+        (tmp_path / "notes.txt").write_text(FACT)
+        (tmp_path / "wintermute.db.before-0001").write_bytes(b"")
+        await forget_all(house)
+        (task,) = await house.stores.tasks.listed(None)
+        told = (await house.spoken())[-1]
+        assert told.startswith(
+            f"What I forgot is still said, for you to change, by the task `{task.id}`"
+            f" (`/tasks cancel {task.id}`), the skill `birds` (ask me to change it), the file"
+            " `notes.txt` (edit it). `wintermute.db.before-0001`, from before an upgrade, may hold it"
+        )
+        assert WORD not in told
+        await house.incoming(f"/tasks cancel {task.id}")
+        await house.settled()
+        await deliver(house)
+        before = await house.spoken()
+        other = await house.incoming("Something else")
+        await house.said(len(before) + 1)
+        await deliver(house)
+        await take_back(house, other)
+        await forgotten(house)
+        last = (await house.spoken())[len(before) :]
+        assert [said[:35] for said in last] == ["", "`wintermute.db.before-0001`, from be"[:35]]
+
+
+async def test_what_still_says_a_deleted_message_is_told_to_a_person_alone_only(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, M-030: the others in a room are not told who deleted what."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        in_club = {"room": ROOM, "scope": CLUB["scope"]}
+        for about in (in_club, {}):
+            why = Reason("tool", SCOPE)
+            await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
+            before = len(await house.spoken())
+            gone = await house.incoming(FACT, **about)
+            await house.said(before + 1)
+            await deliver(house)
+            await take_back(house, gone)
+            await forgotten(house)
+        said = await house.spoken()
+        assert said[:2] == ["", ""]
+        assert len(said) == 3
+        assert "`birds`" in said[2]

@@ -352,7 +352,8 @@ class Forgetting:
         if not facts:
             return NOT_ASKED
         by = row.sender if scope.startswith(ROOM) else None
-        await owe_forgetting(self._stores, tx, events, (), facts, by)
+        tell = None if by else row.conversation_id
+        await owe_forgetting(self._stores, tx, events, (), facts, by, tell)
         return FORGETTING_HERE if by else FORGETTING
 
 

@@ -27,7 +27,7 @@ from wintermute.matrix.inbox import (
     replied_to,
     string,
 )
-from wintermute.messages import Incoming, Json
+from wintermute.messages import PERSON, Incoming, Json
 from wintermute.night.forget_jobs import owe_forgetting, owe_unsaying
 from wintermute.night.forgetting import with_reports
 from wintermute.owner import is_owner
@@ -192,9 +192,16 @@ class Relations:
             await self._take(tx, conversation_id, rows)
         texts += [row.body for row in found if row.body]
         if texts:
-            await owe_forgetting(self._stores, tx, {row.event_id for row in found}, texts)
+            tell = await self._alone(tx, room_id)
+            events_of = {row.event_id for row in found}
+            await owe_forgetting(self._stores, tx, events_of, texts, tell=tell)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))
+
+    async def _alone(self, tx: Transaction, room_id: str) -> str | None:
+        """The conversation of a room, if one person has it."""
+        held = await self._stores.conversations.of_room(tx, room_id)
+        return held.id if held and held.scope.startswith(PERSON) else None
 
     async def unsay(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
         """Keep nothing of answers of ours that were taken back; the conversations they were in."""

@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import CHANGES, Change
 from wintermute.changes.proposals import PROPOSALS
@@ -43,6 +45,10 @@ OWN = 5
 LOOKED_UP = 60
 MOST_WORDS = 20
 """Of them: so many are looked up, and looked for."""
+
+STILL_SAID = "What I forgot is still said, for you to change, by {}."
+SHORT = "It is too short to be found where it was not learnt."
+MOST_NAMED = 10
 
 EDITS = 3
 """Times a core is read anew where somebody saves it at the same moment."""
@@ -113,6 +119,7 @@ async def forget(
     *,
     by: str | None = None,
     scrub: bool = True,
+    known: Sequence[str] = (),
     note: Note = _nothing,
 ) -> Forgotten:
     """Erase facts, the messages that tell them, and every record of their scopes that repeats them.
@@ -132,7 +139,7 @@ async def forget(
         if by is not None:
             texts = await _only_there(stores, look, events, scopes, texts, but=by)
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
-        done = await _erase(stores, look, gone, note=note)
+        done = await _erase(stores, look, gone, known, note)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
     return replace(done, short=short, scrubbed=scrubbed)
@@ -143,19 +150,20 @@ async def forget_messages(
     harvests: Harvests,
     taken_back: Sequence[str],
     said: Sequence[str],
+    whose: Collection[str] = (),
     known: Sequence[str] = (),
     note: Note = _nothing,
 ) -> Forgotten:
     """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
 
-    What others said as well, in words of their own, is not looked for: it is theirs.
+    `whose`: more scopes to look for what is `known`. What others said as well, in words of their own, is not looked for: it is theirs.
     """
     async with stores.database.looking() as look:
         async with stores.database.transaction() as tx:
             events = await with_reports(stores, tx, set(taken_back))
         facts, again = await _unlearn(stores, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
-        whose = {fact.scope for fact in facts}
+        whose = {*whose, *(fact.scope for fact in facts)}
         scopes = await stores.conversations.scopes_of(stores.database, events, whose)
         texts = await _only_there(stores, look, events, scopes, texts.union(said))
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
@@ -266,7 +274,8 @@ async def _erase(
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
     recorded = [*telling, *(body for body in said if len(body) >= RECOGNISABLE)]
-    ours = await _own_words(stores, gone, known), await _since(stores, gone)
+    words = await _own_words(stores, gone, known) if places is SPOKEN else []
+    ours = words, await _since(stores, gone)
     sought = [
         Sought([RECORDED], recorded, gone.scopes, *ours),
         Sought(places, telling, gone.scopes, *ours),
@@ -301,8 +310,6 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
 
     Neither what else people said there, nor another memory, nor our prompts. The longest ones.
     """
-    if not gone.facts and not gone.events:
-        return []
     texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
     words -= {word for text in shipped_prompts().values() for word in main_words(text)}
@@ -415,6 +422,34 @@ async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str])
         name = hashlib.sha256("\n".join([*left, "", *cut]).encode()).hexdigest()
         async with stores.database.transaction() as tx:
             await stores.jobs.enqueue(tx, CORE_UPDATE, name, scope, {"facts": left})
+
+
+def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
+    """What still says it and what to do about each, without a word of it; "": nothing does."""
+    named = list(dict.fromkeys(name for each in done for name in each.quoted))
+    parts = [_told_of(name) for name in named[:MOST_NAMED]]
+    if len(named) > MOST_NAMED:
+        parts.append(f"and {len(named) - MOST_NAMED} more")
+    told = [STILL_SAID.format(", ".join(parts))] if parts else []
+    told += [SHORT] if any(each.short for each in done) else []
+    copies = {copy.path: copy for each in done for copy in each.copies}.values()
+    return " ".join([*told, *(copy_told(copy, zone) for copy in copies)])
+
+
+def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
+    """That a copy from before an upgrade may hold what is forgotten."""
+    until = copy.until.astimezone(zone)
+    return f"`{copy.path.name}`, from before an upgrade, may hold it until {until:%Y-%m-%d}, or until you delete it."
+
+
+def _told_of(name: str) -> str:
+    if name.startswith("task_"):
+        return f"the task `{name}` (`/tasks cancel {name}`)"
+    if name.startswith("skill "):
+        return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
+    if "/" in name:
+        return f"the file `{Path(name).name}` (edit it)"
+    return f"the memory `{name}` (`/forget {name}`)"
 
 
 def without_bullets(
