@@ -34,7 +34,7 @@ TALKS = (
     f" UNION SELECT conversation_id FROM branches WHERE scope IN {SCOPES})"
 )
 """SQL: the conversations that are of these scopes, or were once."""
-# A plus keeps the planner from an index, by which rows would have to be sorted for every page.
+# A plus keeps the planner from an index: the rows are known by their keys.
 OURS_SINCE = "created_at >= :since"
 OF_TALKS = f"+conversation_id IN {TALKS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
@@ -73,19 +73,28 @@ class Kept:
 
     def rows(self) -> str:
         """SQL: its key is one of those that were found (`Traces.asked`)."""
-        parts = ", ".join(f"value ->> {n}" for n in range(self.width))
-        return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{self.name})))"
+        return self._among(self.name)
 
-    def page(self, *, after: bool, scoped: bool) -> str:
-        """The query for the keys and texts of the first rows, or of those after a key `:k0`, `:k1`."""
+    def _among(self, name: str) -> str:
+        parts = ", ".join(f"value ->> {n}" for n in range(self.width))
+        return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{name})))"
+
+    def page(self, *, after: bool) -> str:
+        """The query for the keys and texts of the first rows, or of those after a key."""
         whole = " || char(10) || ".join(f"coalesce({column}, '')" for column in self.columns)
-        key = ", ".join(f":k{n}" for n in range(self.width))
-        beyond = f"({self.key}) > ({key})" if after else "TRUE"
-        of = f"({self.of})" if scoped else "TRUE"
+        beyond = f"({self.key}) > ({', '.join('?' * self.width)})" if after else "TRUE"
         return (
-            f"SELECT {self.key}, CAST({whole} AS BLOB), ({self.ours}) FROM {self.table}"
-            f" WHERE {beyond} AND {self.where} AND {of} ORDER BY {self.key} LIMIT {AT_ONCE}"
+            f"SELECT {self.key}, CAST({whole} AS BLOB) FROM {self.table}"
+            f" WHERE {beyond} AND {self.where} ORDER BY {self.key} LIMIT {AT_ONCE}"
         )
+
+    def belonging(self, *, scoped: bool) -> str:
+        """The query for those of the rows `:found` that count, and which of them are ours.
+
+        It costs more than looking for a text does, so that few are asked about.
+        """
+        of = f"({self.of})" if scoped else "TRUE"
+        return f"SELECT {self.key}, {self.ours} FROM {self.table} WHERE {self._among('found')} AND {of}"
 
 
 RowKeys = Sequence[Sequence[Any]]
@@ -196,8 +205,8 @@ async def _started(path: Path) -> asyncio.subprocess.Process | None:
 
 def _place(kept: Kept, since: Traces, scoped: bool) -> list[Any]:
     upto = since.upto.get(kept.name) if kept.fixed else None
-    first, after = (kept.page(after=after, scoped=scoped) for after in (False, True))
-    return [kept.name, kept.width, first, after, upto]
+    queries = kept.page(after=False), kept.page(after=True), kept.belonging(scoped=scoped)
+    return [kept.name, kept.width, *queries, upto]
 
 
 def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
@@ -219,18 +228,20 @@ def _rows(
     width: int,
     first: str,
     after: str,
+    belonging: str,
     upto: Sequence[Any] | None,
 ) -> FoundRows:
     found: list[list[Any]] = []
-
-    def asked() -> dict[str, Any]:
-        return given | {f"k{n}": part for n, part in enumerate(upto or ())}
-
-    while page := connection.execute(after if upto else first, asked()).fetchall():
-        said = set(wanted.among([row[width] for row in page]))
-        ours = [n for n, row in enumerate(page) if row[width + 1]]
-        said.update(ours[n] for n in words.among([page[n][width] for n in ours]))
-        found += [[*page[n]][:width] for n in sorted(said)]
+    while page := connection.execute(after if upto else first, upto or ()).fetchall():
+        texts = [row[width] for row in page]
+        said, spoken = set(wanted.among(texts)), set(words.among(texts))
+        keys = {n: [*page[n]][:width] for n in sorted(said | spoken)}
+        if keys:
+            asked = given | {"found": json.dumps([*keys.values()])}
+            rows = [[*row] for row in connection.execute(belonging, asked)]
+            of = {tuple(row[:width]) for row in rows}
+            ours = {tuple(row[:width]) for row in rows if row[width]}
+            found += [key for n, key in keys.items() if tuple(key) in (of if n in said else ours)]
         upto = [*page[-1]][:width]
     return found, upto
 
