@@ -233,7 +233,10 @@ async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
 
 
 async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
-    """Tasks, skills and other people's memories are not erased behind their back; bullets of cores are."""
+    """Tasks, skills and other memories are not erased behind one's back; bullets of cores are.
+
+    What other people have is not even named.
+    """
     text = WAYS["plain"]
     async with open_house(tmp_path, None) as house:
         stores = house.stores
@@ -244,7 +247,7 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
         await stores.skills.write(Reason("tool", SCOPE), "shed", "How to open it", text)
         (tmp_path / "core.md").write_text(f"- {text}\n")
         done = await forget_live(house)
-        assert done.quoted == ("bobs", task.id, "skill shed")
+        assert done.quoted == (task.id, "skill shed")
         assert (tmp_path / "core.md").read_text() == ""
         assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
 

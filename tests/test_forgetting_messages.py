@@ -7,15 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_core_update import at_work
+from tests.test_core_update import at_work, batch, wish
 from tests.test_core_update import learn as remembered
 from tests.test_forgetting import SCOPE, deliver, found, take
-from tests.test_harvest import Picker, harvested, say, talking
+from tests.test_harvest import Picker, harvested, is_harvest, say, talking
 from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import Calls, Fail, ModelServer, Text, Use
+from tests.world.model import (
+    Calls,
+    Fail,
+    ModelServer,
+    Seen,
+    Step,
+    Text,
+    Use,
+)
+from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.memories import NOT_ASKED, UNVOUCHED
@@ -251,3 +260,119 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
             {"key": "both", "args": json.dumps({"facts": [stays]}, separators=(",", ":"))}
             | {"state": "waiting"}
         ]
+
+
+@pytest.mark.breaks("forgetting")
+async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: picked up, merged with something else, put on core.md so, and answered with later."""
+    nurse, merged = "Ann is a nurse at the hospital", f"Ann is a nurse and keeps a {WORD}."
+    pages = [merged, "Ann is a nurse."]
+    later = f"You have told me that Hugo, the bird of yours, is a {WORD}."
+    model.reconstructs = model.updates_core = True
+
+    def choose(seen: Seen) -> Step | None:
+        if is_harvest(seen):
+            return Text(json.dumps({"contents": [f"Ann's bird is a {WORD}.", f"{nurse}."]}))
+        if is_for_reconstruction(seen.body):
+            kept = f"{nurse}, and Ann's bird is a {WORD}." if len(pages) == 2 else f"{nurse}."
+            return Text(json.dumps({"memories": [kept], "coverage": "complete"}))
+        if is_for_core(seen.body):
+            return wish(f"# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- {pages.pop(0)}\n")
+        return Text(later) if seen.last_user.endswith("What do I keep?") else None
+
+    model.keyed(choose)
+    core, clock = tmp_path / "core.md", HeldClock()
+    async with talking(tmp_path, model, clock, record=True) as house:
+
+        async def has(text: str) -> bool:
+            for name in ("harvest", "reconstruct", "core"):
+                house.runner.ring(name)
+            await house.rows("SELECT 1")
+            return core.exists() and text in core.read_text()
+
+        told = f"Hugo is my {WORD}, the bird I always wanted"
+        gone, *_ = await say(house, [told, f"I must say: {nurse}", *(f"n{n}" for n in range(18))])
+        await harvested(house)
+        await clock.move(16 * 60)
+        await until(lambda: has(merged))
+        await say(house, ["What do I keep?", "/memory", "Thanks for that"])
+        await deliver(house)
+        (fact,) = await house.stores.facts.live(SCOPE)
+        assert WORD in fact.text
+        await take_back(house, gone)
+        await forgotten(house)
+        await clock.move(16 * 60)  # it is there again by itself, and is brought together anew
+        await until(lambda: has("- Ann is a nurse."))
+        assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [f"{nurse}."]
+        assert await house.database.scrub()
+        assert found(tmp_path) == []
+        said = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
+        assert said[:2] == ["", f"I must say: {nurse}"]
+        assert said[-3:] == ["What do I keep?", "/memory", "Thanks for that"]
+        assert (await house.spoken())[-1] == "echo: Thanks for that"
+        await say(house, ["And now?"])
+        assert WORD not in json.dumps(model.requests[-1].body).lower()
+
+
+async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, M-052: what we made of two memories, in words of ours; what a person typed stays."""
+    typed = "Keeps a diary"
+    (tmp_path / "core.md").write_text(f"# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- {typed}\n")
+
+    def page(*bullets: str) -> Text:
+        users = "".join(f"- {bullet}\n" for bullet in (typed, *bullets))
+        return wish(f"# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n{users}")
+
+    first, second = page("Ann is a nurse."), page(f"Ann is a nurse and keeps a {WORD}.")
+    async with at_work(tmp_path, model, first, second, first) as house:
+        for name, text in (
+            ("one", "Ann is a nurse at the hospital"),
+            ("two", f"Ann keeps a {WORD}"),
+        ):
+            await batch(house, await remembered(house, text), key=name)
+        assert WORD in (tmp_path / "core.md").read_text()
+        [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
+        await house.incoming(f"/forget {fact.id}")
+        await house.said(1)
+        await deliver(house)
+        await forgotten(house)
+
+        async def is_there_again() -> bool:
+            house.runner.ring("core")
+            await house.settled()
+            return "nurse" in (tmp_path / "core.md").read_text()
+
+        await until(is_there_again)
+        assert (tmp_path / "core.md").read_text() == json.loads(first.text)["core_markdown"]
+        asked = str(model.requests[-1].messages[0]["content"])
+        assert "- Ann is a nurse at the hospital\n" in asked
+        assert WORD not in asked
+        assert await house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def test_what_shares_only_common_words_with_it_stays(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: a word counts that people said there in no other message, and that no other memory has."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        model.script(Text("The garden is lovely."))
+        await house.incoming("Tell me something")
+        await house.said(1)
+        gone = await learn(house, model, f"My {WORD} sits in the garden", f"Ann has a {WORD}")
+        model.script(Text("The garden is lovely, Ann."), Text(f"Ask the {WORD} then."))
+        await house.incoming("How is the garden?")
+        await house.incoming("And else?")
+        await house.said(4)
+        await deliver(house)
+        await take_back(house, gone)
+        await forgotten(house)
+        spoken = await house.spoken()
+        assert spoken == ["The garden is lovely.", "", "The garden is lovely, Ann.", ""]
+        bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
+        assert bodies == ["Tell me something", "", "How is the garden?", "And else?"]
+    model.allow("forgetting", perhaps=True)

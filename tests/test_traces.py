@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wintermute.db.traces import ESCAPED, REST, UNSEEN, UNUSUAL, Wanted
+from wintermute.db.traces import ESCAPED, REST, UNSEEN, UNUSUAL, Wanted, Words
 
 SENTENCE = "Ärztin Öznur Ünlü aus Köln heißt ﬁnal am 3. Mai, - İpek's Café!"
 SENTENCES = (
@@ -244,3 +244,27 @@ def test_the_time_it_takes_grows_with_the_text_and_no_faster(bomb: str) -> None:
 
     # Once is enough: a busy machine makes one of the two slower, but what grows faster always does.
     assert any(taken(32_000) < 70 * max(taken(2_000), 0.002) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "there"),
+    [
+        ("zimtkanarie", "Die ZIMTKANARIEN singen", True),
+        ("zimtkanarie", "a Lieblingszimtkanarie", True),
+        ("reise", "Die Reisen", True),
+        ("reise", "eine Preiselbeere", False),
+        ("öznur", json.dumps({"args": json.dumps("Frau Öznur")}), True),
+        ("öznur", unicodedata.normalize("NFD", "ÖZNUR"), True),
+        ("петрова", json.dumps("Мария Петрова"), True),
+        ("петрова", "ПЕТРОВА", True),
+        ("петрова", "Петров", False),
+        ("4711-12", "4711-13", False),
+    ],
+)
+def test_a_word_is_found_by_itself_or_at_the_beginning_of_another(
+    word: str, text: str, there: bool
+) -> None:
+    """M-030: by which a later answer is known; also inside another word if it is long."""
+    others = [b"nothing of it", b"", "Größe, früher".encode()]
+    assert Words([word, "unsaid"]).among([*others, text.encode()]) == [3] * there
+    assert Words([]).among([text.encode()]) == []

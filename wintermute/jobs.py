@@ -18,7 +18,7 @@ from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import SCOPES, Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -55,7 +55,9 @@ class Job:
     last_error: str | None
 
 
-OWED = Kept("jobs", ("args", "progress", "last_error"), "rowid")
+OWED = Kept(
+    *("jobs", ("args", "progress", "last_error"), "rowid"), of=f"scope = '' OR scope IN {SCOPES}"
+)
 _job = reader(Job)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import SCOPES, Kept, Traces
 from wintermute.db.traces import ERASED, Wanted
 from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
@@ -70,7 +70,13 @@ class ChangeSet:
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
 STATES = ("before", "after")
-CHANGES = Kept("changes", STATES, "change_set_id, n", where="kind <> 'fact'")
+CHANGES = Kept(
+    *("changes", STATES, "change_set_id, n"),
+    where="kind <> 'fact'",
+    # Skills are everybody's, though in one history.
+    of="kind = 'skill' OR"
+    f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
+)
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from wintermute.changes.change_sets import ItemKind
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 
@@ -26,7 +26,7 @@ class Proposal:
     created_at: datetime
 
 
-PROPOSALS = Kept("proposals", ("text", "reason"))
+PROPOSALS = Kept("proposals", ("text", "reason"), of=f"scope IN {SCOPES}", ours=OURS_SINCE)
 _proposal = reader(Proposal)
 
 

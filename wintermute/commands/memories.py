@@ -14,6 +14,7 @@ from wintermute.mailbox.outbox import ANYBODY
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
+from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.stores import Stores
 from wintermute.text import display_name, one_line, shortened
@@ -304,12 +305,16 @@ UNVOUCHED = "Here only a verified session of the owner can have something forgot
 NO_MEMORY = "I know no memory `{}` here."
 NOT_ASKED = "There is nothing to confirm: write `/forget WORDS` first."
 FORGETTING = (
-    "I forget it for good, with the messages it was learnt from and what repeats it. `/status` shows"
-    " what is left to do."
+    "I forget it for good, with the messages that told it and what repeats it. `/status` shows what"
+    " is left to do."
+)
+FORGETTING_HERE = (
+    "I forget it for good, with what you said of it and what repeats it; what others said here"
+    " stays, for them to delete. `/status` shows what is left to do."
 )
 CONFIRM = (
-    "These would be erased for good, with the messages they were learnt from and what repeats them:"
-    "\n{}\n`/forget yes` erases them; `/forget ID` erases one."
+    "These would be erased for good, with {told} and what repeats them:"
+    "\n{facts}\n`/forget yes` erases them; `/forget ID` erases one."
 )
 
 
@@ -331,7 +336,8 @@ class Forgetting:
             return NO_MEMORY.format(plain(_id(said)[:60]))
         hits = await self._stores.memories.search(scope, Query(said), MOST_LINES)
         lines = [f"- {plain(hit.fact.text)} (`{hit.fact.id}`)" for hit in hits]
-        return CONFIRM.format(bounded(lines)) if lines else NOTHING_LIKE_IT
+        told = "what you said of them" if scope.startswith(ROOM) else "the messages that told them"
+        return CONFIRM.format(told=told, facts=bounded(lines)) if lines else NOTHING_LIKE_IT
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""
@@ -347,8 +353,10 @@ class Forgetting:
         facts = [fact.id for name in named if (fact := await self._stores.facts.get(name, scope))]
         if not facts:
             return NOT_ASKED
-        await owe_forgetting(self._stores, tx, events, (), facts)
-        return FORGETTING
+        by = row.sender if scope.startswith(ROOM) else None
+        tell = None if by else row.conversation_id
+        await owe_forgetting(self._stores, tx, events, (), facts, by, tell)
+        return FORGETTING_HERE if by else FORGETTING
 
 
 def _id(said: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wintermute.db import driver
-from wintermute.db.traces import Wanted
+from wintermute.db.traces import Wanted, Words
 from wintermute.messages import Json
 
 AT_ONCE = 1000
@@ -30,6 +30,18 @@ LONGEST = 1 << 30
 """Bytes of an answer of it: keys of rows."""
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search import main; main()"
 
+SCOPES = "(SELECT value FROM json_each(:scopes))"
+"""SQL: whose it is that is looked through."""
+TALKS = (
+    f"(SELECT id FROM conversations WHERE scope IN {SCOPES}"
+    f" UNION SELECT conversation_id FROM branches WHERE scope IN {SCOPES})"
+)
+"""SQL: the conversations that are of these scopes, or were once."""
+# A plus keeps the planner from an index: the rows are known by their keys.
+OURS_SINCE = "created_at >= :since"
+OF_TALKS = f"+conversation_id IN {TALKS}"
+OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
+
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +51,9 @@ class Kept:
 
     `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the
     rows that count; others hold nothing. `fixed`: numbered rows that are never said otherwise
-    later, so that only new ones need another look.
+    later, so that only new ones need another look. `of`: SQL for those that belong to some
+    `:scopes`; what has none is looked at for everybody. `ours`: SQL for those that we said or noted
+    ourselves since `:since`.
     """
 
     table: str
@@ -47,6 +61,8 @@ class Kept:
     key: str = "seq"
     where: str = "TRUE"
     fixed: bool = False
+    of: str = "TRUE"
+    ours: str = "FALSE"
 
     @property
     def name(self) -> str:
@@ -60,8 +76,11 @@ class Kept:
 
     def rows(self) -> str:
         """SQL: its key is one of those that were found (`Traces.asked`)."""
+        return self._among(self.name)
+
+    def _among(self, name: str) -> str:
         parts = ", ".join(f"value ->> {n}" for n in range(self.width))
-        return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{self.name})))"
+        return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{name})))"
 
     def page(self, *, after: bool) -> str:
         """The query for the keys and texts of the first rows, or of those after a key."""
@@ -72,6 +91,14 @@ class Kept:
             f" WHERE {beyond} AND {self.where} ORDER BY {self.key} LIMIT {AT_ONCE}"
         )
 
+    def belonging(self, *, scoped: bool) -> str:
+        """The query for those of the rows `:found` that count, and which of them are ours.
+
+        It costs more than looking for a text does, so that few are asked about.
+        """
+        of = f"({self.of})" if scoped else "TRUE"
+        return f"SELECT {self.key}, {self.ours} FROM {self.table} WHERE {self._among('found')} AND {of}"
+
 
 RowKeys = Sequence[Sequence[Any]]
 """Of rows: each as the columns of its key."""
@@ -81,10 +108,16 @@ FoundRows = tuple[RowKeys, Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Texts that are looked for in some places."""
+    """Texts that are looked for in some places, in what is of these scopes. None: in everything.
+
+    `words`: where we said or noted something `since` then, one of them is enough.
+    """
 
     kept: Sequence[Kept]
     texts: Sequence[str]
+    scopes: Sequence[str] | None = None
+    words: Sequence[str] = ()
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +149,12 @@ class TextSearch:
         With `since`: in what is not as it was then.
         """
         asked = [
-            {"texts": list(each.texts), "places": [_place(kept, since) for kept in each.kept]}
+            {
+                "texts": list(each.texts),
+                "words": list(each.words),
+                "given": {"scopes": json.dumps(list(each.scopes or ())), "since": each.since},
+                "places": [_place(kept, since, each.scopes is not None) for kept in each.kept],
+            }
             for each in sought
             if each.texts
         ]
@@ -168,28 +206,45 @@ async def _started(path: Path) -> asyncio.subprocess.Process | None:
         return None
 
 
-def _place(kept: Kept, since: Traces) -> list[Any]:
+def _place(kept: Kept, since: Traces, scoped: bool) -> list[Any]:
     upto = since.upto.get(kept.name) if kept.fixed else None
-    return [kept.name, kept.width, kept.page(after=False), kept.page(after=True), upto]
+    queries = kept.page(after=False), kept.page(after=True), kept.belonging(scoped=scoped)
+    return [kept.name, kept.width, *queries, upto]
 
 
 def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
     """For each place the keys of the rows that say one of its texts, and the last key."""
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         return {
-            place[0]: _rows(connection, Wanted(each["texts"]), *place[1:])
+            place[0]: _rows(connection, wanted, Words(each["words"]), each["given"], *place[1:])
             for each in asked
+            for wanted in [Wanted(each["texts"])]
             for place in each["places"]
         }
 
 
 def _rows(
-    connection: Any, wanted: Wanted, width: int, first: str, after: str, upto: Sequence[Any] | None
+    connection: Any,
+    wanted: Wanted,
+    words: Words,
+    given: Json,
+    width: int,
+    first: str,
+    after: str,
+    belonging: str,
+    upto: Sequence[Any] | None,
 ) -> FoundRows:
     found: list[list[Any]] = []
     while page := connection.execute(after if upto else first, upto or ()).fetchall():
-        said = wanted.among([row[width] for row in page])
-        found += [[*page[n]][:width] for n in said]
+        texts = [row[width] for row in page]
+        said, spoken = set(wanted.among(texts)), set(words.among(texts))
+        keys = {n: [*page[n]][:width] for n in sorted(said | spoken)}
+        if keys:
+            asked = given | {"found": json.dumps([*keys.values()])}
+            rows = [[*row] for row in connection.execute(belonging, asked)]
+            of = {tuple(row[:width]) for row in rows}
+            ours = {tuple(row[:width]) for row in rows if row[width]}
+            found += [key for n, key in keys.items() if tuple(key) in (of if n in said else ours)]
         upto = [*page[-1]][:width]
     return found, upto
 

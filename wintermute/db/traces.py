@@ -82,6 +82,8 @@ LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
 ASCII = bytes(range(128))
 MARKS = bytes(code for code in REST if code < 128)
+SURE = 3
+"""Letters of ASCII in a row, of another word, from which they are enough to look for it."""
 FEW = 12
 """Texts that are looked at one by one where one of them may hide letters."""
 EDGE = b"\x00"
@@ -360,6 +362,44 @@ class _ForeignLook(_PlainLook):
 
     def letters(self, text: bytes, kept: bytes = b"") -> bytes:
         return _any_letters(text, kept)
+
+
+class Words:
+    """Single words that are looked for, in lower case: a longer one also as a part of another."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        parts = [re.escape(w) if len(w) >= LEAST else rf"(?<![^\W_]){re.escape(w)}" for w in words]
+        self._pattern = re.compile("|".join(parts)) if parts else None
+        self._runs = {run.encode() for word in words for run in _runs(word)}
+
+    def among(self, columns: Sequence[bytes]) -> list[int]:
+        """Which of these texts in UTF-8 have one of them: most are put aside together."""
+        if self._pattern is None or not columns:
+            return []
+        if not self._may_be_in(EDGE.join(columns)):
+            return []
+        return [n for n, column in enumerate(columns) if self._are_in(column)]
+
+    def _may_be_in(self, text: bytes) -> bool:
+        lower = text.translate(LOWER)
+        return any(run in lower for run in self._runs)
+
+    def _are_in(self, column: bytes) -> bool:
+        if self._pattern is None or not self._may_be_in(column):
+            return False
+        text = column.decode("utf-8", "replace")
+        for pattern, new in READ:
+            text = pattern.sub(new, text)
+        return self._pattern.search(_composed(text)) is not None
+
+
+def _runs(word: str) -> list[str]:
+    """What bytes show of a word, one of which is there where the word is."""
+    plain = max(re.findall(r"[a-z0-9]+", word), key=len, default="")
+    if len(plain) >= SURE or plain == word:
+        return [plain]
+    ways = (word, word.capitalize(), word.upper())
+    return [way for each in ways for way in (each, json.dumps(each)[1:-1].lower())]
 
 
 def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:

@@ -13,7 +13,7 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, Kept, Traces
+from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
@@ -224,7 +224,12 @@ MADE_OF = (
     "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
     " AND s.value IN (SELECT value FROM json_each(:sources)))"
 )
-RECORDED = Kept("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD)
+RECORDED = Kept(
+    *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
+    of="cast_id IS NULL OR"
+    f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
+    ours=OURS_SINCE,
+)
 _recorded = reader(Recorded)
 _spent = reader(Spent)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
@@ -36,7 +36,7 @@ class Conversation:
     scope: str
 
 
-EDITS = Kept("edits", ("text",), fixed=True)
+EDITS = Kept("edits", ("text",), fixed=True, of=OF_TALKS)
 _conversation = reader(Conversation)
 _fold = reader(Fold)
 
@@ -118,6 +118,28 @@ class Conversations:
             left_at = await self._left_at(tx, held, was)
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, held))
             await self.branch(tx, held, "scope", forked_from=left_at)
+
+    async def scopes_of(
+        self, source: Transaction | Database, events: Collection[str], scopes: Collection[str] = ()
+    ) -> list[str]:
+        """In whose chat these events were, as their casts had it; and these scopes.
+
+        What a room was called before is its name, too.
+        """
+        found = await source.rows(
+            "WITH named (scope) AS (SELECT value FROM json_each(:scopes) UNION"
+            " SELECT coalesce(nullif(coalesce(b.scope, (SELECT n.scope FROM branches n"
+            "   WHERE n.conversation_id = i.conversation_id AND n.created_at <= i.received_at"
+            "   ORDER BY n.seq DESC LIMIT 1)), ''), v.scope)"
+            "  FROM inbox i JOIN conversations v ON v.id = i.conversation_id"
+            "  LEFT JOIN casts k ON k.event_id = i.event_id LEFT JOIN branches b ON b.id = k.branch_id"
+            "  WHERE i.event_id IN (SELECT value FROM json_each(:events)))"
+            " SELECT scope FROM named UNION SELECT o.scope FROM branches o WHERE o.scope LIKE 'room:%'"
+            " AND o.conversation_id IN (SELECT m.conversation_id FROM branches m"
+            "  WHERE m.scope IN (SELECT scope FROM named) AND m.scope LIKE 'room:%')",
+            {"events": json.dumps(sorted(events)), "scopes": json.dumps(sorted(scopes))},
+        )
+        return [row["scope"] for row in found]
 
     async def _add(self, tx: Transaction, kind: str, scope: str, **more: object) -> tuple[str, str]:
         """A new conversation: its id and that of its first branch."""

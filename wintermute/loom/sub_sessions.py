@@ -12,7 +12,7 @@ from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, Kept, Traces
+from wintermute.db.text_search import NOWHERE, OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -194,7 +194,11 @@ def _words(call: Json) -> tuple[str, list[str]]:
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
-SESSIONS = Kept("sub_sessions", ("name", "objective", "context", "result"))
+SESSIONS = Kept(
+    *("sub_sessions", ("name", "objective", "context", "result")),
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE,
+)
 _settings = reader(WorkSettings)
 _node = reader(SubSession, "settings")
 

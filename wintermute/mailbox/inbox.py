@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
@@ -111,10 +111,18 @@ class OpenRow:
     edits: str | None
 
 
-RECEIVED = Kept("inbox", ("body", "raw"), fixed=True)
+RECEIVED = Kept(
+    "inbox",
+    ("body", "raw"),
+    fixed=True,
+    of=OF_TALKS,
+    ours="kind = 'event' AND received_at >= :since",
+)
 SAID = Kept(  # by people
     *("inbox", ("body",)),
-    where="kind IN ('message', 'context') AND body <> '' AND state <> 'ignored' AND NOT by_bot",
+    where="body <> '' AND NOT by_bot AND (kind = 'message' AND state <> 'ignored' OR kind = 'context'"
+    " OR kind = 'command' AND substr(body, 1, 7) NOT IN ('/forget', '/memory'))",
+    of=OF_TALKS,
 )
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
@@ -492,14 +500,54 @@ class Inbox:
         )
         return {row["event_id"]: (row["message"], row["body"]) for row in rows}
 
-    async def saying(self, events: Sequence[str], traces: Traces) -> list[str]:
-        """What people said that holds one of the `traces`, in other messages than these."""
+    async def saying(
+        self, events: Sequence[str], traces: Traces, but: str | None = None
+    ) -> list[str]:
+        """What people said that holds one of the `traces`, in other messages than these.
+
+        `but`: not what this one said.
+        """
         return await self._database.scalars(
             f"SELECT body FROM inbox WHERE {SAID.rows()}"
             " AND event_id NOT IN (SELECT value FROM json_each(:events))"
-            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))",
-            {"events": json.dumps(list(events))} | traces.asked(SAID),
+            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))"
+            " AND sender IS NOT :but",
+            {"events": json.dumps(list(events)), "but": but} | traces.asked(SAID),
         )
+
+    async def words_elsewhere(
+        self, words: Sequence[str], events: Sequence[str], scopes: Sequence[str]
+    ) -> set[str]:
+        """Those of these words, in lower case, that people there have said, but in these messages.
+
+        Who quotes a line does not say it; and their names are as good as said.
+        """
+        asked = {"events": json.dumps(list(events)), "scopes": json.dumps(list(scopes))}
+        names = await self._database.scalars(
+            f"SELECT DISTINCT sender_name || ' ' || sender FROM inbox WHERE {SAID.of}", asked
+        )
+        found = {word for word in words if any(word in name.casefold() for name in names)}
+        query = (
+            f"SELECT body FROM inbox WHERE {SAID.where} AND {SAID.of}"
+            " AND event_id NOT IN (SELECT value FROM json_each(:events))"
+            " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))"
+            " AND (instr(body, :a) OR instr(body, :b) OR instr(body, :c)) ORDER BY seq DESC LIMIT 20"
+        )
+        for word in set(words) - found:
+            ways = {"a": word, "b": word.capitalize(), "c": word.upper()}
+            said = await self._database.scalars(query, asked | ways)
+            lines = [line for body in said for line in body.splitlines()]
+            if any(word in line.casefold() for line in lines if not line.startswith(">")):
+                found.add(word)
+        return found
+
+    async def since(self, events: Sequence[str]) -> str | None:
+        """When the first of these events came; None: none is known."""
+        (at,) = await self._database.scalars(
+            "SELECT min(received_at) FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(events)),),
+        )
+        return str(at) if at else None
 
     async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
         """The last command that the same person gave here before this one."""

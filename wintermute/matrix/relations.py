@@ -5,6 +5,7 @@ A message that is taken back ends what was begun for it, and is kept no more.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -26,8 +27,8 @@ from wintermute.matrix.inbox import (
     replied_to,
     string,
 )
-from wintermute.messages import Incoming, Json
-from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.messages import PERSON, Incoming, Json
+from wintermute.night.forget_jobs import owe_forgetting, owe_unsaying
 from wintermute.night.forgetting import with_reports
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -192,28 +193,36 @@ class Relations:
         texts = [*edits.values(), *(row.body for row in found if row.body)]
         gone = {*edits, *(row.event_id for row in found)}
         if gone:  # what it said may be gone already, and what was learnt from it not
-            await owe_forgetting(self._stores, tx, gone, texts)
+            tell = await self._alone(tx, room_id)
+            await owe_forgetting(self._stores, tx, gone, texts, tell=tell)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))
 
+    async def _alone(self, tx: Transaction, room_id: str) -> str | None:
+        """The conversation of a room, if one person has it."""
+        held = await self._stores.conversations.of_room(tx, room_id)
+        return held.id if held and held.scope.startswith(PERSON) else None
+
     async def unsay(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
         """Keep nothing of answers of ours that were taken back; the conversations they were in."""
-        changed, texts = set[str](), list[str]()
+        changed, texts = set[str](), defaultdict[str, list[str]](list)
         for event_id in sorted(events):
             ours = await self._stores.outbox.sent_event(tx, room_id, event_id)
             if ours is None or not ours.body:
                 continue
-            texts.append(await self._stores.outbox.unsay(tx, ours.id))
+            conversation = await self._stores.conversations.of_room(tx, room_id)
+            scope = ours.meant_for or (conversation.scope if conversation else "")
+            texts[scope] += filter(None, [await self._stores.outbox.unsay(tx, ours.id)])
             if ours.cast_id is None:
                 continue
             await self._stores.casts.unsay(tx, ours.cast_id)
-            conversation = await self._stores.conversations.of_room(tx, room_id)
             if conversation is not None:
                 self._work.ask_anew(conversation.id)
                 changed.add(conversation.id)
                 await self._forget_questions(tx, conversation.id, [ours.cast_id])
-        if any(texts):
-            await owe_forgetting(self._stores, tx, (), [text for text in texts if text])
+        for scope, said in texts.items():
+            if said:
+                await owe_unsaying(self._stores, tx, scope, said)
         return changed
 
     async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:

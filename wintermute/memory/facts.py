@@ -9,7 +9,7 @@ from datetime import datetime
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import SCOPES, Kept, Traces
 from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
@@ -65,7 +65,7 @@ NOBODY: Mapping[str, int] = {}
 
 Owing = Callable[[Transaction], Awaitable[None]]
 
-FACTS = Kept("facts", ("text",))
+FACTS = Kept("facts", ("text",), of=f"+scope IN {SCOPES}")
 _line = reader(FileLine)
 _queue = reader(Queue)
 

@@ -4,10 +4,10 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from wintermute.changes.change_sets import Reason, UnaskedCause
-from wintermute.db import Transaction
+from wintermute.db import Database, Transaction
 from wintermute.memory.fact import (
     NEGATIONS,
     SHORT_NOT,
@@ -29,6 +29,17 @@ FROM_ONE = (
 )
 ENOUGH = 5
 """Letters by which a word is the same one (M-039)."""
+
+
+OTHERWISE = 3
+"""A message of which less than this part is what a fact says, is of other things."""
+
+
+class OriginText(NamedTuple):
+    """A message that something was learnt from, and who said it."""
+
+    body: str
+    name: str
 
 
 def is_said_in(text: str, others: Iterable[str]) -> bool:
@@ -126,6 +137,48 @@ async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
     return [fact_of(row) for row in rows]
 
 
+def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
+    """The messages that go with a fact: those that say it, and are not mainly of other things.
+
+    Where none says it alone, as few as say most of it together: it may have been told over several
+    messages, or is kept in another language than it was told in. One goes in any case.
+    """
+    if not messages:
+        return set()
+    names = beginnings(" ".join(each.name for each in messages.values()))
+    told = beginnings(text) - names or beginnings(text)
+    said = {event: beginnings(each.body) - names for event, each in messages.items()}
+
+    def likest(event: str) -> tuple[int, int, int]:
+        alike = len(_threes(text) & _threes(messages[event].body))
+        return len(told & said[event]), alike if not told & said[event] else 0, -len(said[event])
+
+    best, found = max(said, key=likest), set[str]()
+    saying = {
+        event
+        for event, each in messages.items()
+        if is_said_in(text, [each.body, each.name])
+        and len(told & said[event]) * OTHERWISE >= len(said[event])
+    }
+    if saying or is_said_in(text, [messages[best].body, messages[best].name]):
+        return {best} | saying
+    while best not in found:
+        found.add(best)
+        told -= said[best]
+        best = max(said, key=likest) if any(told & each for each in said.values()) else best
+    return found
+
+
+def beginnings(text: str) -> set[str]:
+    """Its main words, by which they are compared."""
+    return {word[:ENOUGH] for word in main_words(text)}
+
+
+def _threes(text: str) -> set[str]:
+    folded = text.casefold()
+    return {folded[n : n + 3] for n in range(len(folded) - 2)}
+
+
 class Origins:
     """Facts by what they were learnt from. The rows are those of `Facts`."""
 
@@ -139,6 +192,26 @@ class Origins:
             {"events": json.dumps(sorted(events))},
         )
         return [fact_of(row) for row in rows]
+
+    async def words_in(
+        self,
+        source: Transaction | Database,
+        words: Collection[str],
+        scopes: Collection[str],
+        but: Collection[str],
+    ) -> set[str]:
+        """Those of these words, in lower case, that other live facts of these scopes have."""
+        rows = await source.rows(
+            "SELECT w.value AS word FROM json_each(:words) w WHERE EXISTS (SELECT 1 FROM facts f"
+            " WHERE f.scope IN (SELECT value FROM json_each(:scopes)) AND f.retired_at IS NULL"
+            " AND f.id NOT IN (SELECT value FROM json_each(:but)) AND instr(f.key, w.value))",
+            {
+                "words": json.dumps(sorted(words)),
+                "scopes": json.dumps(sorted(scopes)),
+                "but": json.dumps(sorted(but)),
+            },
+        )
+        return {row["word"] for row in rows}
 
     async def replaced_by(self, tx: Transaction, ids: Collection[str]) -> list[Fact]:
         """The facts in whose place these stand, or for which they ended."""

@@ -7,14 +7,24 @@ deleted message, /forget ─▶ forget: every record, then the facts ─▶ scru
 
 import hashlib
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
+from wintermute.changes.change_sets import KEPT
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
-from wintermute.night.forgetting import forget, forget_messages
+from wintermute.messages import PERSON, Json
+from wintermute.night.forgetting import (
+    Forgotten,
+    copy_told,
+    forget,
+    forget_answers,
+    forget_messages,
+    leftover,
+)
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
@@ -28,16 +38,35 @@ QUIET = timedelta(minutes=1)
 SILENCE = "somebody wrote a moment ago"
 
 
+async def owe_unsaying(stores: Stores, tx: Transaction, scope: str, texts: Sequence[str]) -> None:
+    """Have what repeats these answers of ours to a scope forgotten."""
+    args = {"scope": scope, "answers": list(texts)}
+    named = "\n".join([scope, "", *texts])
+    await _owe(stores, tx, named, args)
+
+
 async def owe_forgetting(
     stores: Stores,
     tx: Transaction,
     events: Collection[str],
     texts: Sequence[str] = (),
     facts: Sequence[str] = (),
+    by: str | None = None,
+    tell: str | None = None,
 ) -> None:
-    """Have these messages and facts forgotten; `texts`: what the messages said until now."""
-    args = {"events": sorted(events), "texts": list(texts), "facts": list(facts)}
-    named = "\n".join([*args["events"], "", *args["texts"], "", *args["facts"]])
+    """Have these messages and facts forgotten; `texts`: what the messages said until now.
+
+    `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
+    conversation of a person alone in which is said what still says it afterwards.
+    """
+    named_facts = [await stores.facts.get(name) for name in facts]
+    args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
+    args |= {"scopes": sorted({fact.scope for fact in named_facts if fact}), "tell": tell}
+    named = "\n".join([*sorted(events), "", *texts, "", *facts])
+    await _owe(stores, tx, named, args)
+
+
+async def _owe(stores: Stores, tx: Transaction, named: str, args: Json) -> None:
     key = hashlib.sha256(named.encode()).hexdigest()
     if not await stores.jobs.enqueue(tx, FORGET, key, "", args):
         await stores.jobs.renew(tx, FORGET, key, args)
@@ -58,7 +87,7 @@ async def _forget(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> JobDone | JobPutOff:
     named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
-    facts, unfinished = [fact for fact in named if fact], 0
+    facts, done = [fact for fact in named if fact], list[Forgotten]()
     known, pauses = set(job.progress.get("known", ())), int(job.progress.get("pauses", 0))
 
     async def note(telling: Sequence[str], pauses: int = pauses) -> None:
@@ -68,22 +97,47 @@ async def _forget(
             await stores.jobs.went_on(tx, job.id, progress)
 
     if facts:
-        unfinished += (await forget(stores, facts, scrub=False, note=note)).unfinished
+        by = job.args.get("by")
+        before = sorted(known)
+        done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))
+    if answers := job.args.get("answers", ()):
+        scope = job.args["scope"]
+        done.append(await forget_answers(stores, scope, answers, sorted(known), note))
     events, texts = job.args.get("events", ()), job.args.get("texts", ())
-    if events or texts or known:
-        done = await forget_messages(stores, harvests, events, texts, sorted(known), note)
-        unfinished += done.unfinished
+    if events or texts or (known and not done):
+        whose, before = job.args.get("scopes", ()), sorted(known)
+        done.append(await forget_messages(stores, harvests, events, texts, whose, before, note))
     await stores.database.cut_log()
-    if unfinished:
+    if any(each.unfinished for each in done):
         await note((), pauses + 1)
         pause = min(SOON * 2 ** min(pauses, 10), LATEST)
         return JobPutOff(clock.now() + pause, "something of it is still being answered or sent")
 
     async def over(tx: Transaction) -> None:
+        await _tell(stores, tx, job.args.get("tell"), done)
         await stores.jobs.emptied(tx, job.id)
         await stores.jobs.owe(tx, SCRUB)
 
     return JobDone(over)
+
+
+async def _tell(
+    stores: Stores, tx: Transaction, tell: str | None, done: Sequence[Forgotten]
+) -> None:
+    """What still says it is told once, to who asked, if they are alone there by now."""
+    held = await stores.conversations.get(tell) if tell else None
+    if held is None or not held.scope.startswith(PERSON):
+        return
+    zone = stores.tasks.zone
+    is_owner = held.scope == stores.owner.scope
+    left = [each if is_owner else replace(each, copies=()) for each in done]
+    if any(each.quoted or each.short for each in left):
+        body = leftover(left, zone)
+        await stores.outbox.enqueue(tx, held.id, body, kind="notice", meant_for=held.scope)
+        return
+    for copy in {copy.path: copy for each in left for copy in each.copies}.values():
+        name, body = f"copy:{copy.path.name}", copy_told(copy, zone)
+        await stores.outbox.notice_once(tx, name, KEPT, held.id, body, meant_for=held.scope)
 
 
 async def _scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:

@@ -4,13 +4,16 @@ DESIGN §5, M-030, M-066. Whatever ends it half way, it is done again from the s
 """
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
-from wintermute.changes.change_sets import CHANGES
+from wintermute.changes.change_sets import CHANGES, Change
 from wintermute.changes.proposals import PROPOSALS
+from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import Wanted
@@ -22,23 +25,40 @@ from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS
-from wintermute.memory.core import CORE, MEMORIES, TextFile, goes_with
-from wintermute.memory.fact import Fact, key
+from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
+from wintermute.memory.core_pages import ALL_OF_THEM
+from wintermute.memory.fact import Fact, cleaned, key, main_words
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import (
+    ENOUGH,
     KeptWording,
     Origins,
+    OriginText,
+    beginnings,
     gist,
     taken_back,
+    tellings,
     unlearnt,
 )
+from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
+from wintermute.templates import shipped_prompts
 
 RECOGNISABLE = 12
 """Characters from which a text is looked for in conversations; shorter ones stand in too many."""
+
+OWN = 5
+"""Letters of a word by which alone something can be known again."""
+LOOKED_UP = 60
+MOST_WORDS = 20
+"""Of them: so many are looked up, and looked for."""
+
+STILL_SAID = "What I forgot is still said, for you to change, by {}."
+SHORT = "It is too short to be found where it was not learnt."
+MOST_NAMED = 10
 
 EDITS = 3
 """Times a core is read anew where somebody saves it at the same moment."""
@@ -48,6 +68,14 @@ SPOKEN: Sequence[Kept] = (
     *(conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
     *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS),
 )
+
+REPEATED: Sequence[Kept] = [
+    kept
+    for kept in SPOKEN
+    if kept not in (casts.INTENTS, casts.RESULTS, casts.TURNS, conversations.EDITS)
+    and kept not in (RECEIVED, ANSWERS)
+]
+"""Where an answer of ours is said again, if not to people."""
 
 OURS = {"matrix", "skills"}
 """Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
@@ -80,6 +108,8 @@ class _Gone:
     facts: tuple[Fact, ...]
     texts: frozenset[str]
     events: tuple[str, ...]
+    scopes: tuple[str, ...]
+    """Whose it was: the same words of others are theirs."""
     said: frozenset[str] = frozenset()
     """What the messages said, however short: recordings hold them among others, and can be spared."""
 
@@ -100,22 +130,32 @@ async def _nothing(_: Sequence[str]) -> None: ...
 
 
 async def forget(
-    stores: Stores, wanted: Sequence[Fact], *, scrub: bool = True, note: Note = _nothing
+    stores: Stores,
+    wanted: Sequence[Fact],
+    *,
+    by: str | None = None,
+    scrub: bool = True,
+    known: Sequence[str] = (),
+    note: Note = _nothing,
 ) -> Forgotten:
-    """Erase facts, the messages they were learnt from, and every record that repeats them.
+    """Erase facts, the messages that tell them, and every record of their scopes that repeats them.
 
     Earlier wordings go along. The facts themselves go last: whatever ends this half way, it can be
-    asked for again. Without `scrub` the file is to be rewritten when nobody waits.
+    asked for again. `by`: of messages, only those of this person go, and what others say as well is
+    not looked for. Without `scrub` the file is to be rewritten when nobody waits.
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
     facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
     texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
     async with stores.database.transaction() as tx:
-        events = await with_reports(stores, tx, {o for fact in facts for o in fact.origins})
-    gone = _Gone(tuple(facts), frozenset(texts), tuple(events))
+        events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
+        scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
     async with stores.database.looking() as look:
-        done = await _erase(stores, look, gone, note=note)
+        if by is not None:
+            texts = await _only_there(stores, look, events, scopes, texts, but=by)
+        gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
+        done = await _erase(stores, look, gone, known, note)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
     return replace(done, short=short, scrubbed=scrubbed)
@@ -126,22 +166,69 @@ async def forget_messages(
     harvests: Harvests | None,
     events: Sequence[str],
     said: Sequence[str],
+    whose: Collection[str] = (),
     known: Sequence[str] = (),
     note: Note = _nothing,
 ) -> Forgotten:
     """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
 
-    What others said as well, in words of their own, is not looked for: it is theirs. With
-    `harvests`, what else the memories came from is read once more.
+    `whose`: more scopes to look for what is `known`. What others said as well, in words of their
+    own, is not looked for: it is theirs. With `harvests`, what else the memories came from is read
+    once more.
     """
     async with stores.database.looking() as look:
         async with stores.database.transaction() as tx:
             events = await with_reports(stores, tx, set(events))
         facts = await _unlearn(stores, harvests, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
-        texts = await _only_there(stores, look, events, texts.union(said))
-        gone = _Gone(tuple(facts), frozenset(texts), tuple(events), frozenset(said))
+        whose = {*whose, *(fact.scope for fact in facts)}
+        scopes = await stores.conversations.scopes_of(stores.database, events, whose)
+        texts = await _only_there(stores, look, events, scopes, texts.union(said))
+        gone = _Gone(
+            *(tuple(facts), frozenset(texts), tuple(events), tuple(scopes)), said=frozenset(said)
+        )
         return await _erase(stores, look, gone, known, note)
+
+
+async def forget_answers(
+    stores: Stores,
+    scope: str,
+    texts: Sequence[str],
+    known: Sequence[str] = (),
+    note: Note = _nothing,
+) -> Forgotten:
+    """Erase what repeats answers of ours to a scope that were taken back.
+
+    They themselves are gone by then; what we said in the same words at another time stays.
+    """
+    async with stores.database.looking() as look:
+        whose = await stores.conversations.scopes_of(stores.database, (), [scope])
+        only = await _only_there(stores, look, (), whose, set(texts))
+        gone = _Gone((), frozenset(only), (), tuple(whose))
+        return await _erase(stores, look, gone, known, note, REPEATED)
+
+
+async def _tellings(
+    stores: Stores, tx: Transaction, facts: Sequence[Fact], by: str | None
+) -> set[str]:
+    """The messages that go with these facts; `by`: of one person. Others keep their text."""
+    events, origins = set[str](), {origin for fact in facts for origin in fact.origins}
+    texts, edits = (
+        await stores.inbox.wordings(tx, origins),
+        await stores.edits.wordings(tx, origins),
+    )
+    for fact in facts:
+        told = dict[str, OriginText]()
+        for origin in set(fact.origins) - edits.keys():  # those go with their messages
+            row = await stores.inbox.find(tx, origin)
+            if by is not None and row and row.sender != by:
+                continue
+            if row and (body := texts[origin][1]):
+                told[origin] = OriginText(body, row.sender_name)
+            else:
+                events.add(origin)  # it says nothing any more, or was no message
+        events |= tellings(fact.text, told)
+    return events
 
 
 async def _unlearn(stores: Stores, harvests: Harvests | None, events: set[str]) -> Sequence[Fact]:
@@ -166,11 +253,17 @@ async def _unlearn(stores: Stores, harvests: Harvests | None, events: set[str]) 
 
 
 async def _only_there(
-    stores: Stores, look: TextSearch, events: Sequence[str], texts: set[str]
+    stores: Stores,
+    look: TextSearch,
+    events: Sequence[str],
+    scopes: Sequence[str],
+    texts: set[str],
+    but: str | None = None,
 ) -> set[str]:
-    """Those of the texts that nobody has said in another message, but to quote it."""
+    """Those of the texts that nobody has said there in another message, but to quote it."""
     named = sorted(filter(_is_recognisable, texts))
-    others = await stores.inbox.saying(events, await look.seek([Sought([SAID], named)]))
+    said = await look.seek([Sought([SAID], named, scopes)])
+    others = await stores.inbox.saying(events, said, but)
     own = ["\n".join(x for x in body.splitlines() if not x.startswith(">")) for body in others]
     return await asyncio.to_thread(
         lambda: {text for text in named if not any(map(Wanted([text]).is_in, own))}
@@ -178,7 +271,12 @@ async def _only_there(
 
 
 async def _erase(
-    stores: Stores, look: TextSearch, gone: _Gone, known: Sequence[str] = (), note: Note = _nothing
+    stores: Stores,
+    look: TextSearch,
+    gone: _Gone,
+    known: Sequence[str] = (),
+    note: Note = _nothing,
+    places: Sequence[Kept] = SPOKEN,
 ) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them."""
     bullets = await _bullets(stores, gone)
@@ -186,10 +284,13 @@ async def _erase(
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
+    recorded = sorted({*telling, *gone.said, *filter(_is_recognisable, said)})
+    words = await _own_words(stores, gone, known) if places is SPOKEN else []
+    ours = words, await _since(stores, gone)
     sought = [
-        Sought([RECORDED], sorted({*telling, *gone.said, *filter(_is_recognisable, said)})),
-        Sought(SPOKEN, telling),
-        Sought(casts.PROMPTS, sorted({*gone.texts, *telling})),
+        Sought([RECORDED], recorded, gone.scopes, *ours),
+        Sought(places, telling, gone.scopes, *ours),
+        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes, *ours),
     ]
     found = await look.seek(sought)
     records, unfinished = await _erase_found(stores, gone, found)
@@ -199,7 +300,7 @@ async def _erase(
         found = await look.seek(sought, since=found)
         late, unfinished = await _erase_found(stores, gone, found)
         records += late
-    quoted = await _quoted(stores, look, gone.facts, telling)
+    quoted = await _quoted(stores, look, gone, telling)
     # Last: looking at a file keeps what it holds.
     edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
     async with stores.database.transaction() as tx:
@@ -213,6 +314,28 @@ async def _erase(
         copies=tuple(await stores.database.copies()),
         scrubbed=False,
     )
+
+
+async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[str]:
+    """Words of what is forgotten that nothing else has: whoever says one speaks of it.
+
+    Neither what else people said there, nor another memory, nor our prompts. The longest ones.
+    """
+    texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
+    words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
+    words -= {word for text in shipped_prompts().values() for word in main_words(text)}
+    longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]
+    origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
+    held = await origins.words_in(stores.database, longest, gone.scopes, ids)
+    rest = [word for word in longest if word not in held]
+    held = await stores.inbox.words_elsewhere(rest, gone.events, gone.scopes)
+    return [word for word in rest if word not in held][:MOST_WORDS]
+
+
+async def _since(stores: Stores, gone: _Gone) -> str:
+    """From when on something may repeat it."""
+    at = await stores.inbox.since(gone.events)
+    return at or min((stamp(fact.created_at) for fact in gone.facts), default="")
 
 
 async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int, int]:
@@ -247,50 +370,122 @@ async def _bullets(stores: Stores, gone: _Gone) -> list[str]:
 
 
 async def _cut_cores(stores: Stores, gone: _Gone) -> None:
-    """Cut out the bullets of cores that say it."""
+    """Cut out the bullets of cores that say it; what we made of other facts as well is made anew."""
     for _ in range(EDITS):  # somebody may save one meanwhile
-        for file, seen, left, cut in await _cores(stores, gone):
+        for scope, seen, left, cut in await _cores(stores, gone):
             if cut:
+                await _owe_anew(stores, gone, scope, cut)
+                file = stores.places.core_file(scope)
                 await asyncio.to_thread(file.replace, left, seen)
 
 
-async def _cores(
-    stores: Stores, gone: _Gone
-) -> list[tuple[TextFile, bytes | None, str, list[str]]]:
-    """Each core as it is, as it should be, and what is to be cut out of it.
+async def _cores(stores: Stores, gone: _Gone) -> list[tuple[str, bytes | None, str, list[str]]]:
+    """Each core by its scope: as it is, as it should be, and what is to be cut out of it.
 
-    That is what says it; in the core of a fact's own scope also what we wrote there that says no
-    more than the fact did.
+    That is what says it, what we wrote there that says no more than a fact of that scope did, and
+    what we made of it.
     """
     wanted, found = Wanted(gone.traces()), []
-    for file in stores.places.files():
-        if file.path.name != CORE:
-            continue
-        facts = [f.text for f in gone.facts if stores.places.core_file(f.scope) == file]
+    for scope in gone.scopes:
+        file = stores.places.core_file(scope)
+        facts = [fact.text for fact in gone.facts if fact.scope == scope]
         with suppress(MemoryFileUnusable):  # named as what a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
-            ours = await _written_by_us(stores, gone, file, text)
-            found.append((file, seen, *without_bullets(text, wanted, facts, ours)))
+            ours = await stores.core_pages.free(scope, text) if facts and text else frozenset()
+            made = await _made_of(stores, gone, scope, text) if text else set()
+            found.append((scope, seen, *without_bullets(text, wanted, facts, ours, made)))
     return found
 
 
-async def _written_by_us(stores: Stores, gone: _Gone, file: TextFile, text: str) -> set[str]:
-    """The keys of the bullets that no person typed, of the core of a scope that forgets something."""
-    scopes = {f.scope for f in gone.facts if stores.places.core_file(f.scope) == file}
-    return {name for scope in scopes for name in await stores.core_pages.free(scope, text)}
+async def _made_of(stores: Stores, gone: _Gone, scope: str, text: str) -> set[str]:
+    """The keys of those bullets that we wrote which have a word that only what is forgotten has."""
+    stems = {word[:ENOUGH] for each in gone.texts for word in main_words(each)}
+    origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
+    own = stems - await origins.words_in(stores.database, stems, [scope], ids)
+    ours = {key(bullet): bullet for bullet in bullets(text)} if own else {}
+    if not any(own & beginnings(bullet) for bullet in ours.values()):
+        return set()
+    written = await stores.core_pages.free(scope, text)
+    for change in await _core_changes(stores, scope):
+        before, after = (state["text"] if state else "" for state in (change.before, change.after))
+        written |= set(map(key, bullets(after))) - set(map(key, bullets(before)))
+    return {name for name, bullet in ours.items() if name in written and own & beginnings(bullet)}
+
+
+async def _core_changes(stores: Stores, scope: str) -> list[Change]:
+    """What updates made of a core, as far as it is on record."""
+    found = await stores.changes.history(("core",), scope, ALL_OF_THEM)
+    sets = [each for each in found if each.cause == "reconstruction"]
+    return [change for each in sets for change in each.changes if change.kind == "core"]
+
+
+async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str]) -> None:
+    """Owe a core update with what is still remembered of that which was cut out."""
+    named = [name for each in await _core_changes(stores, scope) for name in each.evidence]
+    facts = [await stores.facts.get(name, scope) for name in sorted(set(named))]
+    heirs = {fact.replaced_by for fact in facts if fact and fact.retired_at and fact.replaced_by}
+    facts += [await stores.facts.get(name, scope) for name in sorted(heirs)]
+    told, ids = beginnings(" ".join(cut)), {fact.id for fact in gone.facts}
+    left = [
+        fact.id
+        for fact in facts
+        if fact and not fact.retired_at and fact.id not in ids and told & beginnings(fact.text)
+    ]
+    if left:
+        name = hashlib.sha256("\n".join([*left, "", *cut]).encode()).hexdigest()
+        async with stores.database.transaction() as tx:
+            await stores.jobs.enqueue(tx, CORE_UPDATE, name, scope, {"facts": left})
+
+
+def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
+    """What still says it and what to do about each, without a word of it; "": nothing does."""
+    named = list(dict.fromkeys(name for each in done for name in each.quoted))
+    parts = [_told_of(name) for name in named[:MOST_NAMED]]
+    if len(named) > MOST_NAMED:
+        parts.append(f"and {len(named) - MOST_NAMED} more")
+    told = [STILL_SAID.format(", ".join(parts))] if parts else []
+    told += [SHORT] if any(each.short for each in done) else []
+    copies = {copy.path: copy for each in done for copy in each.copies}.values()
+    return " ".join([*told, *(copy_told(copy, zone) for copy in copies)])
+
+
+def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
+    """That a copy from before an upgrade may hold what is forgotten."""
+    until = copy.until.astimezone(zone)
+    return f"`{copy.path.name}`, from before an upgrade, may hold it until {until:%Y-%m-%d}, or until you delete it."
+
+
+def _told_of(name: str) -> str:
+    if name.startswith("task_"):
+        return f"the task `{name}` (`/tasks cancel {name}`)"
+    if name.startswith("skill "):
+        return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
+    if "/" in name:
+        return f"the file `{Path(name).name}` (edit it)"
+    return f"the memory `{name}` (`/forget {name}`)"
 
 
 def without_bullets(
-    text: str, wanted: Wanted, facts: Sequence[str], ours: Collection[str]
+    text: str,
+    wanted: Wanted,
+    facts: Sequence[str],
+    ours: Collection[str],
+    made: Collection[str] = (),
 ) -> tuple[str, list[str]]:
-    """A core without its bullets that say something wanted, or one of these facts; and what went."""
+    """A core without its bullets that say something wanted, or one of these facts; and what went.
+
+    `ours`, `made`: the keys of those that no person typed, and of others that go.
+    """
     kept, gone = list[str](), list[str]()
     for line in text.splitlines(keepends=True):
         bullet = line.strip()
         is_bullet = bullet.startswith(("- ", "* "))
         body = bullet[2:].strip()
-        if is_bullet and (wanted.is_in(body) or goes_with(body, facts, ours=key(body) in ours)):
+        name = key(cleaned(body))
+        if is_bullet and (
+            name in made or wanted.is_in(body) or goes_with(body, facts, ours=name in ours)
+        ):
             gone.append(body)
         else:
             kept.append(line)
@@ -327,33 +522,39 @@ async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
 
 
 async def _quoted(
-    stores: Stores, look: TextSearch, facts: Sequence[Fact], telling: Sequence[str]
+    stores: Stores, look: TextSearch, gone: _Gone, telling: Sequence[str]
 ) -> tuple[str, ...]:
-    """Tasks, skills, files and other facts that say it, or took its place."""
-    gone = {fact.id for fact in facts}
-    heirs = {fact.replaced_by for fact in facts if fact.replaced_by}
+    """Tasks, skills, files and other facts of these scopes that say it, or took its place."""
+    ids = {fact.id for fact in gone.facts}
+    heirs = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
     wanted = Wanted(telling)
 
     def say(*texts: str) -> bool:
         return any(map(wanted.is_in, texts))
 
-    saying = await stores.facts.saying(await look.seek([Sought([FACTS], telling)]))
-    alike = dict.fromkeys([*saying, *sorted(heirs)])
-    tasks = await stores.tasks.listed(None, "all")
+    said = await look.seek([Sought([FACTS], telling, gone.scopes)])
+    alike = dict.fromkeys([*await stores.facts.saying(said), *sorted(heirs)])
+    seen = [await stores.tasks.listed(scope, "all") for scope in gone.scopes]
+    tasks = {task.id: task for each in seen for task in each}.values()
     skills = [skill.name for skill in await stores.skills.listed()]
     return (
-        *[fact for fact in alike if fact not in gone and await stores.facts.get(fact)],
+        *[fact for fact in alike if fact not in ids and await stores.facts.get(fact)],
         *(task.id for task in tasks if say(task.content, task.reason, task.plan.ai_prompt)),
         *[f"skill {name}" for name in skills if say(await stores.skills.read(name))],
-        *await asyncio.to_thread(_files, stores.data_dir, wanted),
+        *await asyncio.to_thread(_files, stores, gone.scopes, wanted),
     )
 
 
-def _files(folder: Path, wanted: Wanted) -> list[str]:
-    """The files of the data folder that say it, but for what is a store's."""
-    found = []
+def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
+    """The files of the data folder that say it, but for what is a store's or of another scope."""
+    folder, found = stores.data_dir, []
+    own = {stores.places.core(scope).parent for scope in scopes}
     for path in sorted(folder.rglob("*")):
         first = path.relative_to(folder).parts[0]
+        if folder not in own and not own.intersection(path.parents):
+            continue
+        if first == SCOPES and not own.intersection(set(path.parents) - {folder}):
+            continue
         if first in OURS or first.startswith("wintermute.db") or path.name == MEMORIES:
             continue
         with suppress(MemoryFileUnusable):

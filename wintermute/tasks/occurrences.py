@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
 from wintermute.tasks.due import clock, missed, next_due
@@ -107,7 +107,12 @@ class Occurrence:
 
 
 occurrence = reader(Occurrence)
-OCCURRENCES = Kept("occurrences", ("content", "result"))
+OCCURRENCES = Kept(
+    "occurrences",
+    ("content", "result"),
+    of=OF_TALKS,
+    ours="mode <> 'reminder' AND claimed_at >= :since",
+)
 _due = reader(Due, "task")
 
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import OF_TALKS, SCOPES, Kept, Traces
 from wintermute.db.traces import ERASED, Wanted
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
@@ -149,7 +149,11 @@ def fields_of(state: Json) -> dict[str, Any]:
 VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
 """The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
 
-TASKS = Kept("tasks", ("content", "reason", "ai_prompt"), where="status = 'deleted'")
+TASKS = Kept(
+    *("tasks", ("content", "reason", "ai_prompt")),
+    where="status = 'deleted'",
+    of=f"scope IN {SCOPES} OR {OF_TALKS}",
+)
 ORDER = "ORDER BY priority, seq"
 ID_LENGTH = len("task_") + 8
 """Short enough to be typed; a name that was given before is not given again."""
