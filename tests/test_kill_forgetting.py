@@ -68,7 +68,11 @@ async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]
     return ann, bot, room, [said, answer.event_id]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["fts5", "flat_file"])
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    scope="module",
+    params=["fts5", pytest.param("flat_file", marks=pytest.mark.slow)],
+)
 async def redaction(
     request: pytest.FixtureRequest, new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Work]:

@@ -107,20 +107,19 @@ async def learning(
         yield Learning(bot, model, work)
 
 
-PAGE_STEPS = {
+STEPS = {
+    "cursor-moved": ("INSERT INTO harvests", "COMMIT"),
     "before-commit": ("INSERT INTO free_bullets", "COMMIT"),
     "after-commit": ("INSERT INTO free_bullets", "os.rename .core.md"),
     "after-file": ("os.rename .core.md", DONE),
 }
 
 
-@pytest.mark.parametrize("name", PAGE_STEPS)
-async def test_core_memory_is_whole_at_each_point_and_changed_once(
-    learning: Learning, name: str
-) -> None:
-    """M-040, M-051, M-052: and once it is on record no model is asked again."""
+@pytest.mark.parametrize("name", STEPS)
+async def test_all_is_learnt_once_and_core_memory_is_whole(learning: Learning, name: str) -> None:
+    """M-028, M-040, M-051, M-052: and once the page is on record no model is asked again."""
     asked = learning.asked_for_core()
-    await learning.work.survives([[learning.work.place(*PAGE_STEPS[name])]])
+    await learning.work.survives([[learning.work.place(*STEPS[name])]])
     assert learning.asked_for_core() - asked == (2 if name == "before-commit" else 1)
 
 

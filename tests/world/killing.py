@@ -28,7 +28,6 @@ TABLES = (
     " after ->> '$.text' AS a FROM change_sets s JOIN changes c ON change_set_id = s.id"
     " LEFT JOIN facts f ON f.id = item",
     "SELECT name, scope, state, last_error FROM jobs WHERE name NOT IN ('embeddings', 'scrub')",
-    "SELECT DISTINCT name, state, last_error FROM jobs WHERE name = 'scrub'",
     "SELECT conversation_id, upto FROM harvests",
     "SELECT event_id, state, body, raw FROM inbox",
     f"SELECT kind, body, state FROM outbox WHERE body NOT LIKE '%{RESTORED}%'",

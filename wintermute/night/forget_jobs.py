@@ -7,14 +7,16 @@ deleted message, /forget ─▶ forget: every record, then the facts ─▶ scru
 
 import hashlib
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
-from wintermute.night.forgetting import forget, forget_messages
+from wintermute.memory.fact import Fact
+from wintermute.night.forgetting import Forgotten, forget, forget_messages
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
@@ -32,11 +34,42 @@ async def owe_forgetting(
     events: Collection[str],
     texts: Sequence[str] = (),
     facts: Sequence[str] = (),
-) -> None:
-    """Have these messages and facts forgotten; `texts`: what the messages said until now."""
+    not_before: datetime | None = None,
+) -> str:
+    """Have these messages and facts forgotten; `texts`: what the messages said until now. The job."""
     args = {"events": sorted(events), "texts": list(texts), "facts": list(facts)}
     named = "\n".join([*args["events"], "", *args["texts"], "", *args["facts"]])
-    await stores.jobs.enqueue(tx, FORGET, hashlib.sha256(named.encode()).hexdigest(), "", args)
+    key = hashlib.sha256(named.encode()).hexdigest()
+    await stores.jobs.enqueue(tx, FORGET, key, "", args, not_before)
+    return await stores.jobs.id_of(tx, FORGET, key)
+
+
+async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) -> Forgotten:
+    """Forget facts while somebody waits; what ends this half way leaves it owed to the daemon.
+
+    Raises: MemoryFileUnusable.
+    """
+    if not facts:
+        return await forget(stores, facts)
+    ids = [fact.id for fact in facts]
+    async with stores.database.transaction() as tx:
+        job = await owe_forgetting(stores, tx, (), (), ids, clock.now() + QUIET)
+
+    async def note(telling: Sequence[str]) -> None:
+        async with stores.database.transaction() as tx:
+            await stores.jobs.went_on(tx, job, {"known": sorted(telling)})
+
+    done = await forget(stores, facts, scrub=False, note=note)
+    # Whatever is still owed is the daemon's, which rewrites the file as well.
+    if done.unfinished:
+        return done
+    async with stores.database.transaction() as tx:
+        await stores.jobs.emptied(tx, job)
+    if await stores.database.scrub():
+        async with stores.database.transaction() as tx:
+            await stores.jobs.done(tx, job)
+        done = replace(done, scrubbed=True)
+    return done
 
 
 def forgetting(stores: Stores, speaker: Speaker, clock: Clock) -> list[JobKind]:
