@@ -37,7 +37,7 @@ torture:  ## kill a real daemon at random points, KILLS times; let rooms and tal
 	$(BIN)/python -m tests.torture --kills $(KILLS)
 	$(BIN)/python -m tests.lives --lives $(LIVES)
 	$(BIN)/python -m tests.growth --lives $(LIVES)
-	$(BIN)/python -m pytest -n 0 --slow --every 2 tests/test_kill_learning.py
+	$(BIN)/python -m pytest --slow --every 1 tests/test_kill_learning.py tests/test_kill_forgetting.py
 
 bench:  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m tests.bench

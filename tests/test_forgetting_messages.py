@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_core_update import at_work, batch, wish
-from tests.test_core_update import learn as remembered
+from tests.test_core_update import learn as keep
 from tests.test_forgetting import SCOPE, deliver, found, take
 from tests.test_harvest import Picker, harvested, is_harvest, say, talking
 from tests.test_redactions import take_back
@@ -241,7 +241,7 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
 ) -> None:
     """M-049: the core hears of the others; of a batch of nothing else it hears nothing."""
     async with at_work(tmp_path, model, Fail(503), Fail(503)) as house:
-        gone, stays = await remembered(house, f"Ann has a {WORD}", "Never call Ann before ten")
+        gone, stays = await keep(house, f"Ann has a {WORD}", "Never call Ann before ten")
         async with house.database.transaction() as tx:
             await house.stores.jobs.enqueue(tx, "core", "alone", SCOPE, {"facts": [gone]})
             await house.stores.jobs.enqueue(tx, "core", "both", SCOPE, {"facts": [gone, stays]})
@@ -329,11 +329,8 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
 
     first, second = page("Ann is a nurse."), page(f"Ann is a nurse and keeps a {WORD}.")
     async with at_work(tmp_path, model, first, second, first) as house:
-        for name, text in (
-            ("one", "Ann is a nurse at the hospital"),
-            ("two", f"Ann keeps a {WORD}"),
-        ):
-            await batch(house, await remembered(house, text), key=name)
+        for text in ("Ann is a nurse at the hospital", f"Ann keeps a {WORD}"):
+            await batch(house, text)
         assert WORD in (tmp_path / "core.md").read_text()
         [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
         await house.incoming(f"/forget {fact.id}")

@@ -12,9 +12,9 @@ import pytest
 from tests.test_forgetting import SCOPE, deliver
 from tests.test_forgetting_messages import forgotten
 from tests.test_harvest import Picker, facts, harvested, say, talking
-from tests.test_kill_forgetting import before, copying
 from tests.test_redactions import take_back
 from tests.world.clock import NOON, HeldClock
+from tests.world.copier import before, copying
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer

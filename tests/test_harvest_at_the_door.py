@@ -1,4 +1,4 @@
-"""Harvest by a real daemon: what is said in real rooms is picked out once, also over kills."""
+"""Harvest by a real daemon: what is said in real rooms is picked out once."""
 
 import json
 from collections.abc import Callable
@@ -14,12 +14,6 @@ from tests.world.user import Message
 
 EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
 PICKED = {"contents": ["The user keeps bees.", "The user says hello to bees."]}
-POINTS = {
-    "before the cursor moves": [["executing", "INSERT INTO harvests"]],
-    "before the facts are kept": [["executing", "INSERT INTO facts "]],
-    "before the end of it": [["executing", "INSERT INTO change_sets"], ["operation", "COMMIT"]],
-    "before the job is done": [["executing", "UPDATE jobs SET state = 'done'"]],
-}
 
 
 def picks(seen: Seen) -> Step | None:
@@ -70,30 +64,6 @@ async def test_what_two_people_say_belongs_to_each_of_them(
     shown = [transcript(seen) for seen in model.requests if is_harvest(seen)]
     assert len(shown) == 2
     assert not any(ann.user_id in text and ben.user_id in text for text in shown)
-
-
-@pytest.mark.parametrize("point", POINTS)
-async def test_a_daemon_that_is_killed_while_it_keeps_what_it_picked_keeps_it_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, point: str
-) -> None:
-    """M-028: no gap and no double."""
-    ann = await person("ann")
-    daemon = await bot(ann, memory_harvest=EARLY)
-    model.keyed(picks)
-    chat = await room(ann, daemon)
-    for text in ("hello", "I keep bees"):
-        await ann.send(chat, text)
-        await ann.wait_for(chat, answering(text))
-    await daemon.stop()
-    await daemon.start({"logger": "aiosqlite", "steps": POINTS[point]})
-    await ann.send(chat, "bye")
-    assert await daemon.ended() == -9
-    await daemon.start()
-    await read(daemon)
-    assert [fact["text"] for fact in learnt(daemon)] == PICKED["contents"]
-    (cursor,) = daemon.rows("SELECT upto FROM harvests")
-    (last,) = daemon.rows("SELECT max(seq) AS seq FROM inbox WHERE kind = 'message'")
-    assert cursor["upto"] == last["seq"]
 
 
 async def test_a_message_that_was_deleted_before_it_is_read_is_in_no_transcript(

@@ -1,169 +1,160 @@
-"""Forgetting is killed at each of its statements: the run after that ends as one that was not killed."""
+"""Forgetting is killed at each step: the run after that ends as one that was not killed."""
 
-import asyncio
 import json
-import logging
-import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
-from tests.test_forgetting import SCOPE, WORD, deliver, found
-from tests.test_forgetting_messages import SAID, learn, wrote
-from tests.test_redactions import take_back
-from tests.world.clock import HeldClock
-from tests.world.house import PROMPTS, House, open_house
-from tests.world.launch import read
-from tests.world.model import ModelServer
-from wintermute.changes.change_sets import Reason
+from tests.test_forgetting import found
+from tests.test_learning import shown
+from tests.tiers import EVERY
+from tests.world.bot import Bot, Json
+from tests.world.killing import Work
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.person import Person
+from tests.world.request_rules import is_for_core, is_for_reconstruction
+from tests.world.scene import NewScene, Scene
 
-WRITES = ("BEGIN", "UPDATE", "INSERT", "DELETE", "COMMIT", "VACUUM", "PRAGMA wal")
-CORE = f"# USER\n- Has a {WORD} bird\n- Likes tea\n"
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-
-class Copier(logging.Handler):
-    """Copies a folder before each statement that writes there: what a kill at that moment leaves.
-
-    Once where nothing has reached a file since the statement before: within a transaction that is
-    usual.
-    """
-
-    def __init__(self, folder: Path, into: Path) -> None:
-        super().__init__()
-        self._folder = folder
-        self._into = into
-        self._last: dict[str, bytes] = {}
-        self.before: list[tuple[str, Path]] = []
-        self.copies: list[Path] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        phase, statement = read(record)
-        if phase != "executing" or not statement.lstrip().startswith(WRITES):
-            return
-        files = {p.name: p.read_bytes() for p in self._folder.iterdir() if p.is_file()}
-        files.pop("wintermute.db-shm", None)  # made anew from the log
-        if files != self._last:
-            self._last = files
-            self.copies.append(self._into / str(len(self.copies)))
-            shutil.copytree(self._folder, self.copies[-1])
-        self.before.append((statement, self.copies[-1]))
+WORD = "zimtkanarie"
+SAID, FACT = f"My bird is a {WORD} called Hugo", f"Ann's bird is a {WORD}"
+OTHER, SINGS = "It sings at night", "Ann's bird sings at night"
+BOTH = f"Ann's bird is a {WORD} and sings at night"
+PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- Likes tea\n"
+LATER = 3600.0
+OPEN = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'running') AND name <> 'embeddings'"
+SCRUBBED = "SELECT 1 FROM jobs WHERE name = 'scrub' AND state = 'done'"
 
 
-@contextmanager
-def copying(folder: Path, into: Path) -> Iterator[Copier]:
-    """Copy it for as long as the block lasts."""
-    log, copier = logging.getLogger("aiosqlite"), Copier(folder, into)
-    level, told = log.level, log.propagate
-    log.setLevel(logging.DEBUG)
-    log.propagate = False
-    log.addHandler(copier)
-    try:
-        yield copier
-    finally:
-        log.removeHandler(copier)
-        log.setLevel(level)
-        log.propagate = told
+def learns(seen: Seen) -> Step | None:
+    """Both are remembered when they are said, made one, and put on the page."""
+    if is_for_reconstruction(seen.body):
+        return Text(json.dumps({"memories": [BOTH], "coverage": "complete"}))
+    if is_for_core(seen.body):
+        page = f"{shown(seen, 'current_core_markdown')}\n- {BOTH}\n"
+        return Text(json.dumps({"should_update": True, "core_markdown": page}))
+    entry = {SAID: FACT, OTHER: SINGS}.get(seen.last_user)
+    if entry is None:
+        return None
+    if seen.messages[-1]["role"] == "tool":
+        return Text(f"I keep that: {entry}")
+    return Calls((Use("append_memory", {"entry": entry, "source": "user_explicit"}),))
 
 
-@asynccontextmanager
-async def opened(folder: Path, model: ModelServer, clock: HeldClock) -> AsyncIterator[House]:
-    async with AsyncExitStack() as stack:
-        opening = open_house(*(folder, model.url), prompts=PROMPTS, record=True, clock=clock)
-        yield await stack.enter_async_context(opening)
+async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]:
+    """Ann said both, and one page and one memory is made of it; the daemon is down; the events."""
+    ann = await scene.person("ann")
+    bot = await scene.bot(ann, start=False, memory={"backend": backend}, llm={"record": True})
+    bot.set_clocks()
+    (bot.data / "core.md").write_text(PAGE)
+    await bot.start()
+    room = await scene.room(ann, bot)
+    said = await ann.send(room, SAID)
+    answer = await ann.wait_for(room, lambda m: FACT in m.body)
+    await ann.send(room, OTHER)
+    await ann.wait_for(room, lambda m: SINGS in m.body)
+    code, done = await bot.command("memory", "reconstruct")
+    assert code == 0, done
+    await bot.until(lambda: WORD in (bot.data / "core.md").read_text())
+    await ann.send(room, "And now?")
+    await ann.wait_for(room, lambda m: m.body == "echo: And now?")
+    await bot.said_all()
+    await bot.until(lambda: not bot.rows(OPEN))
+    assert await bot.stop() == 0
+    bot.set_clocks(LATER, LATER)
+    assert {"wintermute.db", "core.md"} <= set(found(bot.data))
+    return ann, bot, room, [said, answer.event_id]
 
 
-async def talked(folder: Path, model: ModelServer, clock: HeldClock) -> None:
-    """Ann says it, says half of it again, and deletes the first message, which is owed then."""
-    async with opened(folder, model, clock) as house:
-        async with house.working():
-            await wrote(house, CORE, f"Has a {WORD} bird")
-            gone = await learn(house, model, SAID, f"The bird is a {WORD}")
-            await learn(house, model, "The bird sings at night", "The bird sings at night")
-            await house.incoming("/memory")
-            await house.said(3)
-            await deliver(house)
-            old = await house.stores.facts.live(SCOPE)
-            async with house.database.transaction() as tx:
-                both = f"The bird is a {WORD} and sings at night"
-                await house.stores.facts.replace(
-                    tx,
-                    Reason("tool", SCOPE),
-                    SCOPE,
-                    [f.id for f in old],
-                    [(both, "dreaming_merge")],
-                )
-            await house.incoming("Tell me of the bird")
-            await house.said(4)
-            await deliver(house)
-            await house.settled()
-        await take_back(house, gone)
-    assert set(found(folder)) >= {"core.md", "MEMORIES.txt", "wintermute.db"}
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    scope="module",
+    params=["fts5", pytest.param("flat_file", marks=pytest.mark.slow)],
+)
+async def redaction(
+    request: pytest.FixtureRequest, new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Work]:
+    """Ann deleted her message and the answer while the daemon was down."""
+    folder = tmp_path_factory.mktemp("redacted")
+    async with ModelServer() as model, new_scene(folder, model.url) as scene:
+        scripted(model)
+        ann, bot, room, events = await told(scene, request.param)
+        for event_id in events:
+            await ann.redact(room, event_id)
+
+        def over() -> bool:
+            return bool(bot.rows(SCRUBBED)) and not bot.rows(OPEN)
+
+        yield await Work.of_daemon(bot, "INSERT INTO jobs", over, WORD)
 
 
-async def ended(folder: Path, model: ModelServer, clock: HeldClock) -> str:
-    """Run to the end of what is owed, the rewriting of the file as well; what is there then."""
-    jobs = "SELECT name, state, args, progress FROM jobs WHERE name IN ('forget', 'scrub')"
-    async with opened(folder, model, clock) as house, house.working():
-        async with asyncio.timeout(30):
-            while await house.rows(f"{jobs} AND state <> 'done'"):
-                await clock.move(61)
-                for name in ("forget", "scrub"):
-                    house.runner.ring(name)
-                await asyncio.sleep(0)
-        tables = [
-            await house.rows(f"SELECT {columns} FROM {table} ORDER BY seq")
-            for table, columns in (
-                ("facts", "text, origins, retired_at, replaced_by"),
-                ("inbox", "event_id, state, body, raw"),
-                ("casts", "intent, result, block"),
-                ("turns", "utterance, calls, block"),
-                ("observations", "args, result"),
-                ("outbox", "body"),
-            )
-        ]
-        tables.append(await house.rows(f"{jobs} ORDER BY name"))
-    assert found(folder) == []
-    files = [(folder / name).read_text() for name in ("core.md", "MEMORIES.txt")]
-    return json.dumps([tables, files], indent=1)
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def command(
+    new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Work]:
+    """`memory forget`, which is a process of its own; who finds it killed starts the daemon."""
+    folder = tmp_path_factory.mktemp("forgotten")
+    async with ModelServer() as model, new_scene(folder, model.url) as scene:
+        scripted(model)
+        _, bot, _, _ = await told(scene, "fts5")
+        ids = [row["id"] for row in bot.rows("SELECT id FROM facts WHERE text = ?", BOTH)]
+
+        async def go_on(trigger: Json | None) -> int:
+            code, _ = await bot.command("memory", "forget", *ids, trigger=trigger)
+            if code < 0:
+                return code
+            await bot.start()
+            await bot.until(lambda: not bot.rows(OPEN))
+            return await bot.stop()
+
+        yield await Work.of_command(bot, "BEGIN", ["memory", "forget", *ids], go_on, WORD)
 
 
-async def series(tmp_path: Path, model: ModelServer) -> tuple[Copier, str]:
-    """A folder as it was before each statement, and what is there at the end without a kill."""
-    clock = HeldClock()
-    live, into = tmp_path / "live", tmp_path / "killed"
-    live.mkdir()
-    into.mkdir()
-    await talked(live, model, clock)
-    with copying(live, into) as copier:
-        wanted = await ended(live, model, clock)
-    return copier, wanted
+def scripted(model: ModelServer) -> None:
+    model.reconstructs = model.updates_core = True
+    model.allow("forgetting", "redaction", "edited core", perhaps=True)
+    model.keyed(learns)
 
 
-def before(copier: Copier, start: str) -> Path:
-    """The folder as it was before the first statement that begins so."""
-    return next(folder for statement, folder in copier.before if statement.startswith(start))
+QUICK = {
+    "some-records-gone": "UPDATE outbox SET body",
+    "all-but-the-files": "UPDATE edited_files",
+    "before-the-file": "VACUUM",
+}
 
 
-@pytest.mark.breaks("forgetting", perhaps=True)
-async def test_a_killed_forgetting_ends_as_one_that_was_not(
-    tmp_path: Path, model: ModelServer
-) -> None:
+@pytest.mark.parametrize("step", QUICK.values(), ids=QUICK)
+async def test_a_killed_forgetting_ends_as_one_that_was_not(redaction: Work, step: str) -> None:
     """M-030: with some records gone, with the facts gone, and before the file is rewritten."""
-    copier, wanted = await series(tmp_path, model)
-    for start in ("UPDATE outbox SET body", "UPDATE edited_files", "VACUUM"):
-        assert await ended(before(copier, start), model, HeldClock()) == wanted, start
+    await redaction.survives([[redaction.place(step)]])
 
 
 @pytest.mark.slow
-@pytest.mark.breaks("forgetting", perhaps=True)
-async def test_forgetting_may_be_killed_at_any_statement(
-    tmp_path: Path, model: ModelServer
+async def test_a_redaction_may_be_killed_at_any_step(
+    redaction: Work, request: pytest.FixtureRequest
 ) -> None:
-    """M-030: before each statement of it and of the rewriting: same state, no word in any file."""
-    copier, wanted = await series(tmp_path, model)
-    assert len(copier.before) > 150
-    for folder in copier.copies:
-        after = next(statement for statement, where in copier.before if where == folder)
-        assert await ended(folder, model, HeldClock()) == wanted, after
+    """M-030: before each step of it and of the rewriting: same state, no word in any file."""
+    every = int(request.config.getoption("every"))
+    await redaction.survives([at] for at in redaction.points(every))
+
+
+@pytest.mark.slow
+async def test_a_forgetting_by_command_may_be_killed_at_any_step(
+    command: Work, request: pytest.FixtureRequest
+) -> None:
+    """M-030: who asks again, or starts the daemon, has it done."""
+    every = int(request.config.getoption("every"))
+    await command.survives([at] for at in command.points(every))
+
+
+@pytest.mark.slow
+async def test_a_redaction_that_is_killed_twice_ends_as_one_that_was_not(
+    redaction: Work, request: pytest.FixtureRequest
+) -> None:
+    """M-030: somewhere in the run after the first kill."""
+    every = int(request.config.getoption("every"))
+    if every == EVERY:
+        pytest.skip("takes minutes: `make torture`")
+    await redaction.survives(redaction.pairs(every))

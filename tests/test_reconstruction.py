@@ -1,4 +1,4 @@
-"""The write path of memory: what was learnt and what is related become one clear version."""
+"""What the steps of the write path decide, as tables; `test_ten_steps.py` enters them by a chat."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +16,6 @@ from wintermute.errors import ToolFailed
 from wintermute.memory.core import stands_in
 from wintermute.memory.fact import Fact, Heirs, Source, are_grounded
 from wintermute.memory.origins import is_said_in
-from wintermute.memory.ranking import Query
 from wintermute.night.forgetting import forget_messages
 from wintermute.night.harvest import Harvests
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised, united
@@ -222,74 +221,6 @@ def test_an_invention_has_no_ground() -> None:
     assert not are_grounded(["Die Hauptstadt Frankreichs heißt Paris"], [LYON, ROME])
 
 
-async def test_new_and_related_become_one_version_in_one_question(tmp_path: Path) -> None:
-    """M-033 to M-035, M-038, M-039, M-041, M-047, M-048."""
-    async with home(tmp_path, answer(BOTH)) as (house, server):
-        await settled(house, LYON, "Bob sails on Sundays")
-        await told(house, ROME)
-        assert await worked(house) == BatchTally(batches=1, kept=0, replaced=2)
-        assert await live(house) == [BOTH, "Bob sails on Sundays"]
-        [request] = server.requests
-        said = str(request.messages[0]["content"])
-        assert f"<related_memories>\n- {LYON}\n</related_memories>" in said
-        assert f"<new_contents>\n- {ROME}\n</new_contents>" in said
-        assert not await house.stores.facts.queues(house.database)
-        [past] = await house.stores.memories.past(ANN, Query("Lyon"), 5)
-        assert past.fact.text == LYON
-        assert past.fact.replaced_by is not None
-        jobs = await house.rows("SELECT args, key FROM jobs WHERE name = 'core'")
-        [made] = [fact for fact in await house.stores.facts.live(ANN) if fact.text == BOTH]
-        assert [json.loads(job["args"]) for job in jobs] == [{"facts": [made.id]}]
-        assert made.origins == ("$said0",)
-        assert await worked(house) == BatchTally()
-    assert len(server.requests) == 1
-
-
-async def test_a_persons_own_words_stay_theirs_in_what_replaces_them(tmp_path: Path) -> None:
-    """M-042."""
-    new = "Ann is a vegetarian since 2020"
-    async with home(tmp_path, answer(new)) as (house, _):
-        await settled(house, "Ann is a vegetarian", source="user_explicit")
-        await told(house, "Ann is a vegetarian now")
-        assert (await worked(house)).replaced == 1
-        sources = {fact.text: fact.source for fact in await house.stores.facts.live(ANN)}
-        assert sources[new] == "user_explicit"
-
-
-async def test_what_may_come_from_outside_stays_apart(tmp_path: Path) -> None:
-    """M-033, M-040: related to nothing else, tainted still, and never on its way to the core."""
-    page = "Ann lives in Rome, says a page."
-    async with home(tmp_path, answer(page)) as (house, server):
-        await settled(house, LYON)
-        await told(house, page, taint=True)
-        await worked(house, taint=True)
-        assert {fact.text: fact.taint for fact in await house.stores.facts.live(ANN)} == {
-            LYON: False,
-            page: True,
-        }
-        assert not await house.rows("SELECT 1 FROM jobs WHERE name = 'core'")
-    assert LYON not in str(server.requests[0].messages)
-
-
-@pytest.mark.parametrize(
-    ("memory", "backend"),
-    [(Memory(backend="flat_file"), {}), (FTS, {"size": "small"})],
-    ids=["a list", "small"],
-)
-async def test_a_list_and_a_small_model_only_add(
-    tmp_path: Path, memory: Memory, backend: dict[str, object]
-) -> None:
-    """M-041: without a question."""
-    async with home(tmp_path, memory=memory, **backend) as (house, server):
-        await settled(house, LYON)
-        [new] = await told(house, ROME)
-        assert await worked(house) == BatchTally(batches=1, kept=1)
-        assert await live(house) == [LYON, ROME]
-        [job] = await house.rows("SELECT args FROM jobs WHERE name = 'core'")
-        assert json.loads(job["args"]) == {"facts": [new.id]}
-    assert not server.requests
-
-
 async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
     tmp_path: Path,
 ) -> None:
@@ -375,32 +306,6 @@ async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(tmp_path: Path
     [request] = server.requests
     assert LYON not in str(request.messages)
     assert "Ann is in Lyon" not in str(request.messages)
-
-
-async def test_an_undo_brings_back_what_a_merge_and_a_later_one_replaced(tmp_path: Path) -> None:
-    """M-065, M-076: newest first, and again after it was undone itself."""
-    first, second = "Ann plays chess and tennis", "Ann plays chess and tennis on Mondays"
-    async with home(tmp_path, answer(first), answer(second)) as (house, _):
-        await settled(house, "Ann plays chess")
-        await told(house, "Ann plays tennis")
-        await worked(house)
-        assert await live(house) == [first]
-        await told(house, "Ann plays tennis on Mondays")
-        await worked(house)
-        assert await live(house) == [second]
-        sets = await house.rows(
-            "SELECT id FROM change_sets WHERE cause = 'reconstruction' ORDER BY seq"
-        )
-        wanted = await house.stores.changes.get(sets[0]["id"])
-        assert wanted is not None
-        undone = await house.stores.undo.run(wanted)
-        before = ["Ann plays chess", "Ann plays tennis", "Ann plays tennis on Mondays"]
-        assert await live(house) == before
-        assert not await house.stores.facts.queues(house.database)
-        again = await house.stores.changes.get(undone.set_id or "")
-        assert again is not None
-        await house.stores.undo.run(again)
-        assert first in await live(house)
 
 
 def test_a_related_fact_is_there_once() -> None:

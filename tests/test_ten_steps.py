@@ -34,6 +34,7 @@ from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal
 from wintermute.config.schema import BudgetSettings, Memory
 from wintermute.llm.embedded import MODEL
+from wintermute.memory.fact import Source
 from wintermute.messages import Usage
 from wintermute.night.reconstruction import CORE, ENOUGH, KIND, SILENCE
 from wintermute.templates import shipped_prompts
@@ -66,6 +67,7 @@ class Chat:
     answers: list[Step] = field(default_factory=list)
     asked: list[Seen] = field(default_factory=list)
     """The questions about memories."""
+    source: Source = "user_explicit"
 
     def answer(self, seen: Seen) -> Step | None:
         if is_for_reconstruction(seen.body):
@@ -74,10 +76,15 @@ class Chat:
         if seen.messages[-1]["role"] == "tool" or not seen.last_user.startswith(KEEP):
             return None
         entries = seen.last_user.removeprefix(KEEP).split(AND)
-        return Calls(tuple(Use("append_memory", {"entry": entry}) for entry in entries))
+        return Calls(
+            tuple(Use("append_memory", {"entry": each, "source": self.source}) for each in entries)
+        )
 
-    async def told(self, *entries: str, room: str = ASIDE) -> None:
+    async def told(
+        self, *entries: str, room: str = ASIDE, source: Source = "user_explicit"
+    ) -> None:
         """Ann asks to remember these."""
+        self.source = source
         await self.house.incoming(KEEP + AND.join(entries), room=room)
         await self.house.settled()
 
@@ -128,6 +135,9 @@ class Chat:
         self.house.runner.ring(CORE)
         await soon(done)
         assert len(self.model.aside) == n
+
+    async def is_worked(self) -> bool:
+        return await self.queued() == 0
 
     async def queued(self) -> int:
         queues = await self.house.stores.facts.queues(self.house.database)
@@ -319,6 +329,68 @@ async def test_only_what_is_new_is_proposed_for_the_core(tmp_path: Path) -> None
     candidates = said.partition("<candidate_new_memories>\n")[2].partition("\n</")[0]
     assert candidates == f"- {SINCE}"
     assert KEEP not in said
+
+
+async def test_one_version_keeps_evidence_and_a_persons_own_words_stay_theirs(
+    tmp_path: Path,
+) -> None:
+    """M-038, M-041, M-042: from the messages of both, and nobody is asked about it again."""
+    async with chat(tmp_path) as talk:
+        await talk.known(VEGETARIAN, "Bob sails on Sundays")
+        await talk.told(SINCE, source="harvest")
+        await talk.worked(answer(SINCE))
+        assert "Bob sails" not in str(talk.asked[0].messages)
+        assert await talk.remembered() == [SINCE, "Bob sails on Sundays"]
+        fact = await talk.house.one("SELECT source, origins FROM facts WHERE text = ?", SINCE)
+        said = await talk.house.rows("SELECT event_id FROM inbox ORDER BY seq")
+        assert fact["source"] == "user_explicit"
+        assert sorted(json.loads(fact["origins"])) == sorted(row["event_id"] for row in said)
+        await talk.clock.move(QUIET)
+        talk.house.runner.ring(KIND)
+        await soon(talk.at_rest)
+        assert len(talk.asked) == 1
+
+
+async def test_what_may_come_from_outside_stays_apart(tmp_path: Path) -> None:
+    """M-033, M-040: related to nothing else, tainted still, and never on its way to the core."""
+    page, notes, data = "Ann lives in Rome, says a page.", tmp_path / "notes", tmp_path / "data"
+    notes.mkdir()
+    data.mkdir()
+    (notes / "page.html").write_text(page)
+    async with chat(data, roots=[notes]) as talk:
+        await talk.known(LYON)
+        await talk.proposed(1)
+        talk.model.script(
+            Calls((Use("read_file", {"path": str(notes / "page.html")}),)),
+            Calls((Use("append_memory", {"entry": page}),)),
+        )
+        await talk.house.incoming("look and keep", room=ASIDE)
+        await talk.house.settled()
+        await talk.worked(answer(page))
+        facts = await talk.house.rows("SELECT text, taint FROM facts WHERE retired_at IS NULL")
+        assert {fact["text"]: fact["taint"] for fact in facts} == {LYON: 0, page: 1}
+        assert LYON not in str(talk.asked[0].messages)
+        await talk.proposed(1)
+
+
+@pytest.mark.parametrize(
+    ("memory", "backend"),
+    [(Memory(backend="flat_file"), {}), (FTS, {"size": "small"})],
+    ids=["a list", "small"],
+)
+async def test_a_list_and_a_small_model_only_add(
+    tmp_path: Path, memory: Memory, backend: dict[str, object]
+) -> None:
+    """M-041: without a question; what is new goes on its way to the core."""
+    async with chat(tmp_path, memory, **backend) as talk:
+        for n, text in enumerate((LYON, ROME), 1):
+            await talk.told(text)
+            await talk.worked()
+            await soon(talk.is_worked)
+            await talk.proposed(n)
+        assert await talk.remembered() == [LYON, ROME]
+        assert talk.asked == []
+        assert f"\n- {ROME}\n</candidate" in str(talk.model.aside[-1].messages[0]["content"])
 
 
 async def _none(house: House, query: str, *values: object) -> bool:

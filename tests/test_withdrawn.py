@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_core_update import asked, at_work, is_core, learn, wish
+from tests.test_core_update import asked, at_work, is_core, keeps, learn, wish
 from tests.test_forgetting import SCOPE, found
 from tests.test_forgetting_messages import forgotten
 from tests.test_harvest import BEN, Picker, facts, harvested, say, talking
@@ -176,9 +176,10 @@ async def test_a_forgotten_fact_is_not_rewritten_by_a_question_that_was_under_wa
     gate, clock, is_new = asyncio.Event(), HeldClock(), is_about("new_contents")
     steps: list[Step] = [Slow(gate, first), answer(LYON)]
     model.reconstructs = True
-    model.keyed(lambda seen: steps.pop(0) if is_new(seen) else None)
+    model.keyed(lambda seen: steps.pop(0) if is_new(seen) else keeps(seen))
     async with talking(tmp_path, model, clock, record=True) as house:
         gone, _ = await learn(house, f"Ann has a {WORD}", LYON)
+        await delivered(house)
         await clock.move(SILENCE.total_seconds())
         house.runner.ring("reconstruct")
         await arrived(model, is_new)
@@ -200,6 +201,7 @@ async def test_a_page_made_of_a_forgotten_fact_is_not_put_in_place(
     gate = asyncio.Event()
     async with at_work(tmp_path, model, Slow(gate, wish(PAGE)), record=True) as house:
         (fact,) = await learn(house, f"Ann has a {WORD}")
+        await delivered(house)
         async with house.database.transaction() as tx:
             await house.stores.jobs.enqueue(tx, "core", "k", SCOPE, {"facts": [fact]})
         house.runner.ring("core")

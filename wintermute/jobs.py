@@ -90,19 +90,31 @@ class Jobs:
         }
         return await tx.execute(*insert("jobs", values, "ON CONFLICT (name, key) DO NOTHING")) == 1
 
-    async def renew(self, tx: Transaction, name: str, key: str, args: Json) -> None:
-        """The same is asked again: it does not wait any longer, and is done once more if it was done."""
+    async def renew(
+        self,
+        tx: Transaction,
+        name: str,
+        key: str,
+        args: Json,
+        not_before: datetime | None = None,
+    ) -> None:
+        """The same is asked again: it waits no longer, and is done once more if it was done."""
         await tx.execute(
-            "UPDATE jobs SET state = 'waiting', args = ?, not_before = NULL, ended_at = NULL,"
+            "UPDATE jobs SET state = 'waiting', args = ?, not_before = ?, ended_at = NULL,"
             " progress = json_remove(progress, '$.pauses')"
             " WHERE name = ? AND key = ? AND state IN ('waiting', 'done')",
-            (json.dumps(args), name, key),
+            (json.dumps(args), stamp(not_before) if not_before else None, name, key),
         )
 
     async def owe(self, tx: Transaction, name: str) -> None:
         """Owe a job that does whatever there is to do, unless one waits already."""
         if not await tx.exists("SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting'", (name,)):
             await self.enqueue(tx, name, self._new_id("owed"), "")
+
+    async def id_of(self, tx: Transaction, name: str, key: str) -> str:
+        """The id of one that was enqueued."""
+        (found,) = await tx.scalars("SELECT id FROM jobs WHERE name = ? AND key = ?", (name, key))
+        return str(found)
 
     async def is_owed(self, tx: Transaction, name: str, scope: str) -> bool:
         """Whether one of this series waits, or the series is stopped."""

@@ -227,11 +227,14 @@ class Bot:
             connection.close()
         return changed
 
-    async def command(self, *words: str) -> tuple[int, str]:
-        """Run another verb on the same configuration: its exit code, and what it wrote."""
+    async def command(self, *words: str, trigger: Json | None = None) -> tuple[int, str]:
+        """Run another verb on the same configuration: its exit code, and what it wrote.
+
+        A warm interpreter can let it die at `trigger`.
+        """
         words = ("--config", str(self.config), *words)
         if isinstance(self._python, Interpreter):
-            done = await self._python.command(*words)
+            done = await self._python.command(*words, trigger=trigger)
             return done.returncode, (done.stdout + done.stderr).decode()
         process = await asyncio.create_subprocess_exec(
             self._python,

@@ -5,11 +5,14 @@
 The program itself knows nothing of this: the driver and nio's store log each statement at debug
 level, and the handler here reads those lines. `{}` starts the daemon as it is. With `"clock"` its
 clocks are as far ahead as that file says at any moment, in seconds: `{"wall": 7200, "steady": 0}`.
+With `"tape"` what it does to its database and to the files of a folder is written down:
+`{"tape": "tape", "folder": "data", "first": "BEGIN", "step": "COMMIT", "at": 7}`, see `Tape`.
 """
 
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,6 +24,8 @@ from typing import Any
 from tests.world.homeserver import die_with_the_pipe
 from wintermute.cli.main import main
 from wintermute.clock import SystemClock
+
+PART = re.compile(r"part_\w+")
 
 
 class Killer(logging.Handler):
@@ -44,6 +49,68 @@ class Killer(logging.Handler):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Tape(logging.Handler):
+    """Writes down each statement and each step that changes a file of a folder, a line each, from the
+    first statement with the text `first` on, and ends this process by SIGKILL before the `at`-th of
+    those that are `step`, or of all; 0: never.
+
+    What is killed before a step is killed after the one before it: the disk is the same. Where a
+    transaction begins or ends, the line names the newest change before it.
+    """
+
+    def __init__(self, tape: Path, folder: Path, first: str, step: str, at: int) -> None:
+        super().__init__()
+        self._out = os.open(tape, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._folder = folder
+        self._first = first
+        self._step = step
+        self._at = at
+        self._n = 0
+        self._begun = False
+        self._change = "the start"
+        self._fsync = os.fsync
+
+    def emit(self, record: logging.LogRecord) -> None:
+        phase, statement = read(record)
+        if phase == "executing":
+            self._note(" ".join(statement.split()))
+
+    def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """What the interpreter tells of files; nobody can be told to hear it no more."""
+        if event == "open":
+            path, _, flags = arguments
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self._note_file("open", path)
+        elif event in ("os.rename", "os.remove", "os.truncate"):
+            self._note_file(event, arguments[0])
+
+    def fsync(self, file: int) -> None:
+        """In the place of the system's, of which the interpreter tells nothing."""
+        self._note_file("fsync", file)
+        self._fsync(file)
+
+    def _note_file(self, what: str, path: object) -> None:
+        name = (
+            Path(f"/proc/self/fd/{path}").readlink() if isinstance(path, int) else Path(str(path))
+        )
+        if self._begun and name.is_relative_to(self._folder):
+            self._note(f"{what} {PART.sub('part', name.name)}")
+
+    def _note(self, what: str) -> None:
+        with self.lock or threading.Lock():
+            self._begun = self._begun or self._first in what
+            if not self._begun:
+                return
+            if what in ("BEGIN IMMEDIATE", "COMMIT"):
+                what = f"{what} after {self._change}"
+            elif what.startswith(("INSERT", "UPDATE", "DELETE")):
+                self._change = what
+            self._n += self._step in ("", what)
+            os.write(self._out, f"{what}\n".encode())
+            if self._n == self._at > 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 def read(record: logging.LogRecord) -> tuple[str, str]:
     """Phase and SQL of a log line; empty when it is about something else."""
     if record.name == "peewee":
@@ -56,10 +123,24 @@ def read(record: logging.LogRecord) -> tuple[str, str]:
 
 def arm(logger: str, steps: list[tuple[str, str]]) -> None:
     """Set the process up to die."""
+    listen(logger, Killer(steps))
+
+
+def listen(logger: str, handler: logging.Handler) -> None:
+    """Give it each statement."""
     source = logging.getLogger(logger)
     source.setLevel(logging.DEBUG)
     source.propagate = False
-    source.addHandler(Killer(steps))
+    source.addHandler(handler)
+
+
+def record(trigger: dict[str, Any]) -> None:
+    """Write down what is done to database and files, and end at one of it."""
+    paths = Path(trigger["tape"]), Path(trigger["folder"])
+    tape = Tape(*paths, *(trigger[name] for name in ("first", "step", "at")))
+    listen("aiosqlite", tape)
+    sys.addaudithook(tape.heard)
+    os.fsync = tape.fsync  # type: ignore[assignment]  # nothing in the program may know of it
 
 
 def set_clocks(file: Path) -> None:
@@ -87,6 +168,8 @@ def begin(trigger: dict[str, Any] | None, *, lifeline: bool) -> None:
         set_clocks(Path(trigger["clock"]))
     if trigger and "steps" in trigger:
         arm(trigger["logger"], [tuple(step) for step in trigger["steps"]])
+    if trigger and "tape" in trigger:
+        record(trigger)
     main()
 
 

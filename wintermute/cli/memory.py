@@ -34,7 +34,7 @@ from wintermute.cli.opening import (
     with_stores,
 )
 from wintermute.cli.options import config_option, redacted, reporting, write_whole
-from wintermute.clock import stamp
+from wintermute.clock import SystemClock, stamp
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import ModelError, WintermuteError
@@ -50,8 +50,8 @@ from wintermute.memory.exchange import (
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
 from wintermute.memory.secret_shapes import REFUSED, secret_kind
-from wintermute.night.forget_jobs import owe_forgetting
-from wintermute.night.forgetting import Forgotten, forget
+from wintermute.night.forget_jobs import forget_at_once
+from wintermute.night.forgetting import Forgotten
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised
 from wintermute.night.splitting import MOST_TEXT, Splitting, new_facts, without_secrets
 from wintermute.stores import Stores
@@ -232,11 +232,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
 
     async def work(stores: Stores, _: Config) -> tuple[Forgotten, ZoneInfo]:
         facts = await facts_of_ids(stores, fact_ids)
-        done = await forget(stores, facts)
-        if done.unfinished:
-            async with stores.database.transaction() as tx:
-                await owe_forgetting(stores, tx, (), (), [fact.id for fact in facts])
-        return done, stores.tasks.zone
+        return await forget_at_once(stores, facts, SystemClock()), stores.tasks.zone
 
     done, zone = with_stores(ctx, work)
     copies = [{"file": str(copy.path), "until": stamp(copy.until)} for copy in done.copies]

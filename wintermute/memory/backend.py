@@ -134,9 +134,12 @@ class Ranked:
     async def text(self, scope: str) -> str:
         """The working set, most used first, which is in the file by then (M-016)."""
         await self._take_edits(scope)
-        listed = await self._facts.most_used(scope, self._size)
-        text = text_of(fact.text for fact in listed)
-        if listed or self._places.memories(scope).exists():
+        return await self._written(scope)
+
+    async def _written(self, scope: str, but: Collection[str] = ()) -> str:
+        found = await self._facts.most_used(scope, self._size)
+        text = text_of(fact.text for fact in found if fact.id not in but)
+        if found or self._places.memories(scope).exists():
             await self._export(scope, f"{GENERATED}\n{text}")
         return text
 
@@ -157,6 +160,9 @@ class Ranked:
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
         """Row and recorded changes; the file is made anew."""
+        await self._take_edits(scope)
+        # First: who goes on after a kill knows by the rows what is to go.
+        await self._written(scope, but=ids)
         async with self._database.transaction() as tx:
             gone = await self._facts.purge(tx, scope, ids)
             await self._changes.drop(tx, "fact", gone)

@@ -243,6 +243,15 @@ class TextFile:
             sync_folder(self.path.parent)
         return True
 
+    def drop_parts(self) -> None:
+        """Delete what a kill left of texts that were to take its place.
+
+        Whoever is just about to place one is told that it cannot be written.
+        """
+        with suppress(OSError):
+            for part in self.path.parent.glob(f".{self.path.name}.part*"):
+                part.unlink(missing_ok=True)
+
     @contextmanager
     def _written(self, part: Path | None = None) -> Iterator[None]:
         try:

@@ -8,7 +8,7 @@ deleted message, /forget ─▶ forget: every record, then the facts ─▶ scru
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import KEPT
@@ -16,6 +16,7 @@ from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
+from wintermute.memory.fact import Fact
 from wintermute.messages import PERSON, Json
 from wintermute.night.forgetting import (
     Forgotten,
@@ -53,8 +54,9 @@ async def owe_forgetting(
     facts: Sequence[str] = (),
     by: str | None = None,
     tell: str | None = None,
-) -> None:
-    """Have these messages and facts forgotten; `texts`: what the messages said until now.
+    not_before: datetime | None = None,
+) -> str:
+    """Have these messages and facts forgotten; `texts`: what the messages said until now. The job.
 
     `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
     conversation of a person alone in which is said what still says it afterwards.
@@ -63,13 +65,44 @@ async def owe_forgetting(
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
     args |= {"scopes": sorted({fact.scope for fact in named_facts if fact}), "tell": tell}
     named = "\n".join([*sorted(events), "", *texts, "", *facts])
-    await _owe(stores, tx, named, args)
+    return await _owe(stores, tx, named, args, not_before)
 
 
-async def _owe(stores: Stores, tx: Transaction, named: str, args: Json) -> None:
+async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) -> Forgotten:
+    """Forget facts while somebody waits; what ends this half way leaves it owed to the daemon.
+
+    Raises: MemoryFileUnusable.
+    """
+    if not facts:
+        return await forget(stores, facts)
+    ids, until = [fact.id for fact in facts], clock.now() + QUIET
+    async with stores.database.transaction() as tx:
+        job = await owe_forgetting(stores, tx, (), (), ids, not_before=until)
+
+    async def note(telling: Sequence[str]) -> None:
+        async with stores.database.transaction() as tx:
+            await stores.jobs.went_on(tx, job, {"known": sorted(telling)})
+
+    done = await forget(stores, facts, scrub=False, note=note)
+    # Whatever is still owed is the daemon's, which rewrites the file as well.
+    if done.unfinished:
+        return done
+    async with stores.database.transaction() as tx:
+        await stores.jobs.emptied(tx, job)
+    if await stores.database.scrub():
+        async with stores.database.transaction() as tx:
+            await stores.jobs.done(tx, job)
+        done = replace(done, scrubbed=True)
+    return done
+
+
+async def _owe(
+    stores: Stores, tx: Transaction, named: str, args: Json, not_before: datetime | None = None
+) -> str:
     key = hashlib.sha256(named.encode()).hexdigest()
-    if not await stores.jobs.enqueue(tx, FORGET, key, "", args):
-        await stores.jobs.renew(tx, FORGET, key, args)
+    if not await stores.jobs.enqueue(tx, FORGET, key, "", args, not_before):
+        await stores.jobs.renew(tx, FORGET, key, args, not_before)
+    return await stores.jobs.id_of(tx, FORGET, key)
 
 
 def forgetting(

@@ -296,6 +296,8 @@ async def _erase(
     records, unfinished = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone)
     purged = 0 if unfinished else await _purge(stores, gone.facts)
+    for file in stores.places.files():
+        await asyncio.to_thread(file.drop_parts)
     if not unfinished:  # what was written since, by a question that still knew it
         found = await look.seek(sought, since=found)
         late, unfinished = await _erase_found(stores, gone, found)
