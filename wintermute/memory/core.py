@@ -19,7 +19,14 @@ from urllib.parse import quote
 from wintermute.errors import FileUnusable, MemoryFileUnusable
 from wintermute.files import content_of, decoded, sync_folder
 from wintermute.health.health import EditedFiles
-from wintermute.memory.fact import Heirs, cleaned, key, succeeds
+from wintermute.memory.fact import (
+    cleaned,
+    key,
+)
+from wintermute.memory.sense import (
+    Heirs,
+    succeeds,
+)
 from wintermute.owner import Owner
 from wintermute.text import shortened
 

@@ -22,11 +22,13 @@ from wintermute.memory.fact import (
     NewFact,
     cleaned,
     entry,
-    says_something,
 )
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED
 from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.memory.sense import (
+    says_something,
+)
 from wintermute.messages import Json
 
 BATCH = 500

@@ -9,19 +9,21 @@ from typing import NamedTuple, get_args
 from wintermute.changes.change_sets import Reason, UnaskedCause
 from wintermute.db import Database, Transaction
 from wintermute.memory.fact import (
+    Fact,
+    NewFact,
+    fact_of,
+    key,
+    state_of,
+)
+from wintermute.memory.facts import Facts
+from wintermute.memory.sense import (
     NEGATIONS,
     SHORT_NOT,
     SIGNS_OF_NEGATION,
     TOKENS,
-    Fact,
     Heirs,
-    NewFact,
-    fact_of,
-    key,
     main_words,
-    state_of,
 )
-from wintermute.memory.facts import Facts
 
 FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from wintermute.memory.fact import (
+from wintermute.memory.sense import (
     NEGATIONS,
     SHORT_NOT,
     SIGNS,

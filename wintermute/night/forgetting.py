@@ -27,7 +27,11 @@ from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS
 from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
 from wintermute.memory.core_pages import ALL_OF_THEM
-from wintermute.memory.fact import Fact, cleaned, key, main_words
+from wintermute.memory.fact import (
+    Fact,
+    cleaned,
+    key,
+)
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import (
     ENOUGH,
@@ -39,6 +43,9 @@ from wintermute.memory.origins import (
     taken_back,
     tellings,
     unlearnt,
+)
+from wintermute.memory.sense import (
+    main_words,
 )
 from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.harvest import Harvests

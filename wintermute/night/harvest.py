@@ -34,9 +34,16 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import NewFact, entry, main_words, told_in
+from wintermute.memory.fact import (
+    NewFact,
+    entry,
+)
 from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.memory.sense import (
+    main_words,
+    told_in,
+)
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores

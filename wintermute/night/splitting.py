@@ -18,15 +18,17 @@ from wintermute.llm.models import Models
 from wintermute.memory.fact import (
     LONGEST,
     Fact,
-    Heirs,
     NewFact,
-    are_grounded,
     entries,
     entry,
     pieces_of,
     retirements,
 )
 from wintermute.memory.secret_shapes import secret_kind
+from wintermute.memory.sense import (
+    Heirs,
+    are_grounded,
+)
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.night.reconstruction import normalised
