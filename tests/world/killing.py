@@ -18,6 +18,7 @@ from typing import Self
 
 from tests.test_forgetting import found
 from tests.world.bot import Bot, Json
+from tests.world.clock import WITHIN
 from tests.world.copied import RESTORED, copied, put_back
 
 TABLES = (
@@ -87,7 +88,8 @@ class Work:
             def is_done() -> bool:
                 return over() and any(" ready " in line for line in bot.log[began:])
 
-            await bot.until(lambda: not bot.running or is_done())
+            # Whoever looks may be in the way of the rewriting, which is tried again in a minute.
+            await bot.until(lambda: not bot.running or is_done(), 2 * WITHIN)
             return await bot.stop() if bot.running else await bot.ended()
 
         work = await cls(bot, first, run, run, word)._done()
