@@ -33,7 +33,7 @@ test-slow:  ## the slow tier: each kill point, long random lives, every combinat
 test-all:  ## both
 	$(BIN)/python -m pytest --slow
 
-torture:  ## kill a real daemon at random points, KILLS times; let rooms and talks live at random, LIVES times
+torture:  ## kill a real daemon at random points, KILLS times, and at each step of learning and forgetting; random lives, LIVES times
 	$(BIN)/python -m tests.torture --kills $(KILLS)
 	$(BIN)/python -m tests.lives --lives $(LIVES)
 	$(BIN)/python -m tests.growth --lives $(LIVES)
