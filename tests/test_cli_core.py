@@ -147,7 +147,7 @@ def test_what_was_saved_in_another_form_is_kept_and_named(terminal: Terminal) ->
     done = edit(terminal, 'echo "# MORE" >> "$1"')
     assert done.returncode == 1
     assert done.stderr.decode().startswith(
-        "wintermute: data/core.md line 8 has the header `# MORE`"
+        "wintermute: data/core.md was saved, and is not used as it is: line 8 has the header `# MORE`"
     )
     assert (terminal.data / "core.md").read_text() == f"{EMPTY_CORE}# MORE\n"
 

@@ -27,7 +27,7 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
-from wintermute.commands.memories import NOT_ASKED, UNVOUCHED
+from wintermute.commands.memories import NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
 from wintermute.memory.fact import key
 
 WORD = "zimtkanarie"
@@ -159,6 +159,49 @@ async def test_words_are_shown_and_forgotten_once_they_are_confirmed(
         assert await house.database.scrub()
         assert found(tmp_path) == []
         assert len(await house.stores.facts.live("person:@bob:test")) == 1
+
+
+async def test_only_what_has_the_words_is_erased_and_what_is_like_it_is_named(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: one word is not enough to be erased, a word that is none shows nothing."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, "I have a dog called Rex", "Ann has a dog called Rex")
+        await learn(house, model, "My dog likes walks", "Ann's dog likes walks")
+        for said in ("dog Rex", "the", "dog cat"):
+            await house.incoming(f"/forget {said}")
+        *_, rex, nothing, alike = await house.said(5)
+        assert "Ann has a dog called Rex" in rex
+        assert "walks" not in rex
+        assert nothing == NOTHING_LIKE_IT
+        assert alike.startswith("No memory has these words.")
+        await house.incoming("/forget yes")
+        assert (await house.said(6))[5] == NOT_ASKED
+        await house.incoming("/forget dog Rex")
+        await house.incoming("never mind")
+        await house.incoming("/forget yes")
+        assert (await house.said(9))[8] == NOT_ASKED
+        assert len(await house.stores.facts.live(SCOPE)) == 2
+
+
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: else it would be learnt again from the message that comes next."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks(f"Ann's boss is a {WORD}")
+    async with talking(tmp_path, model, clock) as house:
+        await say(house, ["hello", f"My boss is a {WORD}", f"/forget {WORD}"])
+        assert (await house.spoken())[-1].startswith("1 message with these words")
+        await say(house, ["/forget yes"])
+        await deliver(house)
+        await forgotten(house)
+        await say(house, [f"n{n}" for n in range(20)])
+        await harvested(house)
+        assert await house.stores.facts.live(SCOPE) == []
+        assert await house.database.scrub()
+        assert found(tmp_path) == []
 
 
 async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(

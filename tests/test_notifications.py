@@ -54,7 +54,7 @@ async def test_a_reminder_rings_once_however_many_signs_are_under_it(
     await ann.send(chat, "hello")
     hello = await ann.wait_for(chat, lambda message: message.body == "echo: hello")
     before = await unread(ann, chat)
-    await promise(daemon, ann.user_id, chat, {"tea": once(in_(1))})
+    await promise(daemon, ann.user_id, chat, {"tea": once(in_(3))})
     reminder = await ann.wait_for(chat, lambda message: "tea" in message.body)
     await ann.until(lambda: signs(ann, chat) == {reminder.event_id: Counter([*SIGNS])})
     assert await ann.rings(chat) == [hello.event_id, reminder.event_id]

@@ -32,6 +32,7 @@ from tests.world.model import (
     own_words,
 )
 from tests.world.warm import Interpreter
+from wintermute.commands.memories import NOTHING_YET
 from wintermute.config.lock import hold
 from wintermute.conversation import words
 from wintermute.matrix.speaker import MatrixSpeaker
@@ -137,6 +138,21 @@ async def at_terminal(config: Path) -> AsyncIterator[Terminal]:
             process.kill()
             await process.wait()
         os.close(master)
+
+
+async def test_what_a_pipe_asks_to_forget_is_forgotten_when_it_ends(
+    tmp_path: Path, model: ModelServer, piped: Piped
+) -> None:
+    """M-030: no daemon need come for it."""
+    config = settings(tmp_path, model.url)
+    keep = Calls((Use("append_memory", {"entry": "Ann's boss is called Peter"}),))
+    model.script(keep, Text("I keep that"))
+    given = b"My boss is called Peter\n/forget Peter\n/forget yes\n"
+    code, said, errors = await piped(config, given)
+    assert (code, errors) == (0, "")
+    assert "I forget it for good" in said
+    code, said, _ = await piped(config, b"/memory\n")
+    assert (code, said) == (0, f"{NOTHING_YET}\n")
 
 
 async def test_each_line_of_a_pipe_is_answered(

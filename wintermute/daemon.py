@@ -29,6 +29,7 @@ from wintermute.errors import (
 )
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
+from wintermute.jobs import FORGET
 from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
 from wintermute.matrix.client import open_client
@@ -305,6 +306,8 @@ async def open_chat(
                 parts += [answers.keep_promises()] if attended else []
                 work = [group.create_task(part) for part in parts]
                 yield chat
+                if not attended:
+                    await answers.runner.finish(FORGET, answers.rooms.wake)
                 for part in work:
                     part.cancel()
 

@@ -61,9 +61,9 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
         tell(ctx, {"scope": place, "outcome": "unchanged"}, f"unchanged  {name}", as_json=as_json)
         return
     with_stores(ctx, lambda stores, _: _replaced(stores, place, text, page))
-    tell(ctx, {"scope": place, "outcome": "saved"}, f"saved  {name}", as_json=as_json)
     if problem := page_problem(text):
-        raise WintermuteError(f"{name} {problem}")
+        raise WintermuteError(f"{name} was saved, and is not used as it is: {problem}")
+    tell(ctx, {"scope": place, "outcome": "saved"}, f"saved  {name}", as_json=as_json)
 
 
 @command.command("check")

@@ -43,7 +43,7 @@ def undo_command(kind: ItemKind) -> click.Command:
 
     @click.command("undo")
     @click.argument("batch", required=False)
-    @click.option("--last", is_flag=True, help="The newest one that is not undone yet.")
+    @click.option("--last", is_flag=True, help="The newest one of yours that is not undone yet.")
     @reporting
     def undo(ctx: click.Context, batch: str | None, last: bool, as_json: bool) -> None:
         if (batch is None) != last:

@@ -21,6 +21,7 @@ from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.memory.status import with_memory
+from wintermute.night.harvest import Harvests
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
@@ -100,7 +101,7 @@ class ChatCommands:
         self._ceilings = ceilings
         self._verifier = verifier
         self._remembered = Remembered(stores)
-        self._forgetting = Forgetting(stores)
+        self._forgetting = Forgetting(stores, Harvests(stores.database, clock))
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
@@ -13,11 +13,13 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
+from wintermute.memory.origins import beginnings
 from wintermute.memory.ranking import Query
 from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.night.harvest import Harvests, Wording
 from wintermute.stores import Stores
-from wintermute.text import display_name, one_line, shortened
+from wintermute.text import counted, display_name, one_line, shortened
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -316,17 +318,24 @@ CONFIRM = (
     "These would be erased for good, with {told} and what repeats them:"
     "\n{facts}\n`/forget yes` erases them; `/forget ID` erases one."
 )
+UNREAD = "{} with these words, from which nothing was learnt yet"
+ONLY_UNREAD = "{} would be erased for good.\n`/forget yes` erases that."
+ALIKE = "No memory has these words. Those that are like it, for `/forget ID`:\n{}"
 
 
 class Forgetting:
     """Answers `/forget`, for those who are in a room now. What was shown is what is confirmed."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, harvests: Harvests) -> None:
         self._stores = stores
+        self._harvests = harvests
 
     async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
-        """What words mean; None: an id or a yes, which is done with the answer."""
-        if not said:
+        """What words mean; None: an id or a yes, which is done with the answer.
+
+        Only what has all of the words is erased: what is like it in meaning is named by its id.
+        """
+        if not beginnings(said):
             return FORGET_WHAT
         if self._stores.owner.is_unvouched(row.origin, scope):
             return UNVOUCHED
@@ -335,27 +344,56 @@ class Forgetting:
         if " " not in said and _id(said).startswith("fact_"):
             return NO_MEMORY.format(plain(_id(said)[:60]))
         hits = await self._stores.memories.search(scope, Query(said), MOST_LINES)
-        lines = [f"- {plain(hit.fact.text)} (`{hit.fact.id}`)" for hit in hits]
+        facts = [hit.fact for hit in hits if beginnings(said) <= beginnings(hit.fact.text)]
+        async with self._stores.database.transaction() as tx:
+            unread = await self._unread(tx, row, scope, said, row.seq)
+        more = UNREAD.format(counted(len(unread), "message")) if unread else ""
+        if not facts:
+            alike = [f"- `{hit.fact.id}`: {plain(hit.fact.text)}" for hit in hits]
+            named = ALIKE.format(bounded(alike)) if alike else NOTHING_LIKE_IT
+            return ONLY_UNREAD.format(more) if more else named
         told = "what you said of them" if scope.startswith(ROOM) else "the messages that told them"
-        return CONFIRM.format(told=told, facts=bounded(lines)) if lines else NOTHING_LIKE_IT
+        told = f"{told}, {more}," if more else told
+        lines = [f"- {plain(fact.text)} (`{fact.id}`)" for fact in facts]
+        return CONFIRM.format(told=told, facts=bounded(lines))
+
+    async def _unread(
+        self, tx: Transaction, row: Waiting, scope: str, said: str, upto: int
+    ) -> list[Wording]:
+        """What was said here with all of these words before row `upto` and not harvested yet."""
+        cursor = replace(await self._harvests.cursor(tx, row.conversation_id), again=0)
+        rows = await self._harvests.said(tx, row.conversation_id, cursor)
+        told, by = beginnings(said), row.sender if scope.startswith(ROOM) else None
+        return [
+            each
+            for each in rows
+            if each.whose == scope
+            and each.seq < upto
+            and told <= beginnings(each.body)
+            and by in (None, each.sender)
+        ]
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""
         said = "".join(row.body.split(maxsplit=1)[1:])
-        events: list[str] = []
+        events, texts = list[str](), list[str]()
         named = [_id(said)]
         if said.casefold() == YES:
             before = await self._stores.inbox.command_before(tx, row)
-            if before is None or before.word != "/forget":
+            newest = await self._stores.inbox.last_before(tx, row.conversation_id, row.seq)
+            if before is None or before.word != "/forget" or (newest and newest.seq > before.seq):
                 return NOT_ASKED
             named = NAMED.findall(await self._stores.outbox.answer_to(tx, before.event_id))
-            events = [before.event_id]
+            asked = "".join(before.body.split(maxsplit=1)[1:])
+            unread = await self._unread(tx, row, scope, asked, before.seq)
+            texts = [each.body for each in unread]
+            events = [before.event_id, *(name for each in unread for name in each.origins)]
         facts = [fact.id for name in named if (fact := await self._stores.facts.get(name, scope))]
-        if not facts:
+        if not facts and not texts:
             return NOT_ASKED
         by = row.sender if scope.startswith(ROOM) else None
         tell = None if by else row.conversation_id
-        await owe_forgetting(self._stores, tx, events, (), facts, by, tell)
+        await owe_forgetting(self._stores, tx, events, texts, facts, by, tell)
         return FORGETTING_HERE if by else FORGETTING
 
 

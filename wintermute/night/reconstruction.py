@@ -133,7 +133,9 @@ def rewritten(found: Json, inputs: Sequence[str]) -> Rewritten:
     if coverage not in ("complete", "incomplete"):
         raise Unfit('"coverage" must be "complete" or "incomplete"')
     try:
-        lines = tuple(normalised([entry(text) for text in texts(found, "memories")]))
+        # Some repeat the line that stands for no related memory.
+        named = [text for text in texts(found, "memories") if text.strip("- ") != NONE[2:]]
+        lines = tuple(normalised([entry(text) for text in named]))
     except ToolFailed as problem:
         raise Unfit(str(problem)) from problem
     if sum(map(len, lines)) > LONGER * sum(map(len, inputs)) + ROOM:

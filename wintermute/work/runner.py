@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from wintermute.clock import LONGEST_NAP, Clock, until_set
@@ -146,6 +147,17 @@ class Runner:
             for kind in self.kinds:
                 if kind.unasked == unasked:
                     group.create_task(self._serve(kind, wake))
+
+    async def finish(self, name: str, wake: Callable[[str], None]) -> None:
+        """Do what is ready of a kind that nobody serves, where nobody comes back to it soon."""
+        kind = next(kind for kind in self.kinds if kind.name == name)
+        at_work: dict[str, Any] = {}
+        while True:
+            look = await self._begun(kind, partial(kind.ready, free=kind.at_once), at_work)
+            if not look.pieces:
+                return
+            for piece in look.pieces:
+                await self._work(kind, piece, at_work, wake)
 
     async def _serve(self, kind: Kind[P], wake: Callable[[str], None]) -> None:
         at_work: dict[str, P] = {}
