@@ -20,12 +20,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.world.house import PROMPTS
 from tests.world.model import Use
 from tests.world.promised import promise
 from tests.world.relay import Passed, Relay, serving
 from tests.world.talking import Asked, Heard, Manner, Talk, talking
 from wintermute.messages import Json, Request
 from wintermute.tasks.schedules import PlanRequest
+from wintermute.templates import fill, read_template
 
 REQUESTS = Path(__file__).parent / "requests.toml"
 ROOMS = ("!one:test", "!two:test")
@@ -187,10 +189,29 @@ class ModelBench:
                     )
                     before[room] = passed
                 question = f"Sum this up.\n<history>\nTalk {turn}: of the weather.\n</history>"
-                await talk.house.models.ask(
-                    "compaction", Request(({"role": "user", "content": question},))
-                )
+                await talk.house.models.ask("compaction", _asking(question))
                 self._row("background call", *_figures(self._relay.passed[-1], None))
+
+    async def unasked(self) -> None:
+        """What one question of the harvest costs the next answer, were it asked by day."""
+        self._head("request", "tokens", "new", "kept (server)", "kept (bytes)", "first token")
+        self._relay.sampling = {"max_tokens": SHORT}
+        lines = (f"Ann (@ann:test): I have lived at number {n} for {n} years" for n in range(20))
+        shown = {"transcript": "\n".join(["[Monday, 2026-05-04]", *lines])}
+        question = fill(read_template(PROMPTS, "MEMORY_HARVEST_PROMPT.txt"), shown)
+        before: Passed | None = None
+        async with AsyncExitStack() as stack:
+            talk = await self._talk(stack)
+            models = talk.house.models
+            for text in ("hi", "and how are you?", "and the weather?", "and the news?"):
+                [passed, *_] = (await talk.say(text)).requests
+                self._row(text, *_figures(passed, before))
+                before = passed
+                talk.clock.advance(MINUTE)
+                if text == "and how are you?":
+                    await models.ask_unasked("harvest", _asking(question))
+                    self._row("harvest of 20", *_figures(self._relay.passed[-1], None))
+            print(f"\nwaits for quiet hours: {await models.wants_quiet('harvest')}")  # noqa: T201
 
     async def _alone(self, text: str, seed: int, *, task: bool = False) -> Heard:
         """One message to an empty installation, or to one that has a task."""
@@ -221,6 +242,10 @@ class ModelBench:
         print(f"    {'+' if hit else '-'} {text[:40]!r}: {calls or 'no call'}: {said}", flush=True)  # noqa: T201
 
 
+def _asking(question: str) -> Request:
+    return Request(({"role": "user", "content": question},))
+
+
 def _figures(passed: Passed, before: Passed | None) -> Sequence[object]:
     share = f"{passed.cached / passed.tokens:.1%}" if passed.tokens else "not told"
     ours = f"{passed.kept(before):.1%}" if before else "-"
@@ -245,6 +270,7 @@ async def measure(options: argparse.Namespace, environment: Mapping[str, str]) -
             "calls": bench.calls,
             "languages": bench.languages,
             "rooms": bench.rooms,
+            "unasked": bench.unasked,
         }
         for name in options.only or parts:
             await parts[name]()
@@ -258,7 +284,7 @@ def _pair(text: str) -> tuple[str, object]:
 def main() -> None:
     """Parse and run."""
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parts = ("tokens", "kept", "calls", "languages", "rooms")
+    parts = ("tokens", "kept", "calls", "languages", "rooms", "unasked")
     options.add_argument("--only", nargs="+", choices=parts)
     options.add_argument("--layout", choices=("append", "system"), default="append")
     options.add_argument("--size", choices=("full", "small"), default="full")
