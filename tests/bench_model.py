@@ -202,16 +202,14 @@ class ModelBench:
         before: Passed | None = None
         async with AsyncExitStack() as stack:
             talk = await self._talk(stack)
-            models = talk.house.models
             for text in ("hi", "and how are you?", "and the weather?", "and the news?"):
                 [passed, *_] = (await talk.say(text)).requests
                 self._row(text, *_figures(passed, before))
                 before = passed
                 talk.clock.advance(MINUTE)
                 if text == "and how are you?":
-                    await models.ask_unasked("harvest", _asking(question))
+                    await talk.house.models.ask_unasked("harvest", _asking(question))
                     self._row("harvest of 20", *_figures(self._relay.passed[-1], None))
-            print(f"\nwaits for quiet hours: {await models.wants_quiet('harvest')}")  # noqa: T201
 
     async def _alone(self, text: str, seed: int, *, task: bool = False) -> Heard:
         """One message to an empty installation, or to one that has a task."""

@@ -109,13 +109,13 @@ async def ended(house: House) -> int:
     return len(await house.rows(query, NAME))
 
 
-async def waits(house: House) -> None:
-    """Wait until an update waits for what passes by itself."""
+async def waits(house: House, number: int = 1) -> None:
+    """Wait until so many updates wait for what passes by itself."""
 
     async def put_off() -> bool:
         house.runner.ring(NAME)
         query = "SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting' AND not_before IS NOT NULL"
-        return bool(await house.rows(query, NAME))
+        return len(await house.rows(query, NAME)) == number
 
     await until(put_off)
 

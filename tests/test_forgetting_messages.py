@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_core_update import at_work, batch, wish
+from tests.test_core_update import at_work, batch, quarter, waits, wish
 from tests.test_core_update import learn as keep
 from tests.test_forgetting import SCOPE, deliver, found, take
 from tests.test_harvest import Picker, harvested, is_harvest, say, talking
@@ -184,6 +184,36 @@ async def test_only_what_has_the_words_is_erased_and_what_is_like_it_is_named(
         assert len(await house.stores.facts.live(SCOPE)) == 2
 
 
+async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: between the question and its yes a quarter of an hour passes."""
+    picker, clock = Picker(model), HeldClock()
+    picker.picks(f"Ann's boss is a {WORD}")
+    async with talking(tmp_path, model, clock) as house:
+        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        await say(house, [f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}"])
+        assert ", 1 message with these words" in (await house.spoken())[-1]
+        await clock.move(16 * 60)
+        await harvested(house)
+        await say(house, ["/forget yes"])
+        assert (await house.spoken())[-1] == NOT_ASKED
+        await say(house, [f"/forget {WORD}"])
+        assert f"Ann's boss is a {WORD}" in (await house.spoken())[-1]
+        assert len(await house.stores.facts.live(SCOPE)) == 2
+
+
+async def test_a_number_is_erased_by_all_of_its_digits(tmp_path: Path, model: ModelServer) -> None:
+    """M-030, M-039."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, "My locker is 1234599", "Ann's locker is 1234599")
+        await house.incoming("/forget 1234567")
+        assert "Ann's locker" not in (await house.said(2))[1].partition("Those that are like it")[0]
+        await house.incoming("/forget yes")
+        assert (await house.said(3))[2] == NOT_ASKED
+        assert len(await house.stores.facts.live(SCOPE)) == 1
+
+
 @pytest.mark.breaks("forgetting", perhaps=True)
 async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
     tmp_path: Path, model: ModelServer
@@ -283,26 +313,20 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-049: the core hears of the others; of a batch of nothing else it hears nothing."""
-    async with at_work(tmp_path, model, Fail(503), Fail(503)) as house:
-        gone, stays = await keep(house, f"Ann has a {WORD}", "Never call Ann before ten")
-        async with house.database.transaction() as tx:
-            await house.stores.jobs.enqueue(tx, "core", "alone", SCOPE, {"facts": [gone]})
-            await house.stores.jobs.enqueue(tx, "core", "both", SCOPE, {"facts": [gone, stays]})
-        house.runner.ring("core")
-
-        async def tried() -> bool:
-            found = await house.rows("SELECT 1 FROM jobs WHERE waits_for = 'no model answers'")
-            return len(found) == 2
-
-        await until(tried)
-        await say(house, [f"/forget {gone}"])
+    async with at_work(tmp_path, model, *[Fail(503)] * 8) as house:
+        (alone,) = await keep(house, f"Ann has a {WORD}")
+        await quarter(house)
+        await waits(house, 1)
+        gone, stays = await keep(house, f"Ann feeds the {WORD}", "Never call Ann before ten")
+        await quarter(house)
+        await waits(house, 2)
+        await deliver(house)
+        await say(house, [f"/forget {alone}", f"/forget {gone}"])
         await deliver(house)
         await forgotten(house)
-        rows = await house.rows("SELECT key, args, state FROM jobs WHERE name = 'core'")
-        assert rows == [
-            {"key": "both", "args": json.dumps({"facts": [stays]}, separators=(",", ":"))}
-            | {"state": "waiting"}
-        ]
+        rows = await house.rows("SELECT args, state FROM jobs WHERE name = 'core'")
+        args = json.dumps({"facts": [stays]}, separators=(",", ":"))
+        assert rows == [{"args": args, "state": "waiting"}]
 
 
 @pytest.mark.breaks("forgetting")

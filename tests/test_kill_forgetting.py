@@ -22,6 +22,7 @@ WORD = "zimtkanarie"
 SAID, FACT = f"My bird is a {WORD} called Hugo", f"Ann's bird is a {WORD}"
 OTHER, SINGS = "It sings at night", "Ann's bird sings at night"
 BOTH = f"Ann's bird is a {WORD} and sings at night"
+BULLET = f"Lives with a singing {WORD}"
 PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- Likes tea\n"
 LATER = 3600.0
 OPEN = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'running') AND name <> 'embeddings'"
@@ -34,7 +35,7 @@ def learns(seen: Seen) -> Step | None:
     if is_for_reconstruction(seen.body):
         return Text(json.dumps({"memories": [BOTH], "coverage": "complete"}))
     if is_for_core(seen.body):
-        known = BOTH if WORD in shown(seen, "candidate_new_memories") else SINGS
+        known = BULLET if WORD in shown(seen, "candidate_new_memories") else SINGS
         page = f"{shown(seen, 'current_core_markdown')}\n- {known}\n"
         return Text(json.dumps({"should_update": True, "core_markdown": page}))
     entry = {SAID: FACT, OTHER: SINGS}.get(seen.last_user)

@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wintermute.memory.fact import (
-    key,
-    listed,
-    refusal,
-)
-from wintermute.memory.sense import (
-    main_words,
-    succeeds,
-    successors,
-)
+from wintermute.memory.fact import key, listed, refusal
+from wintermute.memory.sense import main_words, succeeds, successors
 
 
 @pytest.mark.parametrize(

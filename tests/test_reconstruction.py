@@ -14,15 +14,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.errors import ToolFailed
 from wintermute.memory.core import stands_in
-from wintermute.memory.fact import (
-    Fact,
-    Source,
-)
+from wintermute.memory.fact import Fact, Source
 from wintermute.memory.origins import is_said_in
-from wintermute.memory.sense import (
-    Heirs,
-    are_grounded,
-)
+from wintermute.memory.sense import Heirs, are_grounded
 from wintermute.night.forgetting import forget_messages
 from wintermute.night.harvest import Harvests
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised, united

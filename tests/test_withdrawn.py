@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.test_core_update import asked, at_work, is_core, keeps, learn, wish
+from tests.test_core_update import asked, at_work, is_core, keeps, learn, quarter, wish
 from tests.test_forgetting import SCOPE, found
 from tests.test_forgetting_messages import forgotten
 from tests.test_harvest import BEN, Picker, facts, harvested, say, talking
 from tests.test_reconstruction import LYON, answer
 from tests.test_redactions import take_back
-from tests.world.clock import HeldClock
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.delegating import until
 from tests.world.house import House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.reconstruction import SILENCE
 
 WORD = "zimtkanarie"
@@ -54,11 +53,10 @@ def is_about(block: str) -> Callable[[Seen], bool]:
 
 
 async def arrived(model: ModelServer, wanted: Callable[[Seen], bool]) -> None:
-    async def here() -> bool:
-        await asyncio.sleep(0)
-        return any(map(wanted, model.requests))
-
-    await until(here)
+    n = 1
+    async with asyncio.timeout(WITHIN):
+        while not wanted(await model.request_arrived(n)):
+            n += 1
 
 
 async def is_over(house: House) -> bool:
@@ -69,6 +67,26 @@ async def is_over(house: House) -> bool:
 async def delivered(house: House) -> None:
     while await house.deliver():
         pass
+
+
+async def erased(house: House, fact: str) -> None:
+    """Ann has it forgotten."""
+    await house.incoming(f"/forget {fact}")
+    await house.settled()
+    await delivered(house)
+    await forgotten(house)
+
+
+async def looks_at_core(house: House, model: ModelServer) -> None:
+    """Fifteen quiet minutes later a model is asked what of it goes on the page."""
+    await quarter(house)
+
+    async def asks() -> bool:
+        house.runner.ring("core")
+        await house.rows("SELECT 1")
+        return any(map(is_core, model.requests))
+
+    await until(asks)
 
 
 @asynccontextmanager
@@ -183,9 +201,7 @@ async def test_a_forgotten_fact_is_not_rewritten_by_a_question_that_was_under_wa
         await clock.move(SILENCE.total_seconds())
         house.runner.ring("reconstruct")
         await arrived(model, is_new)
-        async with house.database.transaction() as tx:
-            await owe_forgetting(house.stores, tx, (), (), [gone])
-        await forgotten(house)
+        await erased(house, gone)
         before = len(model.requests)
         gate.set()
         await at_rest(house, "reconstruct")
@@ -202,17 +218,55 @@ async def test_a_page_made_of_a_forgotten_fact_is_not_put_in_place(
     async with at_work(tmp_path, model, Slow(gate, wish(PAGE)), record=True) as house:
         (fact,) = await learn(house, f"Ann has a {WORD}")
         await delivered(house)
-        async with house.database.transaction() as tx:
-            await house.stores.jobs.enqueue(tx, "core", "k", SCOPE, {"facts": [fact]})
-        house.runner.ring("core")
-        await arrived(model, is_core)
-        async with house.database.transaction() as tx:
-            await owe_forgetting(house.stores, tx, (), (), [fact])
-        await forgotten(house)
+        await looks_at_core(house, model)
+        await erased(house, fact)
         gate.set()
         await at_rest(house, "core")
         assert await house.database.scrub()
         assert found(tmp_path) == []
+
+
+async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-027, M-030: what is new has nothing to do with it, and waits for what Ben is answered."""
+    chat, pages = asyncio.Event(), [wish(PAGE), wish(None)]
+    model.updates_core = True
+
+    def choose(seen: Seen) -> Step | None:
+        if is_core(seen):
+            return pages.pop(0)
+        return Slow(chat, Text("held")) if seen.last_user == "hold" else keeps(seen)
+
+    async with at_work(tmp_path, model) as house:
+        model.keyed(choose)
+        (gone,) = await learn(house, f"Ann has a {WORD}")
+        await looks_at_core(house, model)
+        await until(lambda: stands_on_page(house, WORD))
+        await learn(house, "Ann likes tea in the evening")
+        await delivered(house)
+        await house.incoming("hold", **BENS)
+        await arrived(model, lambda seen: seen.last_user == "hold")
+        await quarter(house)
+        for _ in range(100):  # time enough to read the page, and to come to the wait
+            house.runner.ring("core")
+            await house.rows("SELECT 1")
+        before = len(model.requests)
+        await house.incoming(f"/forget {gone}")
+        await house.said(3)
+        await delivered(house)
+        house.runner.ring("forget")
+        await at_rest(house, "forget")
+        assert not await stands_on_page(house, WORD)
+        chat.set()
+        await at_rest(house, "core")
+        assert len(asked(model)) == 2
+        assert telling(model, before) == 0
+
+
+async def stands_on_page(house: House, word: str) -> bool:
+    _, page = await house.rows("SELECT 1"), house.stores.places.core(SCOPE)
+    return page.exists() and word in page.read_text()
 
 
 async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
@@ -222,12 +276,8 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
     gate, tea = asyncio.Event(), "Ann likes tea in the evening"
     (tmp_path / "core.md").write_text("# SOUL\n- be calm\n\n# TOOLS\n\n# RULE\n\n# USER\n")
     async with at_work(tmp_path, model, Slow(gate, wish(PAGE)), wish(None)) as house:
-        gone, stays = await learn(house, f"Ann has a {WORD}", tea)
-        async with house.database.transaction() as tx:
-            args = {"facts": [gone, stays]}
-            await house.stores.jobs.enqueue(tx, "core", "k", SCOPE, args)
-        house.runner.ring("core")
-        await arrived(model, is_core)
+        gone, _ = await learn(house, f"Ann has a {WORD}", tea)
+        await looks_at_core(house, model)
         learnt = await house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", gone)
         await house.incoming(f"/undo {learnt['id']}")
         await house.settled()

@@ -111,10 +111,10 @@ class Jobs:
         if not await tx.exists("SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting'", (name,)):
             await self.enqueue(tx, name, self._new_id("owed"), "")
 
-    async def id_of(self, tx: Transaction, name: str, key: str) -> str:
-        """The id of one that was enqueued."""
-        (found,) = await tx.scalars("SELECT id FROM jobs WHERE name = ? AND key = ?", (name, key))
-        return str(found)
+    async def known_by(self, tx: Transaction, name: str, key: str) -> Job:
+        """One that was enqueued."""
+        (found,) = await tx.rows("SELECT * FROM jobs WHERE name = ? AND key = ?", (name, key))
+        return _job(found)
 
     async def is_owed(self, tx: Transaction, name: str, scope: str) -> bool:
         """Whether one of this series waits, or the series is stopped."""

@@ -468,21 +468,16 @@ class Remembering:
     async def _allow(self, house: House, events: Iterable[str]) -> None:
         asked = json.dumps(sorted(events))
         again = await house.rows(
-            "SELECT i.conversation_id AS conversation, min(i.seq) AS seq FROM inbox i WHERE i.event_id IN"
+            "SELECT coalesce(i.edits, i.event_id) AS message FROM inbox i WHERE i.event_id IN"
             " (SELECT o.value FROM facts f, json_each(f.origins) o WHERE EXISTS (SELECT 1"
             "  FROM json_each(f.origins) p WHERE p.value IN (SELECT value FROM json_each(?))))"
-            " AND i.event_id NOT IN (SELECT value FROM json_each(?)) GROUP BY 1",
+            " AND i.event_id NOT IN (SELECT value FROM json_each(?))",
             *(asked, asked),
         )
-        for row in again:
-            rows = await house.rows(
-                "SELECT event_id FROM inbox WHERE conversation_id = ? AND seq >= ?",
-                *(row["conversation"], row["seq"]),
-            )
-            since = {each["event_id"] for each in rows}
-            for told in self._said:
-                if told.events & since:
-                    told.wordings[-1].most += 1
+        named = {row["message"] for row in again}
+        for told in self._said:
+            if told.events & named:
+                told.wordings[-1].most += 1
 
     async def _redact_answer(self, house: House) -> str:
         rows = await house.rows(
@@ -605,8 +600,7 @@ class Remembering:
         ]
         for told in self._said:
             last = told.wordings[-1]
-            # What was put back to be read again has a test of its own (tests/test_forgetting_harvested.py).
-            if told.gone or not last.least or last.most > 1:
+            if told.gone or not last.least:
                 continue
             if not any(last.word in each["text"] and told.scope == each["scope"] for each in live):
                 found.append(f"not remembered: {last} of {told.scope}")

@@ -13,8 +13,8 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
-from wintermute.memory.origins import beginnings
 from wintermute.memory.ranking import Query
+from wintermute.memory.sense import beginnings
 from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.harvest import Harvests, Wording
@@ -373,6 +373,13 @@ class Forgetting:
             and by in (None, each.sender)
         ]
 
+    async def _is_over(self, tx: Transaction, before: Waiting, row: Waiting) -> bool:
+        """Whether what a question showed may be another by now: something was said, or learnt."""
+        newest = await self._stores.inbox.last_before(tx, row.conversation_id, row.seq)
+        return (newest is not None and newest.seq > before.seq) or await self._harvests.has_moved(
+            tx, row.conversation_id, before.received_at
+        )
+
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""
         said = "".join(row.body.split(maxsplit=1)[1:])
@@ -380,8 +387,7 @@ class Forgetting:
         named = [_id(said)]
         if said.casefold() == YES:
             before = await self._stores.inbox.command_before(tx, row)
-            newest = await self._stores.inbox.last_before(tx, row.conversation_id, row.seq)
-            if before is None or before.word != "/forget" or (newest and newest.seq > before.seq):
+            if before is None or before.word != "/forget" or await self._is_over(tx, before, row):
                 return NOT_ASKED
             named = NAMED.findall(await self._stores.outbox.answer_to(tx, before.event_id))
             asked = "".join(before.body.split(maxsplit=1)[1:])

@@ -19,14 +19,8 @@ from urllib.parse import quote
 from wintermute.errors import FileUnusable, MemoryFileUnusable
 from wintermute.files import content_of, decoded, sync_folder
 from wintermute.health.health import EditedFiles
-from wintermute.memory.fact import (
-    cleaned,
-    key,
-)
-from wintermute.memory.sense import (
-    Heirs,
-    succeeds,
-)
+from wintermute.memory.fact import cleaned, key
+from wintermute.memory.sense import Heirs, succeeds
 from wintermute.owner import Owner
 from wintermute.text import shortened
 

@@ -42,9 +42,7 @@ from wintermute.memory.fact import (
 )
 from wintermute.memory.facts import LIVE, Facts
 from wintermute.memory.secret_shapes import refuse_secret, secret_kind
-from wintermute.memory.sense import (
-    successors,
-)
+from wintermute.memory.sense import successors
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
 """The first line of a file that is only an export (M-016)."""

@@ -8,31 +8,14 @@ from typing import NamedTuple, get_args
 
 from wintermute.changes.change_sets import Reason, UnaskedCause
 from wintermute.db import Database, Transaction
-from wintermute.memory.fact import (
-    Fact,
-    NewFact,
-    fact_of,
-    key,
-    state_of,
-)
+from wintermute.memory.fact import Fact, NewFact, fact_of, state_of
 from wintermute.memory.facts import Facts
-from wintermute.memory.sense import (
-    NEGATIONS,
-    SHORT_NOT,
-    SIGNS_OF_NEGATION,
-    TOKENS,
-    Heirs,
-    main_words,
-)
+from wintermute.memory.sense import Heirs, beginnings, is_negated
 
 FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
     " WHERE o.value IN (SELECT value FROM json_each(:events)))"
 )
-ENOUGH = 5
-"""Letters by which a word is the same one (M-039)."""
-
-
 OTHERWISE = 3
 """A message of which less than this part is what a fact says, is of other things."""
 
@@ -51,13 +34,7 @@ def is_said_in(text: str, others: Iterable[str]) -> bool:
 
 def gist(fact: Fact | NewFact) -> str:
     """The same for facts of a scope that say the same with the same main words (M-039); unreadable."""
-    words = {
-        word if any(map(str.isdigit, word)) else word[:ENOUGH] for word in main_words(fact.text)
-    }
-    folded = SHORT_NOT.sub(" not", key(fact.text))
-    negated = not NEGATIONS.isdisjoint(TOKENS.findall(folded))
-    negated = negated or not SIGNS_OF_NEGATION.isdisjoint(folded)
-    said = json.dumps([fact.scope, sorted(words), negated])
+    said = json.dumps([fact.scope, sorted(beginnings(fact.text)), is_negated(fact.text)])
     return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -169,11 +146,6 @@ def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
         told -= said[best]
         best = max(said, key=likest) if any(told & each for each in said.values()) else best
     return found
-
-
-def beginnings(text: str) -> set[str]:
-    """Its main words, by which they are compared."""
-    return {word[:ENOUGH] for word in main_words(text)}
 
 
 def _threes(text: str) -> set[str]:

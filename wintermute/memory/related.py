@@ -7,15 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from wintermute.config.schema import Memory
 from wintermute.db import Database
 from wintermute.errors import MemoryUnavailable
-from wintermute.memory.fact import (
-    Fact,
-)
+from wintermute.memory.fact import Fact
 from wintermute.memory.facts import Facts
 from wintermute.memory.meaning import Meaning
 from wintermute.memory.search import Search
-from wintermute.memory.sense import (
-    shared_words,
-)
+from wintermute.memory.sense import shared_words
 
 SHARED = 0.5
 """Which part of the words two texts share that are near, where no meaning is known (M-041)."""

@@ -93,6 +93,16 @@ def _words(folded: str) -> frozenset[str]:
     return frozenset(words - FILLERS - NEGATIONS or words or {folded})
 
 
+def beginnings(text: str) -> set[str]:
+    """The main words by which texts are compared: their first letters, and numbers whole (M-039)."""
+    return {word if _has_digit(word) else word[:SAME_BEGINNING] for word in main_words(text)}
+
+
+def is_negated(text: str) -> bool:
+    """Whether there is a "not" in it."""
+    return _sense(text).negated
+
+
 def succeeds(old: str, new: str) -> bool:
     """Whether `new` still says what `old` is about."""
     return _sense(old).survives_in(_sense(new))

@@ -11,10 +11,7 @@ import unicodedata
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from wintermute.memory.sense import (
-    SIGNS,
-    TOKENS,
-)
+from wintermute.memory.sense import SIGNS, TOKENS
 
 MOST_LETTERS = 6
 MOST_SIGNS = 40

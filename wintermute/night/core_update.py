@@ -9,6 +9,7 @@ Whatever comes of it, the facts stay as they are (M-049 to M-053).
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -85,7 +86,7 @@ class CoreUpdate:
             log.warning("core not updated scope=%s reason=%s", job.scope, problem)
             return JobPutOff(self.clock.now() + MENDED, "core.md cannot be used as it is")
         sources = QuestionSources(
-            tuple(fact.id for fact in facts), partial(self._is_unchanged, job, facts)
+            tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
         text = await self._asked(page, facts, sources)
         if text is None or text == page.text:
@@ -104,11 +105,23 @@ class CoreUpdate:
             if not (fact.valid_to and fact.valid_to <= now) and not fact.taint
         ]
 
-    async def _is_unchanged(self, job: Job, facts: Sequence[Fact], tx: Transaction) -> bool:
+    async def _is_unchanged(
+        self, job: Job, page: CorePage, facts: Sequence[Fact], tx: Transaction
+    ) -> bool:
         """Whether nothing of it was forgotten, retired or worded anew since it was read."""
         there = await self.stores.facts.living(tx, job.scope, [fact.id for fact in facts])
         same = {fact.id: fact.text for fact in there} == {fact.id: fact.text for fact in facts}
-        return same and await self.stores.jobs.is_there(tx, job.id)
+        return (
+            same
+            and await self._is_page(job.scope, page)
+            and await self.stores.jobs.is_there(tx, job.id)
+        )
+
+    async def _is_page(self, scope: str, page: CorePage) -> bool:
+        """Whether nobody edited it, and nothing was cut out of it."""
+        with suppress(MemoryFileUnusable):
+            return await self.stores.core_pages.raw(scope) == page
+        return False
 
     async def _asked(
         self, page: CorePage, facts: Sequence[Fact], sources: QuestionSources

@@ -55,7 +55,7 @@ async def owe_forgetting(
     by: str | None = None,
     tell: str | None = None,
     not_before: datetime | None = None,
-) -> str:
+) -> Job:
     """Have these messages and facts forgotten; `texts`: what the messages said until now. The job.
 
     `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
@@ -78,31 +78,27 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
     ids, until = [fact.id for fact in facts], clock.now() + QUIET
     async with stores.database.transaction() as tx:
         job = await owe_forgetting(stores, tx, (), (), ids, not_before=until)
-
-    async def note(telling: Sequence[str]) -> None:
-        async with stores.database.transaction() as tx:
-            await stores.jobs.went_on(tx, job, {"known": sorted(telling)})
-
-    done = await forget(stores, facts, scrub=False, note=note)
+    worked = await _worked(stores, None, job)
+    done = worked[0] if worked else await forget(stores, (), scrub=False)  # gone meanwhile
     # Whatever is still owed is the daemon's, which rewrites the file as well.
     if done.unfinished:
         return done
     async with stores.database.transaction() as tx:
-        await stores.jobs.emptied(tx, job)
+        await stores.jobs.emptied(tx, job.id)
     if await stores.database.scrub():
         async with stores.database.transaction() as tx:
-            await stores.jobs.done(tx, job)
+            await stores.jobs.done(tx, job.id)
         done = replace(done, scrubbed=True)
     return done
 
 
 async def _owe(
     stores: Stores, tx: Transaction, named: str, args: Json, not_before: datetime | None = None
-) -> str:
+) -> Job:
     key = hashlib.sha256(named.encode()).hexdigest()
     if not await stores.jobs.enqueue(tx, FORGET, key, "", args, not_before):
         await stores.jobs.renew(tx, FORGET, key, args, not_before)
-    return await stores.jobs.id_of(tx, FORGET, key)
+    return await stores.jobs.known_by(tx, FORGET, key)
 
 
 def forgetting(
@@ -116,22 +112,19 @@ def forgetting(
     ]
 
 
-async def _forget(
-    stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
-) -> JobDone | JobPutOff:
+async def _worked(stores: Stores, harvests: Harvests | None, job: Job) -> list[Forgotten]:
+    """What came of a try at it. What it looked for is kept with the job."""
     named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
     facts, done = [fact for fact in named if fact], list[Forgotten]()
-    known, pauses = set(job.progress.get("known", ())), int(job.progress.get("pauses", 0))
+    known = set(job.progress.get("known", ()))
 
-    async def note(telling: Sequence[str], pauses: int = pauses) -> None:
+    async def note(telling: Sequence[str]) -> None:
         known.update(telling)
-        progress = {"known": sorted(known), "pauses": pauses}
         async with stores.database.transaction() as tx:
-            await stores.jobs.went_on(tx, job.id, progress)
+            await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
 
     if facts:
-        by = job.args.get("by")
-        before = sorted(known)
+        by, before = job.args.get("by"), sorted(known)
         done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))
     if answers := job.args.get("answers", ()):
         scope = job.args["scope"]
@@ -140,9 +133,18 @@ async def _forget(
     if events or texts or (known and not done):
         whose, before = job.args.get("scopes", ()), sorted(known)
         done.append(await forget_messages(stores, harvests, events, texts, whose, before, note))
+    return done
+
+
+async def _forget(
+    stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
+) -> JobDone | JobPutOff:
+    done = await _worked(stores, harvests, job)
     await stores.database.cut_log()
     if any(each.unfinished for each in done):
-        await note((), pauses + 1)
+        pauses = int(job.progress.get("pauses", 0))
+        async with stores.database.transaction() as tx:
+            await stores.jobs.add_to(tx, job.id, "pauses", 1)
         pause = min(SOON * 2 ** min(pauses, 10), LATEST)
         return JobPutOff(clock.now() + pause, "something of it is still being answered or sent")
 

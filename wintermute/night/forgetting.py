@@ -27,26 +27,18 @@ from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS
 from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
 from wintermute.memory.core_pages import ALL_OF_THEM
-from wintermute.memory.fact import (
-    Fact,
-    cleaned,
-    key,
-)
+from wintermute.memory.fact import Fact, cleaned, key
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import (
-    ENOUGH,
     KeptWording,
     Origins,
     OriginText,
-    beginnings,
     gist,
     taken_back,
     tellings,
     unlearnt,
 )
-from wintermute.memory.sense import (
-    main_words,
-)
+from wintermute.memory.sense import beginnings, main_words
 from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
@@ -220,10 +212,8 @@ async def _tellings(
 ) -> set[str]:
     """The messages that go with these facts; `by`: of one person. Others keep their text."""
     events, origins = set[str](), {origin for fact in facts for origin in fact.origins}
-    texts, edits = (
-        await stores.inbox.wordings(tx, origins),
-        await stores.edits.wordings(tx, origins),
-    )
+    texts = await stores.inbox.wordings(tx, origins)
+    edits = await stores.edits.wordings(tx, origins)
     for fact in facts:
         told = dict[str, OriginText]()
         for origin in set(fact.origins) - edits.keys():  # those go with their messages
@@ -332,13 +322,17 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
     """
     texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
-    words -= {word for text in shipped_prompts().values() for word in main_words(text)}
+    words -= await asyncio.to_thread(_prompt_words)
     longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]
     origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
     held = await origins.words_in(stores.database, longest, gone.scopes, ids)
     rest = [word for word in longest if word not in held]
     held = await stores.inbox.words_elsewhere(rest, gone.events, gone.scopes)
     return [word for word in rest if word not in held][:MOST_WORDS]
+
+
+def _prompt_words() -> set[str]:
+    return {word for text in shipped_prompts().values() for word in main_words(text)}
 
 
 async def _since(stores: Stores, gone: _Gone) -> str:
@@ -409,7 +403,7 @@ async def _cores(stores: Stores, gone: _Gone) -> list[tuple[str, bytes | None, s
 
 async def _made_of(stores: Stores, gone: _Gone, scope: str, text: str) -> set[str]:
     """The keys of those bullets that we wrote which have a word that only what is forgotten has."""
-    stems = {word[:ENOUGH] for each in gone.texts for word in main_words(each)}
+    stems = {stem for each in gone.texts for stem in beginnings(each)}
     origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
     own = stems - await origins.words_in(stores.database, stems, [scope], ids)
     ours = {key(bullet): bullet for bullet in bullets(text)} if own else {}

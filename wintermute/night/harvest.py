@@ -34,16 +34,10 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import (
-    NewFact,
-    entry,
-)
+from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.secret_shapes import refuse_secret
-from wintermute.memory.sense import (
-    main_words,
-    told_in,
-)
+from wintermute.memory.sense import main_words, told_in
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
@@ -389,6 +383,11 @@ class Harvests:
             {"id": conversation_id},
         )
         return _cursor(found[0])
+
+    async def has_moved(self, tx: Transaction, conversation_id: str, since: datetime) -> bool:
+        """Whether something was read there since then."""
+        query = "SELECT 1 FROM harvests WHERE conversation_id = ? AND at >= ?"
+        return await tx.exists(query, (conversation_id, stamp(since)))
 
     async def said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor

@@ -24,20 +24,10 @@ from wintermute.jobs import Job
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import ATTEMPTS, Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
-from wintermute.memory.fact import (
-    EXPLICIT,
-    Fact,
-    NewFact,
-    entry,
-    key,
-)
+from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import (
-    DENIED,
-    Heirs,
-    are_grounded,
-)
+from wintermute.memory.sense import DENIED, Heirs, are_grounded
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
