@@ -28,7 +28,7 @@ from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.memories import NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
-from wintermute.memory.fact import key
+from wintermute.memory.fact import Source, key
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
@@ -58,8 +58,11 @@ async def learn(house: House, model: ModelServer, text: str, entry: str) -> str:
 
 
 async def wrote(house: House, page: str, *ours: str) -> None:
-    """The core is this page; these bullets of it no person typed."""
+    """A person typed this page, all but these bullets of it: an update brought those."""
     pages = house.stores.core_pages
+    lines = {f"- {each}" for each in ours}
+    typed = "".join(f"{line}\n" for line in page.splitlines() if line not in lines)
+    house.stores.places.core(SCOPE).write_text(typed)
     why = Reason("reconstruction", SCOPE)
     assert await pages.replace(why, page, await pages.found(SCOPE), [key(each) for each in ours])
 
@@ -383,10 +386,14 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
         assert WORD not in json.dumps(model.requests[-1].body).lower()
 
 
+@pytest.mark.parametrize("source", ["harvest", "user_explicit"])
 async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, source: Source
 ) -> None:
-    """M-030, M-052: what we made of two memories, in words of ours; what a person typed stays."""
+    """M-030, M-052: what we made of two memories, in words of ours; what a person typed stays.
+
+    Also where the words of a person protect the line from updates.
+    """
     typed = "Keeps a diary"
     (tmp_path / "core.md").write_text(f"# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- {typed}\n")
 
@@ -397,7 +404,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
     first, second = page("Ann is a nurse."), page(f"Ann is a nurse and keeps a {WORD}.")
     async with at_work(tmp_path, model, first, second, first) as house:
         for text in ("Ann is a nurse at the hospital", f"Ann keeps a {WORD}"):
-            await batch(house, text)
+            await batch(house, text, source=source)
         assert WORD in (tmp_path / "core.md").read_text()
         [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
         await house.incoming(f"/forget {fact.id}")

@@ -392,7 +392,7 @@ class Remembering:
             told.wordings[-1].least = told.wordings[-1].most = 0
         new = Wording(word, event)
         if is_read and not answered:
-            new.least = new.most = 0
+            new.least, new.most = 0, told.wordings[-1].most - 1  # unless it is to be read once more
         told.wordings.append(new)
         return f"{told.wordings[0].event} {text} answered={answered} read={is_read}"
 

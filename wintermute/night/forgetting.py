@@ -276,8 +276,9 @@ async def _erase(
     places: Sequence[Kept] = SPOKEN,
 ) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them."""
-    bullets = await _bullets(stores, gone)
-    telling = sorted({*gone.traces(), *(fact.id for fact in gone.facts), *bullets, *known})
+    lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
+    told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
+    telling = sorted(told.union(fact.id for fact in gone.facts))
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
@@ -291,7 +292,7 @@ async def _erase(
     ]
     found = await look.seek(sought)
     records, unfinished = await _erase_found(stores, gone, found)
-    await _cut_cores(stores, gone)
+    await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)
@@ -366,29 +367,29 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
     return records + received + said_by_us, max(running, unanswered) + unsent
 
 
-async def _bullets(stores: Stores, gone: _Gone) -> list[str]:
-    """What the bullets of cores say that are to be cut out, to be looked for as well."""
-    lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
-    return list(filter(_is_recognisable, lines))
+async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
+    """Cut out the bullets of cores that say it; what we made of other facts as well is made anew.
 
-
-async def _cut_cores(stores: Stores, gone: _Gone) -> None:
-    """Cut out the bullets of cores that say it; what we made of other facts as well is made anew."""
+    `lines`: what was seen to be cut out, while the record still told which bullets are ours.
+    """
     for _ in range(EDITS):  # somebody may save one meanwhile
-        for scope, seen, left, cut in await _cores(stores, gone):
+        for scope, seen, left, cut in await _cores(stores, gone, lines):
             if cut:
                 await _owe_anew(stores, gone, scope, cut)
                 file = stores.places.core_file(scope)
                 await asyncio.to_thread(file.replace, left, seen)
 
 
-async def _cores(stores: Stores, gone: _Gone) -> list[tuple[str, bytes | None, str, list[str]]]:
+async def _cores(
+    stores: Stores, gone: _Gone, lines: Sequence[str] = ()
+) -> list[tuple[str, bytes | None, str, list[str]]]:
     """Each core by its scope: as it is, as it should be, and what is to be cut out of it.
 
     That is what says it, what we wrote there that says no more than a fact of that scope did, and
-    what we made of it.
+    what we made of it, and these `lines`.
     """
     wanted, found = Wanted(gone.traces()), []
+    named = {key(cleaned(line)) for line in lines}
     for scope in gone.scopes:
         file = stores.places.core_file(scope)
         facts = [fact.text for fact in gone.facts if fact.scope == scope]
@@ -396,7 +397,7 @@ async def _cores(stores: Stores, gone: _Gone) -> list[tuple[str, bytes | None, s
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
             ours = await stores.core_pages.free(scope, text) if facts and text else frozenset()
-            made = await _made_of(stores, gone, scope, text) if text else set()
+            made = named | (await _made_of(stores, gone, scope, text) if text else set())
             found.append((scope, seen, *without_bullets(text, wanted, facts, ours, made)))
     return found
 
