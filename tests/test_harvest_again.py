@@ -214,6 +214,11 @@ CASES = {
         fact("both", "Ann owns a boat and keeps bees", "$e0", "$e1", "$e2", "$e3"),
         *(MERGED, WORDINGS, "gone", "boat", "$e2 $e3"),
     ),
+    "a part that came of it, too, stands without it": (
+        fact("both", "Ann owns a boat and says x", "$e0", "$e1"),
+        (fact("part", "about", "$e0", "$e1", heir="both", over=True),),
+        *(WORDINGS, "gone", "part", ""),
+    ),
     "a person took the merged one back": (
         fact("both", "Ann owns a boat and keeps bees", "$e0", "$e1", "$e2", over=True),
         *(MERGED, WORDINGS, "gone", "", ""),

@@ -112,6 +112,8 @@ class Told:
     wordings: list[Wording]
     kind: str
     gone: bool = False
+    again: int = 0
+    """How often it may be read once more."""
 
     @property
     def events(self) -> set[str]:
@@ -386,13 +388,13 @@ class Remembering:
         text, event = self._sentence(word), f"$edit{len(self._texts)}"
         self._texts.append(text)
         unread = {row["event_id"] for row in await house.rows(UNREAD)}
-        is_read = told.wordings[-1].event not in unread
+        is_read = told.events.isdisjoint(unread)
         answered = await self._worded(house, told, text, event)
         if not is_read:  # the new words stand in its place
             told.wordings[-1].least = told.wordings[-1].most = 0
-        new = Wording(word, event)
+        new = Wording(word, event, most=1 + told.again)
         if is_read and not answered:
-            new.least, new.most = 0, told.wordings[-1].most - 1  # unless it is to be read once more
+            new.least, new.most = 0, told.again
         told.wordings.append(new)
         return f"{told.wordings[0].event} {text} answered={answered} read={is_read}"
 
@@ -477,6 +479,7 @@ class Remembering:
         named = {row["message"] for row in again}
         for told in self._said:
             if told.events & named:
+                told.again += 1
                 told.wordings[-1].most += 1
 
     async def _redact_answer(self, house: House) -> str:

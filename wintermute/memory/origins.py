@@ -92,7 +92,7 @@ def unlearnt(
             parts = {o for each in before if each.replaced_by == fact.id for o in each.origins}
             own = (set(fact.origins) - set(events) - parts) & kept.keys()
             again |= {kept[name].message for name in own if kept[name].body}
-    back = [fact for fact in before if fact.replaced_by in believed and fact.id not in ours]
+    back = [fact for fact in before if fact.replaced_by in believed and fact.id not in heirs]
     return Unlearnt(tuple(stay), tuple(gone), tuple(back), frozenset(again))
 
 
