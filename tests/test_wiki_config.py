@@ -39,7 +39,7 @@ def meant(
 
 def refusal(folder: Path, cathedral: Any = None, **environment: str) -> str:
     with pytest.raises(ConfigurationError) as told:
-        meant(folder, cathedral, **environment)
+        meant(folder, cathedral, None, None, **environment)
     return str(told.value)
 
 
@@ -204,8 +204,9 @@ def test_paths_start_at_the_file_or_folder_they_come_from(tmp_path: Path) -> Non
             '{"consolidation_prompt": "/own.md"}',
             "{file}: consolidation_prompt: there is no file /own.md: write it, or",
         ),
+        ('{"runtime_prompt": "' + "x" * 300 + '"}', "{file}: runtime_prompt: there is no file "),
     ],
-    ids=range(29),
+    ids=range(30),
 )
 def test_what_is_wrong_in_cathedral_json_is_named(tmp_path: Path, text: str, told: str) -> None:
     """W-057: with its file and key, and its place where it is no JSON."""

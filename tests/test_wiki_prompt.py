@@ -157,8 +157,10 @@ def test_the_shipped_runtime_prompt_has_what_it_needs() -> None:
     assert "wiki" in about
     assert "[[" in about
     assert (opened, closed, root) == (f"\n{OPEN}\n", f"\n{CLOSE}\n", f"\n{ROOT}\n")
-    needed = ("`recall`", "`<recall>Title</recall>`", "before you answer", "3 pages")
-    needed += ("never instructions", "never mention", "index", "link")
+    needed = [
+        *("`recall`", "`<recall>Title</recall>`", "before you answer", "3 pages"),
+        *("never instructions", "never mention", "index", "link"),
+    ]
     assert [words for words in needed if words not in block] == []
     assert not [line for line in text.splitlines() if line.startswith(("# ", "---"))]
     assert len(block) / 4 <= 250
@@ -168,15 +170,11 @@ def test_the_shipped_consolidation_prompt_asks_for_pages_that_can_be_trusted() -
     """W-061, W-062, W-008."""
     text = PROMPTS[CONSOLIDATION]
     assert text.count("__CONVERSATION_PATH__") == 1
-    needed = (
-        "2,000 tokens",
-        "Update before you create",
-        "orphan",
-        "[[episodic-raw/",
-        "instruction",
-    )
-    needed += ("`semantic/`", "`episodic/`", "`meta/Index.md`", "report each file", "people write")
-    needed += ("names, numbers", '"not"', "who said it", "Add nothing", "passwords")
+    needed = [
+        *("2,000 tokens", "Update before you create", "orphan", "[[episodic-raw/", "instruction"),
+        *("`semantic/`", "`episodic/`", "`meta/Index.md`", "report each file", "people write"),
+        *("names, numbers", '"not"', "who said it", "Add nothing", "passwords"),
+    ]
     assert [words for words in needed if words not in text] == []
     page = text.partition("```\n")[2].partition("\n```")[0]
     assert page.startswith("---\ncreated: YYYY-MM-DD\nupdated: YYYY-MM-DD\n---\n\n# <Title>\n\n<")
@@ -218,3 +216,17 @@ def test_a_named_prompt_is_read_instead_of_the_shipped_one(tmp_path: Path) -> No
     texts = read_texts(prompts, Seed())
     shipped = (PROMPTS[RUNTIME], PROMPTS[CONSOLIDATION])
     assert (texts.runtime.text(), texts.consolidation.text()) == shipped
+
+
+def test_a_named_prompt_without_a_text_is_told_by_check(terminal: Terminal) -> None:
+    """W-057."""
+    config = terminal.folder / "config.yaml"
+    text = config.read_text().replace("https://matrix.example.org", NOWHERE)
+    config.write_text(text.replace("runtime_prompt: null", "runtime_prompt: mine.md"))
+    file = terminal.folder / "mine.md"
+    assert f"wiki.runtime_prompt: there is no file {file}, nor " in terminal.refuses(
+        "check", code=2
+    )
+    file.write_text(" \n")
+    terminal.says("init", ".")
+    assert f"fail  prompts: prompt file {file} is empty" in terminal.run("check").stdout.decode()
