@@ -74,7 +74,7 @@ class ConversationFolder:
         except OSError as error:
             raise WintermuteError(f"{self.path}: no conversation: {error.strerror}") from error
 
-    def add(self, role: Role, text: str) -> str:
+    def append(self, role: Role, text: str) -> str:
         """Write a message behind all others; the name of its file.
 
         Within `held`, else two could take one number. Raises: StoreUnusable.
