@@ -1,0 +1,274 @@
+"""The wiki: pages that link to each other, in a folder that people edit as well.
+
+    meta/        Index.md, conversations.json, system-runtime.md
+    semantic/    what lasts            episodic/       what happened on a day
+    sleep/       what jobs did         episodic-raw/   conversations, word for word
+
+The files are the truth. What is kept in memory of them is looked at again whenever it is used, and
+read again where it changed.
+"""
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from sys import intern
+
+from wintermute.files import folder_of
+from wintermute.wiki.folder import READ, StoreFolder, told
+from wintermute.wiki.graph import LinkGraph, WikiProblem
+from wintermute.wiki.links import (
+    BY_PATH_ONLY,
+    CONVERSATIONS,
+    ENDING,
+    INDEX,
+    JOBS,
+    META,
+    PAGE_FOLDERS,
+    RAW,
+    Names,
+    Unresolved,
+    is_page,
+    resolve,
+)
+from wintermute.wiki.pages import FRESH_INDEX, MOST_BYTES, WikiPage, page_text, read_page
+
+FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
+LISTED = f"{META}/conversations.json"
+SNAPSHOT = f"{META}/system-runtime.md"
+OLD_INDEX = "index.md"
+UNTITLED = (JOBS, *BY_PATH_ONLY)
+SETTLED = 100_000_000
+"""Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
+
+PageStamp = tuple[int, int, int]
+UNSETTLED: PageStamp = (-1, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A folder as it was at `mtime`: Markdown files, folders, and what is neither."""
+
+    mtime: int
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+    odd: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The Markdown files that have titles, and what stands among them and is not read, with why."""
+
+    names: Names
+    odd: dict[str, str]
+
+
+class WikiStore:
+    """One store. Its methods block, the longest for as long as it takes to read every page."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = StoreFolder(root)
+        self._listings: dict[str, _Listing] = {}
+        self._tree = Tree(Names(()), {})
+        self._pages: dict[str, tuple[PageStamp, WikiPage]] = {}
+        self._guard = threading.RLock()
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+        return self.files.root
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a store: one with an index (W-005)."""
+        return self.files.presence(INDEX) == "file"
+
+    @property
+    def has_two_indexes(self) -> bool:
+        """Whether an old index lies beside the one that is used (W-006)."""
+        return self.files.presence(OLD_INDEX) == "file" and self.exists
+
+    def init(self, today: date, runtime_prompt: str) -> dict[str, bool]:
+        """Make what is missing: each path, and whether it was made now (W-001 to W-004).
+
+        Raises: StoreUnusable when it cannot be written.
+        """
+        files = {
+            LISTED: "[]",
+            SNAPSHOT: runtime_prompt,
+            INDEX: page_text(today, today, f"# Index\n\n{FRESH_INDEX}"),
+        }
+        with told(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            made = {f"{name}/": _made(self.root / name) for name in FOLDERS}
+        with self.files.writing():
+            moved = self._take_over()
+            for path, text in files.items():
+                made[path] = moved and path == INDEX
+                if self.files.presence(path) == "none":
+                    self.files.put(path, text)
+                    made[path] = True
+        return made
+
+    def _take_over(self) -> bool:
+        """Move the index of an old store to where it belongs (W-006)."""
+        if self.files.presence(OLD_INDEX) != "file" or self.files.presence(INDEX) != "none":
+            return False
+        with folder_of(self.root, ("",)) as top, folder_of(self.root, (META, "")) as meta:
+            os.rename(OLD_INDEX, "Index.md", src_dir_fd=top, dst_dir_fd=meta)
+            os.fsync(meta)
+        return True
+
+    def resolve(self, title: str, *, raw: bool = False) -> str | Unresolved:
+        """The path that a title means. `raw`: conversations have titles, too (W-018)."""
+        tree = _tree(self._walked((JOBS, CONVERSATIONS))) if raw else self.tree()
+        return resolve(title, tree.names, self.files.presence)
+
+    def tree(self) -> Tree:
+        """What has a title now. Only folders that changed are read again."""
+        with self._guard:
+            found = self._walked(UNTITLED)
+            if found != self._listings:
+                self._tree = _tree(found)
+            self._listings = found
+            return self._tree
+
+    def _walked(self, without: Sequence[str] = (), *, top: str = "") -> dict[str, _Listing]:
+        found: dict[str, _Listing] = {}
+        ahead = [top]
+        while ahead:
+            folder = ahead.pop()
+            with suppress(OSError):
+                found[folder] = self._listed(folder)
+                inner = (_joined(folder, name) for name in found[folder].folders)
+                ahead += [each for each in inner if each not in without]
+        return found
+
+    def _listed(self, folder: str) -> _Listing:
+        """The entries of a folder; those that were seen before, if it did not change since."""
+        now = time.time_ns()
+        with folder_of(self.root, [*_parts(folder), ""]) as opened:
+            mtime = os.fstat(opened).st_mtime_ns
+            known = self._listings.get(folder)
+            if known is not None and known.mtime == mtime:
+                return known
+            with os.scandir(opened) as entries:
+                return _listing(mtime if now - mtime > SETTLED else -1, entries)
+
+    def pages(self) -> dict[str, WikiPage]:
+        """Every page, and the index, as it is now. Only those that changed are read again."""
+        with self._guard:
+            wanted = [path for path in self.tree().names.paths if is_page(path) or path == INDEX]
+            found: dict[str, tuple[PageStamp, WikiPage]] = {}
+            for folder, names in _by_folder(wanted).items():
+                with suppress(OSError), folder_of(self.root, [*_parts(folder), ""]) as opened:
+                    for name in names:
+                        with suppress(OSError):
+                            path = f"{folder}/{name}"
+                            found[path] = self._page(opened, name, self._pages.get(path))
+            self._pages = found
+            return {path: page for path, (_, page) in found.items()}
+
+    def graph(self) -> LinkGraph:
+        """What links to what, now."""
+        return LinkGraph(self.pages(), self.tree().names, self.files.presence)
+
+    def problems(self) -> tuple[WikiProblem, ...]:
+        """What is to be mended, and what lies there that nobody reads (W-051, W-077)."""
+        found = self.graph().problems(self.tree().odd | self._odd_records())
+        if not self.has_two_indexes:
+            return found
+        note = f"{OLD_INDEX} is not used beside {INDEX}: take over what you need, and delete it"
+        return (*found, WikiProblem("two indexes", OLD_INDEX, "", note))
+
+    def _odd_records(self) -> dict[str, str]:
+        """What is no plain file among conversations and jobs."""
+        found: dict[str, str] = {}
+        for top in UNTITLED:
+            for at, listing in self._walked(top=top).items():
+                found |= {_joined(at, name): why for name, why in listing.odd}
+        return found
+
+    def _page(
+        self, folder: int, name: str, known: tuple[PageStamp, WikiPage] | None
+    ) -> tuple[PageStamp, WikiPage]:
+        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+        if known is not None and known[0] == stamp:
+            return known
+        now = time.time_ns()
+        page = _read(folder, name)
+        return (stamp if now - seen.st_mtime_ns > SETTLED else UNSETTLED, page)
+
+
+def _made(folder: Path) -> bool:
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _parts(folder: str) -> list[str]:
+    return folder.split("/") if folder else []
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        found.setdefault(folder, []).append(name)
+    return found
+
+
+def _tree(listings: Mapping[str, _Listing]) -> Tree:
+    names = Names(_joined(at, name) for at, each in listings.items() for name in each.files)
+    odd = {_joined(at, name): why for at, each in listings.items() for name, why in each.odd}
+    return Tree(names, odd)
+
+
+def _listing(mtime: int, entries: "Iterator[os.DirEntry[str]]") -> _Listing:
+    files: list[str] = []
+    folders: list[str] = []
+    odd: list[tuple[str, str]] = []
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if not _is_text(entry.name):
+            odd.append((ascii(entry.name), "has a name that is not UTF-8"))
+        elif entry.is_symlink():
+            odd.append((entry.name, "is a link: not followed"))
+        elif entry.is_dir(follow_symlinks=False):
+            folders.append(entry.name)
+        elif not entry.is_file(follow_symlinks=False):
+            odd.append((entry.name, "is no plain file: not opened"))
+        elif entry.name.endswith(ENDING):
+            files.append(entry.name)
+    return _Listing(mtime, tuple(files), tuple(folders), tuple(odd))
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read(folder: int, name: str) -> WikiPage:
+    descriptor = os.open(name, READ, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return WikiPage(unusable="is no plain file: not opened")
+        page = read_page(file.read(MOST_BYTES + 1))
+    links = tuple(map(intern, page.links))
+    return WikiPage(links, page.problems, page.characters, page.lines, page.unusable)
