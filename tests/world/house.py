@@ -6,7 +6,7 @@
 
 Nothing here waits for time: whoever waits is woken by what the rooms do. With `prompts`, a folder
 of prompt files, there are the real prompt and the tools of memory, tasks and skills; with a
-`language` the seeds, with `sub_sessions` the tools to hand out work.
+`language` the seeds, with `sub_sessions` the tools to hand out work, with `pages` that to recall them.
 """
 
 import asyncio
@@ -58,9 +58,10 @@ from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing
 from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
 from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Gather, Recall, read_texts
+from wintermute.prompt.gather import Gather, Recall, WikiText, read_texts
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores, closing, prepare
+from wintermute.wiki.recall import RECALL, PageSource
 from wintermute.work.delegation import Delegation
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs
@@ -316,6 +317,8 @@ async def open_house(
     embedder: Embedder | None = None,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
+    pages: PageSource | None = None,
+    wiki: WikiText | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
     **backend: Any,
 ) -> AsyncIterator[House]:
@@ -337,7 +340,8 @@ async def open_house(
         stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         texts = read_texts(files, config.seed)
-        real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]
+        own, bare = tools_of(config, stores, pages), {DONE: done, RECALL: True}
+        real = [tool for tool in own if bare.get(tool.name, prompts)]
         models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
         async with aclosing(models), closing(stores):
             await prepare(stores)
@@ -346,8 +350,10 @@ async def open_house(
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
                 tools=[*gates, *real],
                 prompt=_prompt(prompt, prompts, context.layout),
+                pages=pages,
+                wiki=wiki,
             )
-            gather = Gather(stores, texts.instructions, checked, context.layout)
+            gather = Gather(stores, texts.instructions, checked, context.layout, wiki=wiki)
             yield House(stores, clock, checked, speaker, gather, models, answers)
 
 
