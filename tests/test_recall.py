@@ -91,7 +91,7 @@ async def wiki_house(
 ) -> AsyncIterator[House]:
     """A house at work whose owner has pages."""
     pages = pages or FilePages(folder / "wiki")
-    opened = open_house(folder, model.url, pages=pages, wiki=pages.index, **more)
+    opened = open_house(folder, model.url, pages=pages, **more)
     async with opened as house, house.working():
         yield house
 

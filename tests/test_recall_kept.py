@@ -1,107 +1,142 @@
-"""What is kept of recalls, and what is made of it: the loom, edits, receipts, runs, what is forgotten."""
+"""What is kept of recalls, and what is made of it: the loom, a resumed cast, an edit, a run."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.test_recall import EACH, FORMS, Form, missing, page, recall, tell, told, wiki_house
-from tests.test_replay import replayed
+from tests.test_loop_resume import answered_once, began, casting, completed, took_turn
+from tests.test_loop_resume import reply as turn_of
+from tests.test_recall import EACH, Form, page, recall, told, tools, twice, wiki_house
+from tests.test_runs import ended
 from tests.world.clock import FakeClock
 from tests.world.delegating import done
-from tests.world.house import PROMPTS, House
-from tests.world.model import Calls, Empty, ModelServer, Text, Use
-from tests.world.pages import GARDEN, PAGES, POND, FilePages
+from tests.world.house import PROMPTS, open_house
+from tests.world.model import Calls as Called
+from tests.world.model import Empty, ModelServer, Text, Use
+from tests.world.pages import GARDEN, POND, FilePages
 from tests.world.promised import MORNING, after, promise
 from tests.world.terminal import Terminal
-from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.loom.records import Wards
-from wintermute.messages import Call, Reply, Usage
+from wintermute.config.schema import starter_config
+from wintermute.messages import Call
 from wintermute.tasks.schedules import PlanRequest
 
 OWNER = "@you:example.org"
+REMEMBER = Use("append_memory", {"entry": "Likes tea"})
 
 
 @EACH
-async def test_the_loom_shows_what_was_said_without_tags(
+async def test_the_loom_has_what_was_said_without_tags_and_runs_it_again(
     terminal: Terminal, model: ModelServer, form: Form
 ) -> None:
-    """W-027: the tag is a call with the way it was made, and what it gave is on record."""
-    model.script(recall(form, "Garden", said="Let me see."), Text("So it is."))
-    pages = FilePages(terminal.data / "wiki")
-    async with wiki_house(terminal.data, model, pages, owner=OWNER) as house:
-        await house.incoming("where?", sender=OWNER)
-        await house.settled()
+    """W-027, L-088: shown, exported, and replayed offline with neither the pages nor a model."""
+    (terminal.folder / "config.yaml").write_text(starter_config())
+    model.script(
+        recall(form, "Garden", "Gate", "Garden", "Pond", said="Let me see."),
+        recall(form, "Shed", said="Well."),
+        Text("So it is."),
+    )
+    pages = FilePages(terminal.folder / "pages")
+    opened = wiki_house(
+        terminal.data,
+        model,
+        pages,
+        owner=OWNER,
+        record=True,
+        prompts=PROMPTS,
+        sub_sessions=Limits(),
+    )
+    (terminal.data / "prompts").symlink_to(PROMPTS)
+    async with opened as house:
+        for text in ("where?", "and?"):
+            await house.incoming(text, sender=OWNER)
+            await house.settled()
+        assert await house.spoken() == ["Well.", "So it is."]
         (branch,) = await house.rows("SELECT id FROM branches")
-        told_all = terminal.says("loom", "show", branch["id"])
-        first, second = map(json.loads, terminal.says("loom", "export", branch["id"]).splitlines())
-    assert "    Let me see.\n" in told_all
-    assert '    recall {"title": "Garden"} -> {"title": "Garden", "path": "semantic/Garden' in told_all
-    assert "<recall>" not in told_all + json.dumps([first, second])
-    assert (first["utterance"], second["utterance"]) == ("Let me see.", "So it is.")
-    (call,) = first["calls"]
-    assert (call["name"], call.get("via")) == ("recall", "tag" if form == "tag" else None)
-    (observed,) = first["observations"]
-    assert observed["result"]["text"] == GARDEN
-
-
-@EACH
-@pytest.mark.parametrize("titles", [["Garden"], ["Garden", "Gate", "Garden", "Pond"]])
-async def test_a_recorded_recall_is_the_same_when_it_runs_again(
-    tmp_path: Path, model: ModelServer, form: Form, titles: list[str]
-) -> None:
-    """L-088: offline, without the pages."""
-    model.script(recall(form, *titles), recall(form, "Shed"), Text("So."), Text("Yes."))
-    async with wiki_house(tmp_path, model, prompts=PROMPTS, record=True) as house:
-        await tell(house, "where?", "and?")
-        found = await replayed(house, PROMPTS, context=Context())
-    assert found.divergence is None
-    assert (found.casts, found.requests) == (2, len(model.requests))
-
-
-def plain(*calls: Call) -> Reply:
-    return Reply("", calls, "stop", Usage(10, 5), "scripted", "m", 1)
+        shown = terminal.says("loom", "show", branch["id"])
+        lines = terminal.says("loom", "export", branch["id"]).splitlines()
+        again = terminal.says("loom", "replay", branch["id"]).splitlines()
+    first, second, third = map(json.loads, lines)
+    assert "    Let me see.\n" in shown
+    assert '    recall {"title": "Garden"} -> {"title": "Garden", "path": "semantic/Garden' in shown
+    assert "<recall>" not in shown + "".join(lines)
+    assert [each["utterance"] for each in (first, second, third)] == [
+        "Let me see.",
+        "Well.",
+        "So it is.",
+    ]
+    ways = {call.get("via") for call in first["calls"]}
+    assert ways == ({"tag"} if form == "tag" else {None})
+    assert first["observations"][0]["result"]["text"] == GARDEN
+    assert again == ["no divergence", "the same as then: 3 requests of 2 casts"]
 
 
 @EACH
 async def test_a_recall_that_a_crash_interrupted_is_made_again(
     tmp_path: Path, model: ModelServer, form: Form
 ) -> None:
-    """L-051, W-031: what was given before counts, and nothing counts twice."""
-    via = "tag" if form == "tag" else "call"
-    calls = [Call(f"c{n}", "recall", f'{{"title": "{t}"}}', via) for n, t in enumerate(PAGES_ASKED)]  # type: ignore[arg-type]  # one of two words
+    """L-051, W-030: what was given before counts, and nothing counts twice."""
+    titles = ("Garden", "Pond", "semantic/Garden")
+    calls = [
+        Call(f"c{n}", "recall", json.dumps({"title": title}), "tag" if form == "tag" else "call")
+        for n, title in enumerate(titles)
+    ]
+    given = {"title": "Garden", "path": "semantic/Garden.md", "outside": False, "text": GARDEN}
     pages = FilePages(tmp_path / "wiki")
-    async with wiki_house(tmp_path, model, pages) as house:
-        await tell(house, "hello")
-    async with wiki_house_asleep(tmp_path, model, pages) as house:
-        event = await house.incoming("go")
-        row = await house.inbox.next((await house.rows("SELECT id FROM conversations"))[0]["id"])
-        assert row is not None
-        async with house.database.transaction() as tx:
-            await house.inbox.begin(tx, event)
-            branch = await house.conversations.current_branch(tx, row.conversation_id)
-            wards = Wards(30, 60, 1_000_000, require_done=False).record()
-            cast = await house.casts.start(tx, branch, event, "go", "owner", wards)
-            turn = await house.casts.add_turn(tx, cast, None, plain(*calls), None)
-            given = {"title": "Garden", "path": "semantic/Garden.md", "outside": False, "text": GARDEN}
-            for n in (0, 1):
-                await house.casts.begin_observation(tx, turn.id, n, calls[n], {"title": "x"})
-            await house.casts.complete_observation(tx, turn.id, 0, given, is_error=False)
-        async with house.working():
-            await house.settled()
-    assert told(model.requests[-1], form) == [page("Garden", GARDEN), page("Pond", POND)] + [
-        "<cathedral>The page 'semantic/Garden' was already given in this turn. Answer without"
-        " recalling it again.</cathedral>"
+    async with open_house(tmp_path, model.url, pages=pages) as house:
+        turn = await took_turn(house, await casting(house), turn_of("", *calls))
+        await completed(house, turn, 0, given)
+        await began(house, turn, 1)
+        assert await answered_once(house) == ("echo: go" if form == "gate" else "echo: " + _last())
+    assert told(model.requests[-1], form) == [
+        page("Garden", GARDEN),
+        page("Pond", POND),
+        twice("semantic/Garden"),
     ]
 
 
-PAGES_ASKED = ("Garden", "Pond", "semantic/Garden")
+def _last() -> str:
+    """What the echo says of a message that tells what tags gave."""
+    return "\n".join([page("Garden", GARDEN), page("Pond", POND), twice("semantic/Garden")])
 
 
-def wiki_house_asleep(folder: Path, model: ModelServer, pages: FilePages) -> Any:
-    from tests.world.house import open_house
+async def test_an_edit_and_a_receipt_say_nothing_of_pages(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-054: a page that was looked at is nothing that was done, nor one that was not found."""
+    looked = Called((REMEMBER,), "<recall>Gate</recall>\n<recall>Garden</recall>")
+    model.script(looked, Empty())
+    async with wiki_house(tmp_path, model, prompts=PROMPTS) as house:
+        event = await house.incoming("tea")
+        await house.settled()
+        assert await house.spoken() == ['Done: remembered: "Likes tea"']
+        model.script(Text("three"))
+        await house.incoming("coffee", edits=event)
+        await house.settled()
+    asked = model.requests[-1].last_user
+    assert "append_memory" in asked
+    assert "recall" not in asked
 
-    return open_house(folder, model.url, pages=pages)
+
+@pytest.mark.parametrize("way", ["tag", "gate"])
+async def test_a_run_of_a_task_has_no_pages(tmp_path: Path, model: ModelServer, way: Form) -> None:
+    """M-013, T-047: they are for chats."""
+    model.script(recall(way, "Garden"), done("nothing"))
+    check = PlanRequest(
+        schedule_type="daily",
+        at="09:00",
+        execution_mode="autonomous_notify",
+        ai_prompt="Compare the prices.",
+    )
+    clock = FakeClock(MORNING)
+    async with wiki_house(
+        tmp_path, model, prompts=PROMPTS, sub_sessions=Limits(), clock=clock
+    ) as house:
+        await promise(house, "Price check", check)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await ended(house)
+    assert all("recall" not in tools(seen) for seen in model.requests)
+    assert "# Memory Wiki" not in model.requests[0].messages[0]["content"]
+    assert "unknown tool: recall" in model.requests[1].messages[-1]["content"]

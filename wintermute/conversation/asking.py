@@ -431,7 +431,7 @@ class Asking:
                 view = less
 
     async def _asked(self, running: CastState, view: RequestView) -> Reply:
-        settings = running.settings
+        settings, kept = running.settings, _kept(running)
         running.prompt = prompt_of(view.messages)
         reply = await self._models.ask(
             settings.role,
@@ -440,7 +440,7 @@ class Asking:
             cast_id=running.cast.id,
             listener=running,
         )
-        running.part_read = part_read(view.messages, running.cast.intent, _kept(running))
+        running.part_read = part_read(view.messages, running.cast.intent, kept)
         if view.small and self._models.size_of(reply.backend) == "small":
             running.prompt = view.small
         return reply

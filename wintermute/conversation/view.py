@@ -313,7 +313,7 @@ def _result(observation: Observation | None, unrun: str, ephemeral: Collection[s
 def _told(observation: Observation | None, unrun: str, ephemeral: Collection[str]) -> str:
     """What a tag gave: a page, or why there is none (W-035)."""
     text = _result(observation, unrun, ephemeral)
-    return text if text.startswith(RECALLED) else notice(text.removeprefix("error: "))
+    return text if text.startswith(RECALLED) else notice(text.removeprefix("error: ") or ERASED)
 
 
 def as_text(value: Any) -> str:
