@@ -72,15 +72,14 @@ def chosen(
     sections: Collection[Section],
     tools: Collection[str] | None,
     index: str | None = None,
-    *,
-    has_pages: bool = False,
 ) -> str:
     """The instructions for someone who has these tools; None: all there are (P-025..P-027).
 
-    Filled in as by `runtime_text`, whether they speak of the wiki or not (W-023).
+    Filled in as by `runtime_text`, whether they speak of the wiki or not (W-023). `index`: of a wiki
+    that has pages.
     """
     bodies = (
-        runtime_text(section.body, index, has_pages=has_pages)
+        runtime_text(section.body, index, has_pages=index is not None)
         for section in sections
         if section.requires is None or tools is None or not section.requires.isdisjoint(tools)
     )
@@ -251,12 +250,9 @@ def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
     return text.replace(MEMORY_ROOT, shown).strip("\n")
 
 
-def wiki_text(template: str, index: str, *, has_pages: bool) -> str:
-    """How to recall pages, as the template says, and the index; nothing without a page (P-015).
-
-    With an empty index how to recall alone, for where the index is told apart from it.
-    """
-    if not has_pages:
+def wiki_text(template: str, index: str | None) -> str:
+    """How to recall pages, as the template says, and the index; None: there is no page (P-015)."""
+    if index is None:
         return ""
     blocks = "\n\n".join(block.strip() for block in RECALL_BLOCK.findall(template))
     whole = blocks if MEMORY_ROOT in blocks else f"{blocks}\n\n{MEMORY_ROOT}"

@@ -8,6 +8,8 @@ The files are the truth. What is kept in memory of them is looked at again whene
 read again where it changed.
 """
 
+import asyncio
+import json
 import os
 import stat
 import threading
@@ -19,6 +21,7 @@ from datetime import date
 from pathlib import Path
 from sys import intern
 
+from wintermute.errors import FileUnusable, StoreMissing
 from wintermute.files import folder_of
 from wintermute.wiki.folder import READ, StoreFolder, told
 from wintermute.wiki.graph import LinkGraph, WikiProblem
@@ -32,16 +35,23 @@ from wintermute.wiki.links import (
     PAGE_FOLDERS,
     RAW,
     Names,
+    Presence,
     Unresolved,
     is_page,
+    links_in,
+    name_of,
     resolve,
+    target_of,
 )
-from wintermute.wiki.pages import FRESH_INDEX, MOST_BYTES, WikiPage, page_text, read_page
+from wintermute.wiki.pages import FRESH_INDEX, MOST_BYTES, WikiPage, page_text, read_page, text_of
+from wintermute.wiki.recall import RecalledPage, ambiguous, not_found
 
 FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
 LISTED = f"{META}/conversations.json"
 SNAPSHOT = f"{META}/system-runtime.md"
 OLD_INDEX = "index.md"
+OUTSIDE = f"{META}/outside.json"
+"""Lists the raw conversations in which text from outside may stand."""
 UNTITLED = (JOBS, *BY_PATH_ONLY)
 SETTLED = 100_000_000
 """Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
@@ -194,6 +204,54 @@ class WikiStore:
                 found |= {_joined(at, name): why for name, why in listing.odd}
         return found
 
+    async def recalled(self, title: str) -> RecalledPage | str:
+        """The page that a title means, for a model; or what it is told instead (W-028, W-029)."""
+        return await asyncio.to_thread(self._recalled, title)
+
+    def _recalled(self, title: str) -> RecalledPage | str:
+        names = self.tree().names
+        found = resolve(title, names, _untold, near=False)
+        if isinstance(found, Unresolved):
+            found = resolve(target_of(title.strip().strip("[]")), names, _untold, near=False)
+        try:
+            if isinstance(found, str):
+                with self.files.reading():
+                    text = text_of(self.files.content(found) or b"")
+                return RecalledPage(found, text, self._is_outside(text))
+        except (FileUnusable, StoreMissing):
+            found = Unresolved("missing", title)
+        if found.reason == "ambiguous":
+            return ambiguous(title, found.paths)
+        return not_found(title, names.like(name_of(title.strip())))
+
+    def _is_outside(self, text: str) -> bool:
+        """Whether a page cites a conversation with text from outside."""
+        cited = {link.rpartition("/")[0] for link in links_in(text) if link.startswith(f"{RAW}/")}
+        if not cited:
+            return False
+        try:
+            listed = json.loads(self.files.exact(OUTSIDE))
+        except FileNotFoundError:
+            return False
+        except (FileUnusable, ValueError, RecursionError):
+            return True  # better once too often
+        return not isinstance(listed, list) or not cited.isdisjoint(map(str, listed))
+
+    async def has_pages(self) -> bool:
+        """Whether there is a page besides the index (W-022)."""
+        return await asyncio.to_thread(lambda: self.exists and self.tree().names.has_pages)
+
+    async def index_text(self) -> str | None:
+        """The index as it is now; None: there is none that can be read."""
+        return await asyncio.to_thread(self._index_text)
+
+    def _index_text(self) -> str | None:
+        try:
+            content = self.files.content(INDEX)
+            return None if content is None else text_of(content)
+        except FileUnusable:
+            return None
+
     def _page(
         self, folder: int, name: str, known: tuple[PageStamp, WikiPage] | None
     ) -> tuple[PageStamp, WikiPage]:
@@ -204,6 +262,11 @@ class WikiStore:
         now = time.time_ns()
         page = _read(folder, name)
         return (stamp if now - seen.st_mtime_ns > SETTLED else UNSETTLED, page)
+
+
+def _untold(_path: str) -> Presence:
+    """What has no title is not for models: raw copies, jobs, and what is no plain file (W-018)."""
+    return "none"
 
 
 def _made(folder: Path) -> bool:
