@@ -6,7 +6,7 @@ a person is told in a block of its own (L-070).
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -47,6 +47,7 @@ from wintermute.templates import (
     shipped_prompts,
 )
 from wintermute.text import untagged
+from wintermute.wiki.recall import RECALL
 
 FILE = "BASE_PROMPT.txt"
 FILE_SMALL = "BASE_PROMPT.small.txt"
@@ -166,6 +167,9 @@ def text_of(body: str) -> str:
 
 log = logging.getLogger(__name__)
 
+WikiText = Callable[[], Awaitable[str]]
+"""How pages are recalled, and which there are (P-015)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recall:
@@ -196,14 +200,19 @@ class Gather:
         layout: Layout = "append",
         small: Instructions | None = None,
         top_k: int = TOP_K,
+        wiki: WikiText | None = None,
     ) -> None:
-        """`small`: the instructions for small models, if they have their own. `top_k`: memories."""
+        """`small`: the instructions for small models, if they have their own. `top_k`: memories.
+
+        `wiki`: what those are told who may recall its pages.
+        """
         self.layout: Layout = layout
         self._small = small or instructions
         self._stores = stores
         self._instructions = instructions
         self._clock = clock
         self._top_k = top_k
+        self._wiki = wiki
 
     async def system(
         self,
@@ -266,7 +275,9 @@ class Gather:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
-        return Parts(instructions=instructions, core=core_text(await self._stores.core.text(scope)))
+        core = core_text(await self._stores.core.text(scope))
+        wiki = await self._wiki() if self._wiki is not None and RECALL in tools else ""
+        return Parts(instructions=instructions, core=core, wiki=wiki)
 
     async def _changing(self, scope: str, query: Recall | None) -> Changing:
         return Changing(
