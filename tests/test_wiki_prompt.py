@@ -33,6 +33,7 @@ SHAPE = f"You are.\n\n{OPEN}\n## Recall\nAsk.\n{CLOSE}\n\n{ROOT}\n"
         (SHAPE, "", True, "You are.\n\n## Recall\nAsk."),
         # within a line
         (f"See {ROOT}!", "# I", False, "See # I!"),
+        (f"See\n{ROOT}", "\n\n# I\n\n", False, "See\n# I"),
         (f"Be kind. {OPEN}Ask. {CLOSE}Be brief.", "", True, "Be kind. Ask. Be brief."),
         (f"Be kind. {OPEN}Ask. {CLOSE}Be brief.", "", False, "Be kind. Be brief."),
         (f"{OPEN}Ask.{CLOSE} Be brief.\nEnd.", "", False, "Be brief.\nEnd."),
