@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.config.schema import ComponentSizeLimits, Seed
+from wintermute.config.schema import ComponentSizeLimits, Seed, Wiki
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.llm.tokens import estimate
@@ -38,7 +38,14 @@ from wintermute.prompt.assemble import (
 )
 from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
-from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
+from wintermute.templates import (
+    CONSOLIDATION,
+    NOTHING_KEPT,
+    RUNTIME,
+    Template,
+    fill,
+    shipped_prompts,
+)
 from wintermute.text import untagged
 
 FILE = "BASE_PROMPT.txt"
@@ -412,6 +419,8 @@ class Texts:
     split: Template
     reconstruction: Template
     core_update: Template
+    runtime: Template
+    consolidation: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
 
@@ -422,8 +431,11 @@ class Texts:
         return next(filter(None, found), None)
 
 
-def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:
-    """`kept`: last good texts by name, which stand for files that are no text (F-031).
+def read_texts(
+    folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT, wiki: Wiki | None = None
+) -> Texts:
+    """`kept`: last good texts by name, which stand for files that are no text (F-031). `wiki`: may
+    name other files for its own two.
 
     Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
     """
@@ -431,6 +443,7 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         if not name.startswith("SEED_"):
             Template(folder, name, kept)
     language = seed_template(folder, seed.language, kept)
+    wiki = wiki or Wiki()
     return Texts(
         instructions=Instructions(folder, kept),
         small=Instructions(folder, kept, FILE_SMALL),
@@ -443,5 +456,16 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         split=Template(folder, "SPLIT_PROMPT.txt", kept),
         reconstruction=Template(folder, "RECONSTRUCTION_PROMPT.txt", kept),
         core_update=Template(folder, "CORE_UPDATE_PROMPT.txt", kept),
+        runtime=Template(folder, _name(folder, wiki.runtime_prompt, RUNTIME), kept),
+        consolidation=Template(
+            folder, _name(folder, wiki.consolidation_prompt, CONSOLIDATION), kept
+        ),
         kept=kept,
     )
+
+
+def _name(folder: Path, named: Path | None, shipped: str) -> str:
+    """What a template is called in the folder; one that stands elsewhere by its whole path."""
+    if named is None:
+        return shipped
+    return named.relative_to(folder).as_posix() if named.is_relative_to(folder) else str(named)
