@@ -170,6 +170,11 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_there(files: StoreFolder, path: str) -> bool:
+    """Whether a conversation that is listed still has its folder."""
+    return os.path.isdir(files.root / path)  # noqa: PTH112  Path's own may raise
+
+
 def _damaged(files: StoreFolder, line: int, what: str) -> str:
     return f"{files.root / LISTED}:{line}: {what}: mend it by hand, it is not overwritten"
 

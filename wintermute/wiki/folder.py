@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
 from wintermute.files import folder_of
@@ -243,7 +244,7 @@ def content_in(folder: int, name: str) -> bytes:
 
 def missing(root: Path) -> str:
     """What to say where no store is (W-005)."""
-    return f"{root} is no wiki store: `wintermute wiki init --store {root}` makes one"
+    return f"{root} is no wiki store: `wintermute wiki init --store {quote(str(root))}` makes one"
 
 
 @contextmanager
