@@ -4,7 +4,6 @@ With a running daemon or without. Logs are for the person at 3 a.m.: one line pe
 """
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
+from wintermute.cli.options import CONFIG, REDACT, reporting, tell
 from wintermute.clock import SystemClock
 from wintermute.config.document import Problem
 from wintermute.config.read import environment, read_with_gaps, unreadable
@@ -164,17 +163,6 @@ def with_models(
                 return await work(stores, config, models)
 
     return asyncio.run(opened())
-
-
-def say(ctx: click.Context, *lines: str) -> None:
-    """Print lines without the secrets of the configuration."""
-    for line in lines:
-        click.echo(redacted(ctx, line))
-
-
-def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
-    """Print values as JSON for a program, or lines for a person."""
-    say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import date
+from sys import intern
 
 import yaml
 
@@ -58,7 +59,8 @@ def read_page(content: bytes) -> WikiPage:
     except FileUnusable as problem:
         return WikiPage(unusable=str(problem))
     problems, body = examined(text)
-    return WikiPage(links_in(body), problems, len(text), body.count("\n") + 1)
+    links = tuple(map(intern, links_in(body)))
+    return WikiPage(links, problems, len(text), body.count("\n") + 1)
 
 
 def text_of(content: bytes) -> str:
