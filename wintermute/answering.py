@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.casting import AGAIN, Branching, Casting
+from wintermute.conversation.folder_chat import FolderChat, FolderPrompt
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.state import CastSettings, Prompt, Speaker
@@ -159,6 +160,26 @@ def answering(
 
     edited = EditedNotices(stores, speaker, clock)
     return Answering(rooms, runner, promises, edited, toolbox)
+
+
+def folder_chat(
+    config: Config,
+    stores: Stores,
+    models: Models,
+    texts: Texts,
+    clock: CheckedClock,
+    redact: Redaction,
+    model: str | None,
+) -> FolderChat:
+    """What answers in conversations that are folders; `model`: a backend instead of those of chats."""
+    hidden = config.tools.ephemeral
+    folding = Folding(stores, models, texts.compaction, config.context, hidden)
+    asking = Asking(models, folding, Telling(stores, hidden), hidden)
+    loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
+    tools = Toolbox([RecallTool(stores.wiki, stores.casts, stores.owner)])
+    wards = replace(Wards.of(config.loop), require_done=False)
+    settings = CastSettings(tools, FolderPrompt(""), backend=model, wards=wards)
+    return FolderChat(stores, loop, settings, redact, clock)
 
 
 async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:

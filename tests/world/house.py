@@ -338,8 +338,7 @@ async def open_house(
         shared = (database, folder, config.owner, checked, new_id, redact)
         stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
-        if pages is not None:
-            stores = replace(stores, wiki=WikiStore(pages.root))
+        stores = replace(stores, wiki=WikiStore(pages.root)) if pages else stores
         texts = read_texts(files, config.seed)
         own, wanted = tools_of(config, stores), {DONE: done, RECALL: True}
         models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)

@@ -136,9 +136,10 @@ def with_models(
     ctx: click.Context,
     work: Callable[[Stores, Config, Models], Awaitable[Result]],
     wiki: Callable[[Config], WikiSettings] = daemon_wiki,
+    level: str = "warning",
 ) -> Result:
     """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
-    config = open_config(ctx, spared="matrix")
+    config = open_config(ctx, level=level, spared="matrix")
     settings = wiki(config)
     folder, clock = config.data_dir, SystemClock()
     if not folder.is_dir():
