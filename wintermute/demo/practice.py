@@ -15,6 +15,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import Any
 
+from wintermute.demo.pages import page_answer
 from wintermute.demo.unasked import statements, unasked
 from wintermute.messages import Json
 from wintermute.prompt.assemble import DIVIDER, MEMORIES, SUMMARY, TIME
@@ -345,6 +346,8 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     if not tools and messages and (known := unasked(messages)) is not None:
         return Say(known)
     now = seen(messages, tools)
+    if not tools and (page := page_answer(now.text)) is not None:
+        return Say(page)
     if HISTORY in now.text and not tools:
         return _summed_up(now.text.rpartition(HISTORY)[2])
     if now.results:
