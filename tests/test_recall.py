@@ -481,7 +481,7 @@ async def test_tool_and_part_are_there_while_there_is_a_page(
     assert told_first == [
         each for each in asked if layout == "system" or each.startswith(("Core", "Memory W"))
     ]
-    assert "# Memory Wiki\nRecall what is linked.\n\n# Index" in system
+    assert "# Memory Wiki\n## Recalling a page\n" in system
 
 
 @pytest.mark.parametrize("mode", ["full", "minimal"])
@@ -617,7 +617,7 @@ def test_what_is_left_out_never_parts_a_tag_from_its_page() -> None:
 
 async def test_an_index_that_is_too_large_is_named(tmp_path: Path, model: ModelServer) -> None:
     """F-023, P-015: with what to do about it."""
-    pages = FilePages(tmp_path / "wiki", PAGES | {"meta/Index.md": "- [[Garden]]\n" * 9_000})
+    pages = FilePages(tmp_path / "wiki", PAGES | {"meta/Index.md": "- [[Garden]] " * 9_000})
     model.keyed(lambda _: ContextTooLarge())
     async with wiki_house(tmp_path, model, pages, prompts=PROMPTS) as house:
         await tell(house, "hi")

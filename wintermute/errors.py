@@ -23,6 +23,8 @@ WintermuteError
 ├── QuestionWithdrawn           what a question is made of was taken back or changed: not asked, asked anew
 ├── FileUnusable                what stands where a text should be; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
+├── StoreMissing                no wiki store where one was named
+├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
@@ -154,6 +156,14 @@ class FileUnusable(WintermuteError):
 
 class MemoryFileUnusable(WintermuteError):
     """Not text, not a plain file, not permitted: the facts themselves are in the database."""
+
+
+class StoreMissing(WintermuteError):
+    """There is no wiki store in this folder (W-005)."""
+
+
+class StoreUnusable(WintermuteError):
+    """A wiki store that cannot be written, or of which a file of ours is damaged (W-039)."""
 
 
 class ToolFailed(WintermuteError):

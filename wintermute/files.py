@@ -8,7 +8,8 @@ import codecs
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,51 @@ from wintermute.errors import FileUnusable
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 T = TypeVar("T")
+Guard = Callable[[int, str, bool], None]
+"""Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
+
+
+def unguarded(_folder: int, _entry: str, _writing: bool, /) -> None:
+    """Everything may be entered."""
+
+
+@contextmanager
+def folder_of(
+    root: Path, below: Sequence[str], *, make: bool = False, guard: Guard = unguarded
+) -> Iterator[int]:
+    """A descriptor of the folder that holds a file, whose names `below` the root end with its own.
+
+    A path is only text until it is opened: whoever can swap a folder for a link between a check and
+    the use wins. So each is opened from the one before, and no link is followed below the root.
+    `make` creates what is missing. Raises: OSError for links and whatever else is in the way.
+    """
+    if any(name == ".." or "/" in name for name in below):
+        raise OSError(errno.EACCES, "leads out of its folder", "/".join(below))
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in below[:-1]:
+            guard(folder, name, make)
+            inner = _enter(folder, name, make)
+            os.close(folder)
+            folder = inner
+        guard(folder, below[-1], make)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _enter(folder: int, name: str, make: bool) -> int:
+    try:
+        return os.open(name, ENTER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # made by somebody else just now
+        os.mkdir(name, dir_fd=folder)
+    os.fsync(folder)
+    return os.open(name, ENTER, dir_fd=folder)
 
 
 def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:

@@ -16,7 +16,10 @@ WAITS = timedelta(days=14)
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`text`: what something would become; `reason`: why it was not done at once."""
+    """`text`: what something would become; `reason`: why it was not done at once.
+
+    `item`: which one of its kind, where there are several.
+    """
 
     id: str
     scope: str
@@ -24,6 +27,7 @@ class Proposal:
     text: str
     reason: str
     created_at: datetime
+    item: str = ""
 
 
 PROPOSALS = Kept("proposals", ("text", "reason"), of=f"scope IN {SCOPES}", ours=OURS_SINCE)
@@ -39,17 +43,17 @@ class Proposals:
         self._new_id = new_id
 
     async def offer(
-        self, tx: Transaction, scope: str, kind: ItemKind, text: str, reason: str
+        self, tx: Transaction, scope: str, kind: ItemKind, text: str, reason: str, item: str = ""
     ) -> None:
         """Propose it, unless the same waits, or was refused lately."""
         query = (
-            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND text = ? AND created_at > ?"
-            " AND state IN ('open', 'refused')"
+            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND text = ? AND item = ?"
+            " AND created_at > ? AND state IN ('open', 'refused')"
         )
-        if await tx.exists(query, (scope, kind, text, self._oldest())):
+        if await tx.exists(query, (scope, kind, text, item, self._oldest())):
             return
         values = {"id": self._new_id("prop"), "scope": scope, "kind": kind, "text": text}
-        values |= {"reason": reason, "created_at": stamp(self._clock.now())}
+        values |= {"reason": reason, "item": item, "created_at": stamp(self._clock.now())}
         await tx.execute(*insert("proposals", values))
 
     async def outdate(

@@ -18,6 +18,7 @@ VERBS = {
     "status": "Show what works and what does not.",
     "memory": "What is remembered: show, change, forget.",
     "core": "What is always known: the page that is in every prompt.",
+    "wiki": "Pages that link to each other: read, search, check.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
     "prompt": "Show the whole prompt as it would go out now, part by part.",
@@ -29,10 +30,6 @@ VERBS = {
 
 class Program(LazyGroup):
     """All commands, and what becomes of an expected failure."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -46,6 +43,7 @@ class Program(LazyGroup):
 @click.group(
     cls=Program,
     lazy={verb: f"wintermute.cli.{verb}" for verb in VERBS},
+    lines=VERBS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="wintermute %(version)s")

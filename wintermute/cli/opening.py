@@ -4,7 +4,6 @@ With a running daemon or without. Logs are for the person at 3 a.m.: one line pe
 """
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -18,12 +17,13 @@ from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
+from wintermute.cli.options import CONFIG, REDACT, reporting, tell
 from wintermute.clock import SystemClock
 from wintermute.config.document import Problem
 from wintermute.config.read import environment, read_with_gaps, unreadable
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
+from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
@@ -133,10 +133,14 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
 
 
 def with_models(
-    ctx: click.Context, work: Callable[[Stores, Config, Models], Awaitable[Result]]
+    ctx: click.Context,
+    work: Callable[[Stores, Config, Models], Awaitable[Result]],
+    wiki: Callable[[Config], WikiSettings] = daemon_wiki,
+    level: str = "warning",
 ) -> Result:
-    """The same, with the models as well."""
-    config = open_config(ctx, spared="matrix")
+    """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
+    config = open_config(ctx, level=level, spared="matrix")
+    settings = wiki(config)
     folder, clock = config.data_dir, SystemClock()
     if not folder.is_dir():
         raise ConfigurationError(
@@ -147,28 +151,19 @@ def with_models(
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
             zone = config.timezone
-            models = Models(config.llm, database, clock, new_id, zone)
+            llm = with_model(config.llm, settings.model)
+            models = Models(llm, database, clock, new_id, zone)
             stores = Stores.of(
                 *(database, folder, config.owner, clock, new_id),
                 timezone=zone,
                 memory=config.memory,
                 embedder=open_embedder(config.memory, models, clock),
+                wiki=settings.store,
             )
             async with aclosing(models), closing(stores):
                 return await work(stores, config, models)
 
     return asyncio.run(opened())
-
-
-def say(ctx: click.Context, *lines: str) -> None:
-    """Print lines without the secrets of the configuration."""
-    for line in lines:
-        click.echo(redacted(ctx, line))
-
-
-def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
-    """Print values as JSON for a program, or lines for a person."""
-    say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 
 import click
 
-from wintermute.cli.opening import tell, with_stores
-from wintermute.cli.options import reporting
+from wintermute.cli.opening import with_stores
+from wintermute.cli.options import reporting, tell
 from wintermute.cli.replay import described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
@@ -99,7 +99,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     await models.recall()
     size = models.sizes("base")[0]
     layout = config.context.layout
-    texts = read_texts(stores.prompts, config.opening)
+    texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
     gather = Gather(stores, texts.instructions, SystemClock(), layout, small=texts.small)
     toolbox = await Toolbox(described(config, stores)).within(scope)
     tools = toolbox.definitions(size, done=config.loop.require_done_tool)

@@ -6,14 +6,14 @@ a person is told in a block of its own (L-070).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.config.schema import ComponentSizeLimits, Seed
+from wintermute.config.schema import ComponentSizeLimits, Seed, Wiki
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.llm.tokens import estimate
@@ -35,10 +35,18 @@ from wintermute.prompt.assemble import (
     ranked_lines,
     skill_lines,
     task_lines,
+    wiki_text,
 )
 from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
-from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
+from wintermute.templates import (
+    CONSOLIDATION,
+    NOTHING_KEPT,
+    RUNTIME,
+    Template,
+    fill,
+    shipped_prompts,
+)
 from wintermute.text import untagged
 from wintermute.wiki.recall import RECALL
 
@@ -160,9 +168,6 @@ def text_of(body: str) -> str:
 
 log = logging.getLogger(__name__)
 
-WikiText = Callable[[], Awaitable[str]]
-"""How pages are recalled, and which there are (P-015)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recall:
@@ -193,11 +198,11 @@ class Gather:
         layout: Layout = "append",
         small: Instructions | None = None,
         top_k: int = TOP_K,
-        wiki: WikiText | None = None,
+        runtime: Template | None = None,
     ) -> None:
         """`small`: the instructions for small models, if they have their own. `top_k`: memories.
 
-        `wiki`: what those are told who may recall its pages.
+        `runtime`: what those are told who may recall pages; None: nobody is.
         """
         self.layout: Layout = layout
         self._small = small or instructions
@@ -205,7 +210,7 @@ class Gather:
         self._instructions = instructions
         self._clock = clock
         self._top_k = top_k
-        self._wiki = wiki
+        self._runtime = runtime
 
     async def system(
         self,
@@ -229,10 +234,15 @@ class Gather:
             return await self._lasting(scope, tools, size)
         return await self.gather(scope, tools, query, size)
 
-    def instructions(self, tools: Collection[str], size: Size) -> str:
+    async def instructions(self, tools: Collection[str], size: Size) -> str:
         """Those for whoever has these tools."""
         of_size = self._small if size == "small" else self._instructions
-        return chosen(of_size.sections(), tools)
+        return chosen(of_size.sections(), tools, await self._index(tools))
+
+    async def _index(self, tools: Collection[str]) -> str | None:
+        """The index of the wiki, for those who may recall its pages."""
+        told = self._runtime is not None and RECALL in tools
+        return await self._stores.wiki.index_text() if told else None
 
     async def gather(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
@@ -263,13 +273,14 @@ class Gather:
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
     async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
-        instructions = self.instructions(tools, size)
+        instructions = await self.instructions(tools, size)
         if not instructions:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
         core = core_text(await self._stores.core.text(scope))
-        wiki = await self._wiki() if self._wiki is not None and RECALL in tools else ""
+        runtime = self._runtime.text() if self._runtime else ""
+        wiki = wiki_text(runtime, await self._index(tools))
         return Parts(instructions=instructions, core=core, wiki=wiki)
 
     async def _changing(self, scope: str, query: Recall | None) -> Changing:
@@ -423,6 +434,8 @@ class Texts:
     split: Template
     reconstruction: Template
     core_update: Template
+    runtime: Template
+    consolidation: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
 
@@ -433,8 +446,11 @@ class Texts:
         return next(filter(None, found), None)
 
 
-def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:
-    """`kept`: last good texts by name, which stand for files that are no text (F-031).
+def read_texts(
+    folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT, wiki: Wiki | None = None
+) -> Texts:
+    """`kept`: last good texts by name, which stand for files that are no text (F-031). `wiki`: may
+    name other files for its own two.
 
     Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
     """
@@ -442,6 +458,7 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         if not name.startswith("SEED_"):
             Template(folder, name, kept)
     language = seed_template(folder, seed.language, kept)
+    wiki = wiki or Wiki()
     return Texts(
         instructions=Instructions(folder, kept),
         small=Instructions(folder, kept, FILE_SMALL),
@@ -454,5 +471,16 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         split=Template(folder, "SPLIT_PROMPT.txt", kept),
         reconstruction=Template(folder, "RECONSTRUCTION_PROMPT.txt", kept),
         core_update=Template(folder, "CORE_UPDATE_PROMPT.txt", kept),
+        runtime=Template(folder, _name(folder, wiki.runtime_prompt, RUNTIME), kept),
+        consolidation=Template(
+            folder, _name(folder, wiki.consolidation_prompt, CONSOLIDATION), kept
+        ),
         kept=kept,
     )
+
+
+def _name(folder: Path, named: Path | None, shipped: str) -> str:
+    """What a template is called in the folder; one that stands elsewhere by its whole path."""
+    if named is None:
+        return shipped
+    return named.relative_to(folder).as_posix() if named.is_relative_to(folder) else str(named)

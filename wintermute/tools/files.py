@@ -1,7 +1,6 @@
 """Reading and writing text files inside the folders that the owner allowed.
 
-A path is only text until it is opened: whoever can swap a folder for a link between a check and
-the use wins. So every component is opened from the one before and links are not followed.
+Every component of a path is opened from the one before, and links are not followed.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ from typing import Protocol, TextIO
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
+from wintermute.files import folder_of
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.owner import Owner
@@ -29,8 +29,6 @@ SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
 
 NOT_SKILLS = "skills are written with add_skill, which keeps the previous text"
-
-ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +95,8 @@ class Roots:
 
         Raises: OSError for links and whatever else is in the way.
         """
-        folder = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            for name in place.below[:-1]:
-                self._guard(folder, name, make)
-                inner = _enter(folder, name, make)
-                os.close(folder)
-                folder = inner
-            self._guard(folder, place.name, make)
+        with folder_of(place.folder, place.below, make=make, guard=self._guard) as folder:
             yield folder
-        finally:
-            os.close(folder)
 
     def _open_to(self, caller: Caller) -> tuple[Path, ...]:
         return self._folders if self._owner.may(caller.origin, caller.scope) else ()
@@ -147,18 +136,6 @@ class Roots:
             with suppress(FileNotFoundError):
                 if os.path.samestat(found, (self._data_dir / "skills").stat()):
                     raise ToolFailed(NOT_SKILLS)
-
-
-def _enter(folder: int, name: str, make: bool) -> int:
-    try:
-        return os.open(name, ENTER, dir_fd=folder)
-    except FileNotFoundError:
-        if not make:
-            raise
-    with suppress(FileExistsError):  # made by another room just now
-        os.mkdir(name, dir_fd=folder)
-    os.fsync(folder)
-    return os.open(name, ENTER, dir_fd=folder)
 
 
 MOST_LINES = 2_000

@@ -1,0 +1,184 @@
+"""Conversations as folders of message files, `NNNN-ROLE.md`, in the order of their numbers (W-036).
+
+People put files there as well, change and remove them; those without a number come first, in the
+order of their names. `meta/conversations.json` lists the folders.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+from wintermute.errors import FileUnusable, StoreUnusable, WintermuteError
+from wintermute.files import folder_of
+from wintermute.wiki.folder import StoreFolder, told
+from wintermute.wiki.links import CONVERSATIONS, RAW, is_name, legible
+from wintermute.wiki.store import LISTED
+
+Role = Literal["system", "user", "assistant"]
+ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
+NAME = re.compile(r"(?:(\d{1,18})-)?(?:.*-)?(system|user|assistant)\.md")
+SYSTEM = "0000-system.md"
+"""Before whatever somebody has put there."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFile:
+    """One message. `name`: that of its file."""
+
+    name: str
+    role: Role
+    text: str
+
+
+class ConversationFolder:
+    """One conversation: a folder in a store, or anywhere for who sits at the machine (W-038)."""
+
+    def __init__(self, root: Path, below: str = "") -> None:
+        """`below`: the folder's path in the store `root`; "": the folder is `root` itself.
+
+        Raises: WintermuteError when it is no such folder.
+        """
+        self._files = StoreFolder(root)
+        self._below = f"{below}/" if below else ""
+        self.path = root / below if below else root
+
+    def messages(self) -> tuple[MessageFile, ...]:
+        """Those that are there now, in order. Raises: WintermuteError for what is no message."""
+        found = []
+        for name, role in _in_order(self._names()):
+            try:
+                text = self._files.exact(self._below + name)
+            except (FileUnusable, FileNotFoundError) as problem:
+                raise WintermuteError(f"{self.path / name}: {problem}") from problem
+            found.append(MessageFile(name, role, text.rstrip("\n")))
+        return tuple(found)
+
+    def strangers(self) -> tuple[str, ...]:
+        """The names of what is no message file."""
+        return tuple(legible(name) for name in self._names() if not _match(name))
+
+    def _names(self) -> list[str]:
+        parts = [*self._below.split("/")] if self._below else [""]
+        try:
+            with folder_of(self._files.root, parts) as folder, os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        except OSError as error:
+            raise WintermuteError(f"{self.path}: no conversation: {error.strerror}") from error
+
+    def append(self, role: Role, text: str) -> str:
+        """Write a message behind all others, the first of the system before them; its file's name.
+
+        Within `held`, else two could take one number. Raises: WintermuteError.
+        """
+        if self._below.startswith(f"{RAW}/"):
+            raise WintermuteError(f"{self.path} is kept word for word: nothing is added to it")
+        there = _in_order(self._names())
+        last = max((_number(name) for name, _ in there), default=0)
+        is_first = role == "system" and all(each != "system" for _, each in there)
+        name = SYSTEM if is_first else f"{last + 1:04}-{role}.md"
+        with told(self.path):
+            self._files.put(self._below + name, f"{text}\n")
+        return name
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A block in which nobody else adds to it: whoever comes meanwhile waits."""
+        with told(self.path):
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+
+def _match(name: str) -> re.Match[str] | None:
+    return NAME.fullmatch(name) if is_name(name) else None
+
+
+def _number(name: str) -> int:
+    found = _match(name)
+    return int(found[1] or 0) if found else 0
+
+
+def _in_order(names: list[str]) -> list[tuple[str, Role]]:
+    """Those of messages, each with its role."""
+    found = [(name, ROLES[match[2]]) for name in names if (match := _match(name))]
+    return sorted(found, key=lambda each: (_number(each[0]), each[0]))
+
+
+def create(files: StoreFolder, now: datetime) -> str:
+    """A new, empty conversation in a store, listed; its path there (W-037).
+
+    `now`: the local time. Within `StoreFolder.writing`.
+    """
+    known, stem, n = listed(files), f"{CONVERSATIONS}/{now:%Y%m%d-%H%M%S}", 1
+    path = stem
+    while path in known or not _made(files.root, path):
+        n += 1
+        path = f"{stem}-{n}"
+    enlist(files, path)
+    return path
+
+
+def _made(root: Path, path: str) -> bool:
+    parts = path.split("/")
+    with folder_of(root, parts, make=True) as folder:
+        try:
+            os.mkdir(parts[-1], dir_fd=folder)
+        except FileExistsError:
+            return False
+        os.fsync(folder)
+    return True
+
+
+def enlist(files: StoreFolder, *paths: str) -> None:
+    """List conversations that are not yet. Within `StoreFolder.writing`. Raises: StoreUnusable."""
+    known = listed(files)
+    new = [path for path in dict.fromkeys(paths) if path not in known]
+    if new:
+        files.put(LISTED, json.dumps([*known, *new], indent=2, ensure_ascii=False) + "\n")
+
+
+def listed(files: StoreFolder) -> tuple[str, ...]:
+    """The paths of the conversations of a store, in the order in which they were listed.
+
+    Raises: StoreUnusable, naming file and line, for a list that is damaged (W-039).
+    """
+    try:
+        text = files.exact(LISTED)
+        found = json.loads(text)
+    except FileNotFoundError:
+        return ()
+    except FileUnusable as problem:
+        raise StoreUnusable(f"{files.root / LISTED}: {problem}") from problem
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        raise StoreUnusable(_damaged(files, line, "is no JSON")) from error
+    if not isinstance(found, list):
+        raise StoreUnusable(_damaged(files, 1, "is no list of paths"))
+    for path in found:
+        if not isinstance(path, str):
+            raise StoreUnusable(_damaged(files, _line_of(text, path), "is no path"))
+    return tuple(found)
+
+
+def is_there(files: StoreFolder, path: str) -> bool:
+    """Whether a conversation that is listed still has its folder."""
+    return os.path.isdir(files.root / path)  # noqa: PTH112  Path's own may raise
+
+
+def _damaged(files: StoreFolder, line: int, what: str) -> str:
+    return f"{files.root / LISTED}:{line}: {what}: mend it by hand, it is not overwritten"
+
+
+def _line_of(text: str, value: object) -> int:
+    before, found, _ = text.partition(json.dumps(value)[:20])
+    return before.count("\n") + 1 if found else 1

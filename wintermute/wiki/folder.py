@@ -1,0 +1,256 @@
+"""The files of a store: who writes, whole or not at all, and what several files belong to.
+
+    stage ─▶ sleep/JOB/changes.json, output/N ─▶ apply ─▶ sleep/applying ─▶ each in its place
+
+Daemon, commands and pages of the web share a store: each write is one file put in place of another,
+under a lock. What belongs together is safe on the disk before the first of it is put in place, and
+whoever comes next finishes what a kill interrupted, before reading anything (W-007, W-064).
+"""
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shlex import quote
+
+from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
+from wintermute.files import folder_of
+from wintermute.ids import new_id
+from wintermute.wiki.links import INDEX, JOBS, Presence, legible
+from wintermute.wiki.pages import MOST_BYTES
+
+APPLYING = f"{JOBS}/applying"
+"""Names the job whose changes are being put in place."""
+CHANGES = "changes.json"
+OUTPUT = "output"
+PART = ".part_"
+
+# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file of the store that changes, with its text as it is in the file. None: it is not there."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+class StoreFolder:
+    """The files below one folder, by paths relative to it. No link below it is followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A block in which nobody else writes. Not to be nested, nor with `reading`.
+
+        Raises: StoreMissing, StoreUnusable.
+        """
+        with self._locked(fcntl.LOCK_EX), told(self.root):
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block in which nobody writes. Raises: StoreMissing (W-005)."""
+        with self._locked(fcntl.LOCK_SH):
+            if self.presence(INDEX) != "file":
+                raise StoreMissing(missing(self.root))
+            yield
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        try:
+            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+            raise StoreMissing(missing(self.root)) from error
+        except OSError as error:
+            raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
+        try:
+            fcntl.flock(folder, how)
+            if self.presence(APPLYING) == "file":
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                with told(self.root):
+                    self._finish()
+            yield
+        finally:
+            os.close(folder)
+
+    def stage(self, job: str, changes: Sequence[FileChange]) -> None:
+        """Write all that `apply` then puts in place, so that no full disk stops that half way."""
+        for n, change in enumerate(changes):
+            if change.after is not None:
+                self.put(f"{JOBS}/{job}/{OUTPUT}/{n}", change.after)
+                with folder_of(self.root, change.path.split("/"), make=True):
+                    pass
+        values = [asdict(each) for each in changes]
+        self.put(f"{JOBS}/{job}/{CHANGES}", json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+
+    def apply(self, job: str) -> tuple[str, ...]:
+        """Put all that is staged in place, or none of it, whenever we are killed.
+
+        Within `writing`. What somebody edited meanwhile stays as it is: those paths.
+        """
+        self.put(APPLYING, job)
+        return self._finish()
+
+    def _finish(self) -> tuple[str, ...]:
+        try:
+            job = self.exact(APPLYING).strip()
+        except FileNotFoundError:  # somebody else has finished it
+            return ()
+        try:
+            changes = self.changes_of(job)
+        except (FileUnusable, FileNotFoundError) as problem:
+            told = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
+            raise StoreUnusable(f"{self.root / APPLYING} {told}") from problem
+        edited = [
+            change.path
+            for n, change in enumerate(changes)
+            if not self._place(change, f"{JOBS}/{job}/{OUTPUT}/{n}")
+        ]
+        self.remove(APPLYING)
+        return tuple(edited)
+
+    def _place(self, change: FileChange, staged: str) -> bool:
+        try:
+            now = self._text(change.path)
+        except FileUnusable:
+            return False
+        if now == change.after:
+            self.remove(staged)
+            return True
+        if now != change.before:
+            return False
+        if change.after is None:
+            self.remove(change.path)
+            return True
+        from_, to = staged.split("/"), change.path.split("/")
+        with (
+            folder_of(self.root, from_) as source,
+            folder_of(self.root, to, make=True) as target,
+        ):
+            with suppress(FileNotFoundError):
+                found = os.stat(to[-1], dir_fd=target, follow_symlinks=False)
+                os.chmod(from_[-1], found.st_mode & 0o777, dir_fd=source)
+            os.replace(from_[-1], to[-1], src_dir_fd=source, dst_dir_fd=target)
+            os.fsync(target)
+        return True
+
+    def changes_of(self, job: str) -> tuple[FileChange, ...]:
+        """What a job has changed, or wanted to. Raises: FileNotFoundError, FileUnusable."""
+        path = f"{JOBS}/{job}/{CHANGES}"
+        try:
+            return tuple(FileChange(**each) for each in json.loads(self.exact(path)))
+        except (ValueError, TypeError) as error:
+            raise FileUnusable("holds no list of changes") from error
+
+    def put(self, path: str, text: str) -> None:
+        """Write a file whole: whoever reads it sees what it was or what it is. Raises: OSError."""
+        parts = path.split("/")
+        with folder_of(self.root, parts, make=True) as folder:
+            part = f"{PART}{new_id('wiki')}"
+            try:
+                descriptor = os.open(part, CREATE, 0o666, dir_fd=folder)
+                with os.fdopen(descriptor, "wb") as file:
+                    with suppress(FileNotFoundError):
+                        found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+                        os.fchmod(descriptor, found.st_mode & 0o777)
+                    file.write(text.encode())
+                    file.flush()
+                    os.fsync(descriptor)
+                os.replace(part, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(part, dir_fd=folder)
+
+    def remove(self, path: str) -> None:
+        """No such file any more. Raises: OSError."""
+        parts = path.split("/")
+        with suppress(FileNotFoundError), folder_of(self.root, parts) as folder:
+            os.unlink(parts[-1], dir_fd=folder)
+            os.fsync(folder)
+
+    def content(self, path: str) -> bytes | None:
+        """The bytes of a plain file; None: there is none. Raises: FileUnusable for anything else."""
+        parts = path.split("/")
+        try:
+            with folder_of(self.root, parts) as folder:
+                return content_in(folder, parts[-1])
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FileUnusable(f"cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise FileUnusable("has a name that is not UTF-8") from error
+
+    def _text(self, path: str) -> str | None:
+        content = self.content(path)
+        if content is None:
+            return None
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise FileUnusable(f"is not UTF-8 at byte {error.start}") from error
+
+    def exact(self, path: str) -> str:
+        """The text of a file to the letter. Raises: FileNotFoundError, FileUnusable."""
+        text = self._text(path)
+        if text is None:
+            raise FileNotFoundError(errno.ENOENT, "does not exist", path)
+        return text
+
+    def presence(self, path: str) -> Presence:
+        """What stands at a path; no link is followed, whatever is in the way (W-019)."""
+        try:
+            parts = path.split("/")
+            with folder_of(self.root, parts, guard=_no_link) as folder:
+                found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            return "link" if error.errno == errno.ELOOP else "none"
+        except ValueError:
+            return "none"
+        return "file" if stat.S_ISREG(found.st_mode) else "none"
+
+
+def _no_link(folder: int, entry: str, _writing: bool, /) -> None:
+    if stat.S_ISLNK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise OSError(errno.ELOOP, "is a link", entry)
+
+
+def content_in(folder: int, name: str) -> bytes:
+    """The bytes of a plain file in an open folder. Raises: OSError, FileUnusable."""
+    descriptor = os.open(name, READ, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileUnusable("is no plain file: not opened")
+        if found.st_size > MOST_BYTES:
+            raise FileUnusable(f"has over {MOST_BYTES:,} bytes: not read")
+        return os.read(descriptor, found.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def missing(root: Path) -> str:
+    """What to say where no store is (W-005)."""
+    return f"{root} is no wiki store: `wintermute wiki init --store {quote(str(root))}` makes one"
+
+
+@contextmanager
+def told(root: Path) -> Iterator[None]:
+    """A block in which what the disk refuses is said in words. Raises: StoreUnusable."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnusable(f"{root} cannot be written: {error.strerror or error}") from error

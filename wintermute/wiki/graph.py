@@ -1,0 +1,160 @@
+"""What pages link to which: backlinks, orphans, broken links, and what else is to be mended. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from wintermute.wiki.links import (
+    ENDING,
+    INDEX,
+    Names,
+    Presence,
+    PresenceOf,
+    Unresolved,
+    is_page,
+    legible,
+    resolve,
+)
+from wintermute.wiki.pages import MOST_INDEX_LINES, MOST_TOKENS, WikiPage
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLink:
+    """A link that means no page, or several."""
+
+    page: str
+    target: str
+    why: Unresolved
+
+    def __str__(self) -> str:
+        """As W-045 prints it."""
+        said = f"{shown(self.page)}: [[{legible(self.target)}]]"
+        if self.why.reason == "ambiguous":
+            return f"{said} (ambiguous: {', '.join(self.why.paths)})"
+        return f"{said} (outside the store)" if self.why.reason == "outside" else said
+
+
+@dataclass(frozen=True, slots=True)
+class WikiProblem:
+    """Something that a person may want to mend. `subject`: what of the page it is about.
+
+    `note` says it in words; two of them are the same problem whatever that says.
+    """
+
+    kind: str
+    page: str
+    subject: str
+    note: str
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What makes it this problem."""
+        return self.kind, self.page, self.subject
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {shown(self.page)}: {self.note}"
+
+
+def shown(path: str) -> str:
+    """A page as it is named to people: its path without `.md`."""
+    return path.removesuffix(ENDING)
+
+
+class LinkGraph:
+    """All links of a store at one moment."""
+
+    def __init__(self, pages: Mapping[str, WikiPage], names: Names, look: PresenceOf) -> None:
+        """`pages`: those, and the index, by their paths. `look`: see `links.resolve`."""
+        self._given = pages
+        self._pages = dict(sorted(pages.items()))
+        self._names = names
+        self._look = look
+        self._looked: dict[str, Presence] = {}
+        targets = {target for page in self._pages.values() for target in page.links}
+        self._found = {each: resolve(each, names, self._presence, near=False) for each in targets}
+
+    def _presence(self, path: str) -> Presence:
+        found = self._looked[path] = self._look(path)
+        return found
+
+    def is_of(self, pages: Mapping[str, WikiPage], names: Names) -> bool:
+        """Whether it is that of these pages, and what else they link to is as it was."""
+        return (pages is self._given and names is self._names) and all(
+            self._look(path) == found for path, found in self._looked.items()
+        )
+
+    def backlinks(self, path: str) -> tuple[str, ...]:
+        """The pages that link to a file, sorted; the index as well (W-043)."""
+        return tuple(sorted(self._incoming.get(path, ())))
+
+    @cached_property
+    def orphans(self) -> tuple[str, ...]:
+        """The pages that neither another page nor the index links to, sorted (W-044)."""
+        return tuple(
+            path
+            for path in self._pages
+            if is_page(path) and not self._incoming.get(path, set()) - {path}
+        )
+
+    @cached_property
+    def broken(self) -> tuple[BrokenLink, ...]:
+        """The links that mean no page, or several (W-045)."""
+        return tuple(
+            BrokenLink(path, target, found)
+            for path, page in self._pages.items()
+            for target in page.links
+            if isinstance(found := self._found[target], Unresolved)
+        )
+
+    @cached_property
+    def linked(self) -> Mapping[str, frozenset[str]]:
+        """The files that each page links to."""
+        return {path: frozenset(self._targets(page)) for path, page in self._pages.items()}
+
+    @cached_property
+    def _incoming(self) -> dict[str, set[str]]:
+        incoming: dict[str, set[str]] = {}
+        for path, page in self._pages.items():
+            for target in self._targets(page):
+                incoming.setdefault(target, set()).add(path)
+        return incoming
+
+    def _targets(self, page: WikiPage) -> Iterator[str]:
+        return (found for each in page.links if isinstance(found := self._found[each], str))
+
+    def problems(self, odd: Mapping[str, str]) -> tuple[WikiProblem, ...]:
+        """Everything that is to be mended (W-051). `odd`: what stands there and is not read."""
+        unread = (WikiProblem("not read", path, "", why) for path, why in sorted(odd.items()))
+        return (*self._own_problems, *unread)
+
+    @cached_property
+    def _own_problems(self) -> tuple[WikiProblem, ...]:
+        orphans = (WikiProblem("orphan", path, "", "no page links to it") for path in self.orphans)
+        return (*self._broken(), *orphans, *self._ambiguous(), *self._unread(), *self._long())
+
+    def _broken(self) -> Iterator[WikiProblem]:
+        for link in self.broken:
+            said = str(link).removeprefix(f"{shown(link.page)}: ")
+            yield WikiProblem("broken link", link.page, link.target, said)
+
+    def _unread(self) -> Iterator[WikiProblem]:
+        for path, page in self._pages.items():
+            if page.unusable:
+                yield WikiProblem("not read", path, "", page.unusable)
+            yield from (WikiProblem("frontmatter", path, each, each) for each in page.problems)
+
+    def _ambiguous(self) -> Iterator[WikiProblem]:
+        for name, paths in sorted(self._names.shared.items()):
+            pages = [path for path in paths if is_page(path)]
+            if pages:
+                note = f"{len(paths)} pages have this name: {', '.join(paths)}"
+                yield WikiProblem("ambiguous name", name, " ".join(paths), note)
+
+    def _long(self) -> Iterator[WikiProblem]:
+        for path, page in self._pages.items():
+            if path == INDEX and page.lines > MOST_INDEX_LINES:
+                note = f"{page.lines:,} lines, of which the first {MOST_INDEX_LINES} are shown"
+                yield WikiProblem("long index", path, "", note)
+            elif path != INDEX and page.tokens > MOST_TOKENS:
+                note = f"about {page.tokens:,} tokens, over {MOST_TOKENS:,}: split it"
+                yield WikiProblem("long page", path, "", note)

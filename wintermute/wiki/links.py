@@ -1,0 +1,283 @@
+"""Titles and links: which page somebody means. Pure, and the same for everybody who asks (W-014).
+
+"Garden"            the one page of this name, wherever it lies
+"semantic/Garden"   the page at this path, also with `.md`
+[[Garden]]  [[semantic/Garden|the garden]]  [[Garden#Roses]]    the same, in a text
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from pathlib import PurePosixPath
+from typing import Literal
+
+ENDING = ".md"
+INDEX = "meta/Index.md"
+PAGE_FOLDERS = ("semantic", "episodic")
+META, RAW, JOBS, CONVERSATIONS = "meta", "episodic-raw", "sleep", "conversations"
+DEEPEST = 32
+"""Folders one within the other; what lies deeper is not read."""
+BY_PATH_ONLY = (RAW, CONVERSATIONS)
+"""Folders whose files have no titles: there are many, and nobody remembers their names."""
+
+Presence = Literal["file", "link", "none"]
+"""What stands at a path: a plain file, something that leads elsewhere, or nothing we would read."""
+PresenceOf = Callable[[str], Presence]
+
+LINK = re.compile(r"\[\[([^\[\]\n]*)\]\]")
+FENCE = re.compile(
+    r"^(?:[ \t>]|(?P<item>[-*+]|\d{1,9}[.)])[ \t])*(?P<run>`{3,}|~{3,})(?P<rest>[^\n]*)$",
+    re.MULTILINE,
+)
+SPAN = re.compile(
+    r"""
+    ` (?: (?:(?<!\\`)|(?<=\\\\`)) (`{0,7}+) (?!`)
+          (?: [^`\n]++
+            | \n (?![ \t>]* (?: \n | (?: \#{1,6} | [-*+] | \d{1,9}[.)] ) [ \t] ))
+            | (?! `\1 (?!`) ) `++
+          )*+
+          ` \1 (?!`)
+        | (?<=\\`) (?<!\\\\`)
+        | `*+
+      )
+    """,
+    re.VERBOSE,
+)
+"""A code span within one block of text, or else backticks that begin none: escaped, or not closed."""
+CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What can be neither typed nor shown in a line."""
+MOST_LINKS = 10_000
+"""Of one page; more are no links of a person, and are not followed."""
+NEAREST = 3
+FAR = 2
+"""Letters by which a title may differ from the one that is suggested."""
+MOST_SHOWN = 300
+
+
+def links_in(text: str) -> tuple[str, ...]:
+    """What a text links to, each target once, in order; nothing within code (W-011, W-012)."""
+    if "[[" not in text:
+        return ()
+    found: dict[str, None] = {}
+    for match in LINK.finditer(without_code(text)):
+        target = target_of(match[1])
+        if target:
+            found[target] = None
+        if len(found) >= MOST_LINKS:
+            break
+    return tuple(found)
+
+
+def target_of(inside: str) -> str:
+    """What stands between the brackets of a link, without its text and its part."""
+    return inside.partition("|")[0].partition("#")[0].strip()
+
+
+def without_code(text: str) -> str:
+    """A text with blanks in the place of its code spans and fences: all else keeps its place."""
+    if "`" not in text and "~~~" not in text:
+        return text
+    pieces: list[str] = []
+    at = 0
+    for start, end in _fences(text):
+        pieces += [_without_spans(text[at:start]), _blanked(text[start:end])]
+        at = end
+    return "".join([*pieces, _without_spans(text[at:])])
+
+
+def _fences(text: str) -> Iterator[tuple[int, int]]:
+    """From where to where each fence goes; one that is not closed, to the end."""
+    if "```" not in text and "~~~" not in text:
+        return
+    opened: re.Match[str] | None = None
+    for line in FENCE.finditer(text):
+        run, rest = line["run"], line["rest"]
+        if opened is None:
+            if run[0] == "~" or "`" not in rest:
+                opened = line
+        elif run.startswith(opened["run"]) and not line["item"] and not rest.strip():
+            yield opened.start(), line.end()
+            opened = None
+    if opened is not None:
+        yield opened.start(), len(text)
+
+
+def _without_spans(text: str) -> str:
+    return SPAN.sub(lambda found: _blanked(found[0]) if found[1] is not None else found[0], text)
+
+
+def _blanked(code: str) -> str:
+    if "\n" not in code:
+        return " " * len(code)
+    return "\n".join(" " * len(line) for line in code.split("\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """Why a title means no page. `paths`: those it may mean; `nearest`: names that are like it."""
+
+    reason: Literal["empty", "outside", "missing", "ambiguous"]
+    title: str
+    paths: tuple[str, ...] = ()
+    nearest: tuple[str, ...] = ()
+    is_path: bool = False
+
+    def __str__(self) -> str:
+        """What every interface says (W-016, W-017, W-019)."""
+        shown = legible(self.title)
+        match self.reason:
+            case "empty":
+                return "empty title"
+            case "outside":
+                return f"{shown}: outside the store"
+            case "ambiguous":
+                return f"ambiguous title '{shown}': {', '.join(self.paths)}"
+        said = f"not found: {shown}" if self.is_path else f"no page named '{shown}'"
+        near = " or ".join(f"'{name}'" for name in self.nearest)
+        return f"{said} (did you mean {near}?)" if near else said
+
+
+class Names:
+    """The Markdown files that can be meant by a title, by their names and paths."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        """`paths`: relative to the store, without what has no titles."""
+        self.paths = frozenset(paths)
+        by_name: dict[str, list[str]] = {}
+        for path in sorted(self.paths):
+            by_name.setdefault(name_of(path), []).append(path)
+        self._by_name = {name: tuple(found) for name, found in by_name.items()}
+        self.has_pages = any(map(is_page, self.paths))
+
+    def named(self, name: str) -> tuple[str, ...]:
+        """The paths of all files of this name, sorted."""
+        return self._by_name.get(name, ())
+
+    @property
+    def shared(self) -> Mapping[str, tuple[str, ...]]:
+        """The names that several files have."""
+        return {name: paths for name, paths in self._by_name.items() if len(paths) > 1}
+
+    def near(self, title: str) -> tuple[str, ...]:
+        """The names that differ from a title in case or by a letter or two, the nearest first."""
+        wanted = title.casefold()
+        found = (
+            (distance, name)
+            for name in self._by_name
+            if (distance := _distance(wanted, name.casefold())) <= FAR
+        )
+        return tuple(name for _, name in sorted(found)[:NEAREST])
+
+    def like(self, title: str) -> tuple[str, ...]:
+        """The three names that are most like a title, for whoever has to choose another."""
+        near, words = self.near(title), set(_words(title))
+        shared = (name for name in self._by_name if any(map(name.casefold().__contains__, words)))
+        ranked = nlargest(NEAREST, shared, key=lambda name: _likeness(words, set(_words(name))))
+        return tuple(dict.fromkeys((*near, *ranked)))[:NEAREST]
+
+
+def legible(title: str) -> str:
+    """A title, or what stands in a link, as it is shown: in one line, and no longer than that."""
+    safe = CONTROL.sub(lambda mark: ascii(mark[0])[1:-1], title[: MOST_SHOWN + 1])
+    return safe if len(safe) <= MOST_SHOWN else f"{safe[:MOST_SHOWN]}…"
+
+
+def is_name(name: str) -> bool:
+    """Whether a file or a folder of this name belongs to the store; a dot in front hides it."""
+    return not name.startswith(".") and not CONTROL.search(name)
+
+
+def name_of(path: str) -> str:
+    """A page's name: that of its file without `.md` (W-009)."""
+    return path.rpartition("/")[2].removesuffix(ENDING)
+
+
+def is_page(path: str) -> bool:
+    """Whether a file is a page: in one of the two folders that hold them (W-013)."""
+    return path.partition("/")[0] in PAGE_FOLDERS and "/" in path
+
+
+def resolve(title: str, names: Names, look: PresenceOf, *, near: bool = True) -> str | Unresolved:
+    """The path of the one file that a title means (W-014 to W-019).
+
+    `look` tells what stands at a path that is in none of the `names`. `near`: suggest others, which
+    takes a look at all names.
+    """
+    found = _resolved(title.strip(), names, look)
+    if near and isinstance(found, Unresolved) and found.reason == "missing":
+        return replace(found, nearest=_nearest(found, names))
+    return found
+
+
+def _resolved(title: str, names: Names, look: PresenceOf) -> str | Unresolved:
+    if not title:
+        return Unresolved("empty", title)
+    if "\0" in title or title.startswith("/") or ".." in title.split("/"):
+        return Unresolved("outside", title)
+    if "/" not in title and not title.endswith(ENDING):
+        return _named(title, title, names)
+    path = str(PurePosixPath(title))
+    found = _at(path, names, look)
+    if found is not None:
+        return found
+    if "/" not in title:
+        name = title.removesuffix(ENDING)
+        return _named(title, name if names.named(name) else title, names)
+    return Unresolved("missing", title, is_path=True)
+
+
+def _at(path: str, names: Names, look: PresenceOf) -> str | Unresolved | None:
+    parts = path.split("/")
+    if parts[0] == JOBS or len(parts) > DEEPEST or not all(map(is_name, parts)):
+        return None
+    for each in (path, path + ENDING) if path.endswith(ENDING) else (path + ENDING,):
+        if each in names.paths:
+            return each
+        match look(each):
+            case "file":
+                return each
+            case "link":
+                return Unresolved("outside", path)
+    return None
+
+
+def _named(title: str, name: str, names: Names) -> str | Unresolved:
+    paths = names.named(name)
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
+        return Unresolved("ambiguous", title, paths)
+    return Unresolved("missing", title)
+
+
+def _nearest(missing: Unresolved, names: Names) -> tuple[str, ...]:
+    """The names that may have been meant; for a path, those of pages that are elsewhere."""
+    near = names.near(name_of(missing.title))
+    if not missing.is_path:
+        return near
+    return tuple(path.removesuffix(ENDING) for each in near for path in names.named(each))[:NEAREST]
+
+
+def _words(text: str) -> list[str]:
+    words = re.findall(r"\w+", text.casefold())
+    return [word for word in words if len(word) > 2 or not word.isascii()]
+
+
+def _likeness(words: set[str], others: set[str]) -> float:
+    return len(words & others) / len(words | others)
+
+
+def _distance(one: str, other: str) -> int:
+    """How many letters differ, are missing or too many; `FAR + 1` for any more than `FAR`."""
+    if abs(len(one) - len(other)) > FAR or len(set(one) ^ set(other)) > 2 * FAR:
+        return FAR + 1
+    row = list(range(len(other) + 1))
+    for n, mark in enumerate(one, 1):
+        before, row = row, [n] + [FAR + 1] * len(other)
+        for k in range(max(1, n - FAR), min(len(other), n + FAR) + 1):
+            same = before[k - 1] + (mark != other[k - 1])
+            row[k] = min(same, before[k] + 1, row[k - 1] + 1)
+        if min(row) > FAR:
+            return FAR + 1
+    return row[-1]

@@ -1,0 +1,145 @@
+"""One page as text: its frontmatter, what it links to, and what is wrong with it. Pure."""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from sys import intern
+
+import yaml
+
+from wintermute.errors import FileUnusable
+from wintermute.files import decoded
+from wintermute.wiki.links import links_in
+
+MATTER = re.compile(r"\A---[ \t]*\n(?:(.*?)\n)?---[ \t]*(?:\n|\Z)", re.DOTALL)
+USUAL = re.compile(r"created: (\d{4}-\d\d-\d\d)\nupdated: (\d{4}-\d\d-\d\d)")
+"""Frontmatter as we write it; anything else is left to YAML, which takes a hundred times as long."""
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
+KEYS = ("created", "updated")
+MOST_MATTER = 4_000
+MOST_BYTES = 5_000_000
+"""Of a page that is read at all."""
+MOST_TOKENS = 2_000
+"""Of a page that a model can be given beside a conversation."""
+MOST_INDEX_LINES = 100
+
+FRESH_INDEX = "First instantiation. No memory has been gathered yet."
+
+
+@dataclass(frozen=True, slots=True)
+class WikiPage:
+    """What a page is, without its text. `characters`: of all of it.
+
+    `problems`: what its frontmatter has that W-010 does not know. `unusable`: why it cannot be read.
+    """
+
+    links: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    characters: int = 0
+    lines: int = 0
+    unusable: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """An estimate (W-046)."""
+        return tokens(self.characters)
+
+
+def tokens(characters: int) -> int:
+    """How many tokens a text has, at four characters each (W-046)."""
+    return -(-characters // 4)
+
+
+def read_page(content: bytes) -> WikiPage:
+    """What these bytes are, also where they are no page."""
+    if len(content) > MOST_BYTES:
+        return WikiPage(unusable=f"has over {MOST_BYTES:,} bytes: not read")
+    try:
+        text = text_of(content)
+    except FileUnusable as problem:
+        return WikiPage(unusable=str(problem))
+    problems, body = examined(text)
+    links = tuple(map(intern, links_in(body)))
+    return WikiPage(links, problems, len(text), body.count("\n") + 1)
+
+
+def text_of(content: bytes) -> str:
+    """The text of a page, with newlines as line ends. Raises: FileUnusable."""
+    return decoded(content).replace("\r\n", "\n")
+
+
+def without_matter(text: str) -> str:
+    """What a page says, without its frontmatter."""
+    found = MATTER.match(text)
+    return text[found.end() :].lstrip("\n") if found else text
+
+
+def examined(text: str) -> tuple[tuple[str, ...], str]:
+    """What is wrong with the frontmatter of a text, and what follows it (W-008, W-010)."""
+    found = MATTER.match(text)
+    if found is None:
+        return ("has no frontmatter: created and updated are missing",), text
+    body = text[found.end() :]
+    matter = found[1] or ""
+    usual = USUAL.fullmatch(matter)
+    if usual and all(map(_is_day, usual.groups())):
+        return (), body
+    return tuple(_problems(matter)), body
+
+
+def _problems(matter: str) -> list[str]:
+    given = _fields(matter)
+    if given is None:
+        return ["its frontmatter is no list of keys and values"]
+    wrong = [f"unknown key {name[:60]!r} in its frontmatter" for name in given if name not in KEYS]
+    for name in KEYS:
+        if name not in given:
+            wrong.append(f"{name} is missing in its frontmatter")
+        elif not _is_day(given[name]):
+            wrong.append(f"{name} is no date such as 2026-05-04: {given[name][:40]!r}")
+    return wrong
+
+
+def _fields(matter: str) -> dict[str, str] | None:
+    """Keys and values as they are written; None where it is something else."""
+    if len(matter) > MOST_MATTER:
+        return None
+    try:
+        # Nodes only: nothing is made of them, however often an alias stands for one.
+        found = yaml.compose(matter, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if found is None:
+        return {}
+    if not isinstance(found, yaml.MappingNode):
+        return None
+    return {
+        str(key.value): value.value if isinstance(value, yaml.ScalarNode) else ""
+        for key, value in found.value
+    }
+
+
+def _is_day(text: str) -> bool:
+    if not DAY.fullmatch(text):
+        return False
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def page_text(created: date, updated: date, body: str) -> str:
+    """A page as it is written (W-008)."""
+    return f"---\ncreated: {created}\nupdated: {updated}\n---\n\n{body.strip()}\n"
+
+
+def dated(text: str, today: date, before: str | None = None) -> str:
+    """A page that was written today, in the place of what it was `before` (W-067)."""
+    return page_text(_created(before) or _created(text) or today, today, without_matter(text))
+
+
+def _created(text: str | None) -> date | None:
+    found = MATTER.match(text) if text else None
+    written = (_fields(found[1] or "") or {}).get("created", "") if found else ""
+    return date.fromisoformat(written) if _is_day(written) else None
