@@ -95,7 +95,12 @@ async def test_what_another_person_forgets_stays_in_the_owners_wiki(
 ) -> None:
     """M-010, M-011."""
     root = furnish(tmp_path / "wiki")
-    his: dict[str, Any] = {"room": "!ben:test", "sender": "@ben:test", "name": "Ben", "origin": "other"}
+    his: dict[str, Any] = {
+        "room": "!ben:test",
+        "sender": "@ben:test",
+        "name": "Ben",
+        "origin": "other",
+    }
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         event = await house.incoming(FACT, **his)
         await house.said(1, "!ben:test")
