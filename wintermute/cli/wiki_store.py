@@ -113,12 +113,10 @@ def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
 
     Raises: WintermuteError.
     """
-    if "\0" in named:
-        raise WintermuteError(f"{legible(named)} is no conversation")
-    path, root = PurePosixPath(named), wiki.root.resolve()
+    path, root = PurePosixPath(named), _resolved(wiki.root)
     if not path.is_absolute() and ".." not in path.parts and os.path.lexists(root / path):
         return _stored(wiki, str(path))
-    folder = Path(named).resolve()
+    folder = _resolved(Path(named))
     if folder.is_relative_to(root):
         return _stored(wiki, folder.relative_to(root).as_posix())
     found = ConversationFolder(folder)
@@ -130,11 +128,18 @@ def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
     return found
 
 
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # not permitted, a ring of links, NUL
+        raise WintermuteError(f"{legible(str(path))} is no folder that can be entered") from error
+
+
 def _stored(wiki: WikiStore, path: str) -> ConversationFolder:
     with wiki.files.reading():
         if not path.startswith(f"{CONVERSATIONS}/") and path not in listed(wiki.files):
             raise WintermuteError(
-                f"{path} is no conversation: `wintermute wiki conversations` lists them"
+                f"{legible(path)} is no conversation: `wintermute wiki conversations` lists them"
             )
     return ConversationFolder(wiki.root, path)
 
@@ -258,7 +263,9 @@ def broken(wiki: WikiStore) -> Found:
 @click.argument("title", metavar="FILE")
 @on_pages
 def tokens(wiki: WikiStore, title: str) -> Found:
-    """Print about how many tokens a page has: a quarter of its characters.
+    """Print about how many tokens a page has.
+
+    That is a quarter of its characters.
 
     Example: wintermute wiki tokens semantic/Garden.md
     """

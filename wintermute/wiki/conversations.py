@@ -56,7 +56,7 @@ class ConversationFolder:
             try:
                 text = self._files.exact(self._below + name)
             except (FileUnusable, FileNotFoundError) as problem:
-                raise WintermuteError(f"{self.path / name}: {problem}") from problem
+                raise WintermuteError(f"{legible(str(self.path / name))} {problem}") from problem
             found.append(MessageFile(name, role, text.rstrip("\n")))
         return tuple(found)
 
@@ -70,7 +70,8 @@ class ConversationFolder:
             with folder_of(self._files.root, parts) as folder, os.scandir(folder) as entries:
                 return sorted(entry.name for entry in entries if not entry.name.startswith("."))
         except OSError as error:
-            raise WintermuteError(f"{self.path}: no conversation: {error.strerror}") from error
+            named = legible(str(self.path))
+            raise WintermuteError(f"{named} is no conversation: {error.strerror}") from error
 
     def append(self, role: Role, text: str) -> str:
         """Write a message behind all others, the first of the system before them; its file's name.
@@ -78,7 +79,7 @@ class ConversationFolder:
         Within `held`, else two could take one number. Raises: WintermuteError.
         """
         if self._below.startswith(f"{RAW}/"):
-            raise WintermuteError(f"{self.path} is kept word for word: nothing is added to it")
+            raise WintermuteError(f"{self._below} is kept word for word: nothing is added to it")
         there = _in_order(self._names())
         last = max((_number(name) for name, _ in there), default=0)
         is_first = role == "system" and all(each != "system" for _, each in there)

@@ -184,8 +184,12 @@ def legible(title: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a file or a folder of this name belongs to the store; a dot in front hides it."""
-    return not name.startswith(".") and not CONTROL.search(name)
+    """Whether a file or a folder of this name belongs to the store.
+
+    A dot in front hides it; blanks around it nobody sees, and nobody types them in a title.
+    """
+    bare = name.removesuffix(ENDING)
+    return not name.startswith(".") and bare == bare.strip() and not CONTROL.search(name)
 
 
 def name_of(path: str) -> str:

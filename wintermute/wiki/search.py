@@ -69,8 +69,9 @@ def _within(word: str, text: str) -> float:
 
 
 def _count(word: str, text: str) -> float:
+    """Once is 1, and however often less than 2."""
     times = text.count(word)
-    return 1 + math.log(times) if times else 0.0
+    return 2 * times / (times + 1)
 
 
 def ranked(
