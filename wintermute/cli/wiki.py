@@ -15,7 +15,10 @@ VERBS = {
     "create-conversation": ("wiki_store", "Make a new conversation, and print its path."),
     "conversations": ("wiki_store", "List the conversations."),
     "add-message": ("wiki_store", "Add a message from standard input to a conversation."),
-    "generate": ("wiki_chat", "Have the last message of a conversation answered."),
+    "generate": (
+        "wiki_chat",
+        "Have the last message of a conversation answered, and print the answer.",
+    ),
     "chat": ("wiki_chat", "Say something in a conversation, and print the answer."),
     "search": ("wiki_store", "Look for words in the pages, without a model."),
     "check": ("wiki_store", "Say what is to be mended."),
