@@ -19,7 +19,7 @@ VERBS = {
         "wiki_chat",
         "Have the last message of a conversation answered, and print the answer.",
     ),
-    "chat": ("wiki_chat", "Say something in a conversation, and print the answer."),
+    "chat": ("wiki_chat", "Say what is on standard input in a conversation, and print the answer."),
     "search": ("wiki_store", "Look for words in the pages, without a model."),
     "check": ("wiki_store", "Say what is to be mended."),
 }
