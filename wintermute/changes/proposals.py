@@ -16,7 +16,10 @@ WAITS = timedelta(days=14)
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`text`: what something would become; `reason`: why it was not done at once."""
+    """`text`: what something would become; `reason`: why it was not done at once.
+
+    `item`: which of its kind that is; "": there is one in a scope.
+    """
 
     id: str
     scope: str
@@ -24,6 +27,7 @@ class Proposal:
     text: str
     reason: str
     created_at: datetime
+    item: str = ""
 
 
 PROPOSALS = Kept("proposals", ("text", "reason"), of=f"scope IN {SCOPES}", ours=OURS_SINCE)
@@ -39,27 +43,32 @@ class Proposals:
         self._new_id = new_id
 
     async def offer(
-        self, tx: Transaction, scope: str, kind: ItemKind, text: str, reason: str
+        self, tx: Transaction, scope: str, kind: ItemKind, text: str, reason: str, item: str = ""
     ) -> None:
         """Propose it, unless the same waits, or was refused lately."""
         query = (
-            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND text = ? AND created_at > ?"
-            " AND state IN ('open', 'refused')"
+            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND item = ? AND text = ?"
+            " AND created_at > ? AND state IN ('open', 'refused')"
         )
-        if await tx.exists(query, (scope, kind, text, self._oldest())):
+        if await tx.exists(query, (scope, kind, item, text, self._oldest())):
             return
         values = {"id": self._new_id("prop"), "scope": scope, "kind": kind, "text": text}
-        values |= {"reason": reason, "created_at": stamp(self._clock.now())}
+        values |= {"reason": reason, "created_at": stamp(self._clock.now()), "item": item}
         await tx.execute(*insert("proposals", values))
 
     async def outdate(
-        self, tx: Transaction, scope: str, kind: ItemKind, but: str | None = None
+        self,
+        tx: Transaction,
+        scope: str,
+        kind: ItemKind,
+        but: str | None = None,
+        item: str = "",
     ) -> None:
         """What waits there, `but` for this text, was about something that is another by now."""
         await tx.execute(
-            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ?"
+            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ? AND item = ?"
             " AND state = 'open' AND text IS NOT ?",
-            (scope, kind, but),
+            (scope, kind, item, but),
         )
 
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:
