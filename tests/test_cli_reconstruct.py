@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, 
 from tests.world.terminal import Terminal
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import pieces_of
-from wintermute.templates import shipped_prompts
+from wintermute.templates import shipped_folder
 
 LETTER = "Dear all,\n\nAnn moved to Rome in May. She has a dog called Rex.\n\nYours, Bob"
 FACTS = ["Ann moved to Rome in May.", "Ann has a dog called Rex."]
@@ -24,9 +25,7 @@ FACTS = ["Ann moved to Rome in May.", "Ann has a dog called Rex."]
 
 def asks(terminal: Terminal, model: ModelServer, memory: str) -> None:
     """A configuration that asks the scripted model."""
-    (terminal.data / "prompts").mkdir(exist_ok=True)
-    for name, text in shipped_prompts().items():
-        (terminal.data / "prompts" / name).write_text(text)
+    shutil.copytree(shipped_folder(), terminal.data / "prompts", dirs_exist_ok=True)
     config = terminal.folder / "config.yaml"
     lines = [
         "data_dir: data",

@@ -61,7 +61,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
     assert config.sub_sessions.max_turns == 50
     assert config.llm.roles.base == ("local",)
     assert config.data_dir == tmp_path / "data"
-    assert config.wiki.store_path == tmp_path / "data/wiki"
+    assert config.wiki_store == tmp_path / "data/wiki"
 
 
 def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:

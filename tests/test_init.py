@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,15 @@ def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpr
     assert ("found by words alone, for" in done.stdout.decode()) == bool(first.why)
     assert f"wintermute run --config {folder}/config.yaml" in done.stdout.decode()
     assert read_config(folder / "config.yaml", ENVIRONMENT).data_dir == folder / "data"
-    for path in (folder / "data", folder / "data/skills", folder / "data/prompts"):
+    prompts = folder / "data/prompts"
+    folders = [path for path in prompts.rglob("*") if path.is_dir()]
+    for path in (folder / "data", folder / "data/skills", prompts, *folders):
         assert path.stat().st_mode & 0o777 == 0o700
     assert (folder / "config.yaml").stat().st_mode & 0o777 == 0o600
-    kept = {path.name: path.read_text() for path in (folder / "data/prompts").iterdir()}
+    kept = {name: (prompts / name).read_text() for name in shipped_prompts()}
     assert kept == shipped_prompts()
+    assert sum(path.is_file() for path in prompts.rglob("*")) == len(kept)
+    assert sum(f"made  {path}\n" in done.stdout.decode() for path in folders) == len(folders) == 2
 
 
 def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(
@@ -91,8 +96,10 @@ def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(
     (tmp_path / "config.yaml").write_text("mine")
     (tmp_path / "data/prompts" / first).write_text("mine")
     (tmp_path / "data/skills").rmdir()
+    shutil.rmtree(tmp_path / "data/prompts/runtime")
     done = init(python, tmp_path, "--json")
-    assert json.loads(done.stdout) == {"made": [str(tmp_path / "data/skills")]}
+    new = ("data/skills", "data/prompts/runtime", "data/prompts/runtime/default.md")
+    assert json.loads(done.stdout) == {"made": [str(tmp_path / name) for name in new]}
     assert (tmp_path / "config.yaml").read_text() == "mine"
     assert (tmp_path / "data/prompts" / first).read_text() == "mine"
 

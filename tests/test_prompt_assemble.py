@@ -101,7 +101,11 @@ def test_all_parts_stand_in_order_with_dividers_between_them() -> None:
         now=current_time(WINTER, "Europe/Berlin"),
         core=core_text("# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n"),
         memories=flat_lines("- Anna drinks tea\n- Bo sings\n\n"),
-        wiki=wiki_text("Ask for pages.", "---\ncreated: 2025-01-01\n---\n\n# Index\n- [[Lyon]]\n"),
+        wiki=wiki_text(
+            "Unused. {{IF_INCLUDE_RECALL}}\nAsk for pages.\n{{/IF_INCLUDE_RECALL}}",
+            "---\ncreated: 2025-01-01\n---\n\n# Index\n- [[Lyon]]\n",
+            has_pages=True,
+        ),
         tasks=task_lines([task("Fix auth bug", 2, schedule="daily at 09:00")]),
         summary=inert("They spoke of Lyon."),
         skills=skill_lines([Skill("calendar", "Google Calendar event management")]),
@@ -170,7 +174,9 @@ def test_ranked_memories_are_one_line_each_best_first() -> None:
 )
 def test_the_wiki_shows_its_index_without_frontmatter(index: str, shown: str) -> None:
     """P-015, P-016."""
-    assert wiki_text("Recall.\n", index) == shown
+    block = "{{IF_INCLUDE_RECALL}}\nRecall.\n{{/IF_INCLUDE_RECALL}}\n"
+    assert wiki_text(block, index, has_pages=True) == shown
+    assert wiki_text(block, index, has_pages=False) == ""
 
 
 def test_active_tasks_are_sorted_by_priority_then_age() -> None:
@@ -246,7 +252,7 @@ def test_no_data_adds_a_part_or_a_divider_or_a_tag(
         core=core_text(core),
         memories=ranked_lines([memories, core]) if ranked else flat_lines(memories),
         ranked=ranked,
-        wiki=wiki_text("", wiki),
+        wiki=wiki_text("", wiki, has_pages=True),
         tasks=task_lines([task(work, schedule=skill)]),
         summary=inert(summary),
         skills=skill_lines([Skill("name", skill)]),

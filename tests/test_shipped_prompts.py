@@ -45,6 +45,7 @@ PLACEHOLDERS = {
     "OVERSIZE_MEMORIES.txt": ("size", "limit", "file"),
     "OVERSIZE_TASKS.txt": ("size", "limit"),
     "OVERSIZE_SKILLS.txt": ("size", "limit"),
+    "runtime/default.md": ("IF_INCLUDE_RECALL",),
     "TASK_RUN.txt": ("instruction", "task", "content", "due", "late", "number", "last"),
 }
 ANSWERS = {

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from wintermute.llm.embedded import MODEL
 from wintermute.memory.fact import Source
 from wintermute.messages import Usage
 from wintermute.night.reconstruction import CORE, ENOUGH, KIND, SILENCE
-from wintermute.templates import shipped_prompts
+from wintermute.templates import shipped_folder, shipped_prompts
 
 FTS = Memory(backend="fts5")
 SCOPE = f"person:{ANN}"
@@ -506,9 +507,7 @@ def configure(
     terminal: Terminal, model: ModelServer, embeddings: EmbeddingServer | None = None
 ) -> None:
     """A configuration that asks the scripted servers."""
-    (terminal.data / "prompts").mkdir(exist_ok=True)
-    for name, text in shipped_prompts().items():
-        (terminal.data / "prompts" / name).write_text(text)
+    shutil.copytree(shipped_folder(), terminal.data / "prompts", dirs_exist_ok=True)
     backends = {"local": {"base_url": model.url, "model": "scripted"}}
     memory: dict[str, object] = {"backend": "fts5", "embeddings": {"provider": "none"}}
     if embeddings:

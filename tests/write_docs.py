@@ -11,7 +11,7 @@ import click
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
 from wintermute.config.document import expected
-from wintermute.config.schema import Config, Secret, starter_config
+from wintermute.config.schema import Config, Secret, Wiki, starter_config
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
@@ -28,6 +28,18 @@ mistake with its line and column.
 - `NAME` in a key is a name of your choice: `llm.backends.local.model`.
 
 *This page is written from the schema by `python -m tests.write_docs`.*
+"""
+CATHEDRAL = """\
+### Beside config.yaml
+
+A `wintermute wiki` command also reads the file `cathedral.json` of the folder that it is started in, or the one that
+`CATHEDRAL_CONFIG` names: JSON with the keys of `wiki`, such as `{"store_path": "pages", "model": "local"}`. The
+variables `CATHEDRAL_STORE`, `CATHEDRAL_MODEL` and `CATHEDRAL_RUNTIME_PROMPT` say the same as `store_path`, `model` and
+`runtime_prompt`. What is said more than once counts in this order: `--store`, a variable, `cathedral.json`,
+`config.yaml`; of `agent_cmds` each name by itself. The daemon reads `config.yaml` alone.
+
+A prompt file that is named with a relative path is looked for beside the file that names it (of a variable: in the folder
+that the command is started in), then in the data folder: `prompts/runtime/mine.md`.
 """
 LATER = """\
 ## Not built yet
@@ -54,6 +66,7 @@ TOOLS = {
     "spawn_sub_session": "hands out work whose result comes later",
     "call_agent": "hands out work and waits for its result",
     "call_agent_batch": "hands out several at once and waits for all",
+    "recall": "opens a page of the wiki; only in a direct chat with the owner, or at the terminal",
     "done": "ends an answer, where `loop.require_done_tool` asks for it",
 }
 
@@ -67,6 +80,7 @@ def configuration() -> str:
         if dataclasses.is_dataclass(field.type):
             rows = [row for inner in _present(field.type) for row in _rows(inner, f"{field.name}.")]
             parts += [f"## {field.name}\n\n{field.metadata['doc']}\n", _table(rows)]
+            parts += [CATHEDRAL] if field.type is Wiki else []
     names = ", ".join(f"`{name}`" for name in later(Config, ""))
     return "\n".join([*parts, LATER, names, ""])
 

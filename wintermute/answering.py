@@ -31,8 +31,8 @@ from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
 from wintermute.night.learning import Background, learning
 from wintermute.night.quiet import Quiet
-from wintermute.prompt.assemble import CORE, INSTRUCTIONS, chosen, core_text, joined
-from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
+from wintermute.prompt.assemble import CORE, INSTRUCTIONS, WIKI, chosen, core_text, joined
+from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts, WikiText
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import Promises
@@ -41,7 +41,9 @@ from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
+from wintermute.tools.recall import RecallTool
 from wintermute.tools.task import TaskTool
+from wintermute.wiki.recall import RECALL, PageSource
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 from wintermute.work.runner import Kind, Runner
@@ -80,8 +82,11 @@ class Answering:
             group.create_task(self.edited.run())
 
 
-def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
-    """All tools there are, but those that hand out work."""
+def tools_of(
+    config: Config, stores: Stores, pages: PageSource | None = None
+) -> tuple[AnyTool, ...]:
+    """All tools there are, but those that hand out work. `pages`: those of the owner's wiki."""
+    recalling = () if pages is None else (RecallTool(pages, stores.casts, stores.owner),)
     roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
     view = MemoriesView(stores.memories, stores.places)
     return (
@@ -92,6 +97,7 @@ def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
         SearchMemory(stores.memories, stores.facts, stores.tasks.zone, config.memory.top_k),
         TaskTool(stores.tasks),
         AddSkill(stores.skills, stores.owner),
+        *recalling,
     )
 
 
@@ -108,13 +114,18 @@ def answering(
     kinds: Iterable[Kind[Any]] = (),
     tools: Iterable[AnyTool] | None = None,
     prompt: Prompt | None = None,
+    pages: PageSource | None = None,
+    wiki: WikiText | None = None,
 ) -> Answering:
-    """Build it on what is open, with more `kinds` of work. `tools` instead of all, and a `prompt` for rooms, are for tests."""
+    """Build it on what is open, with more `kinds` of work, and the owner's wiki: its `pages`, and what is told of them.
+
+    `tools` instead of all, and a `prompt` for rooms, are for tests.
+    """
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     layout, small = config.context.layout, texts.small
     top_k = config.memory.top_k
-    gather = Gather(stores, texts.instructions, clock, layout, small=small, top_k=top_k)
+    gather = Gather(stores, texts.instructions, clock, layout, small=small, top_k=top_k, wiki=wiki)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
     asking = Asking(models, folding, Telling(stores, hidden), hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
@@ -122,7 +133,7 @@ def answering(
     workers = WorkerTexts(gather, texts.worker, texts.small_worker)
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
-    own = tools_of(config, stores) if tools is None else tools
+    own = tools_of(config, stores, pages) if tools is None else tools
     handing = delegating(delegation, limits, config.timezone) if config.levels else ()
     toolbox = Toolbox([*own, *handing])
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
@@ -210,14 +221,25 @@ def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
     return tuple(f"{name}: {one.text}" for name, one in found if one.state != "ok")
 
 
-async def fixed_part(config: Config, stores: Stores, texts: Texts, toolbox: Toolbox) -> Request:
+async def fixed_part(
+    config: Config,
+    stores: Stores,
+    texts: Texts,
+    toolbox: Toolbox,
+    wiki: WikiText | None = None,
+) -> Request:
     """What every question in the owner's chats has, and next to nothing else."""
-    core = core_text(await stores.core.text(stores.owner.scope))
+    scope = stores.owner.scope
+    core, toolbox = core_text(await stores.core.text(scope)), await toolbox.within(scope)
+    index = await wiki() if wiki is not None and RECALL in toolbox.names else ""
     done = config.loop.require_done_tool
 
     def asked(instructions: Instructions, size: Size, small: Request | None = None) -> Request:
         told = chosen(instructions.sections(), toolbox.offered(size))
-        system = {"role": "system", "content": joined([(INSTRUCTIONS, told), (CORE, core)])}
+        system = {
+            "role": "system",
+            "content": joined([(INSTRUCTIONS, told), (CORE, core), (WIKI, index)]),
+        }
         said = {"role": "user", "content": "Reply with: ok"}
         return Request((system, said), toolbox.definitions(size, done=done), done, small)
 

@@ -135,7 +135,7 @@ async def run_daemon(config: Config, reread: Callable[[], Config], externals: Ex
 
 def _usable(config: Config) -> None:
     with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
-        read_texts(config.data_dir / "prompts", config.opening)
+        read_texts(config.data_dir / "prompts", config.opening, wiki=config.wiki)
 
 
 async def _writable(config: Config, orders: Orders, externals: Externals) -> None:
@@ -331,7 +331,7 @@ def _stores(
 async def _texts(config: Config, database: Database) -> Texts:
     """The prompts, or what they last held where one is no text now (F-031)."""
     kept = await EditedFiles(database).texts(FOLDER)
-    return read_texts(config.data_dir / "prompts", config.opening, kept)
+    return read_texts(config.data_dir / "prompts", config.opening, kept, config.wiki)
 
 
 def _policy(config: Config) -> Policy:

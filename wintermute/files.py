@@ -37,6 +37,8 @@ def folder_of(
     the use wins. So each is opened from the one before, and no link is followed below the root.
     `make` creates what is missing. Raises: OSError for links and whatever else is in the way.
     """
+    if any(name == ".." or "/" in name for name in below):
+        raise OSError(errno.EACCES, "leads out of its folder", "/".join(below))
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in below[:-1]:

@@ -28,7 +28,7 @@ from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
 from wintermute.memory.core_pages import CorePages
-from wintermute.memory.facts import Facts
+from wintermute.memory.facts import Facts, Owing
 from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
 from wintermute.memory.qdrant import QdrantVectors
@@ -40,6 +40,7 @@ from wintermute.owner import Owner
 from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
+from wintermute.wiki.store import WikiStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Stores:
     occurrences: Occurrences
     runs: TaskRuns
     skills: Skills
+    wiki: WikiStore
     undo: Undo
 
     @classmethod
@@ -95,16 +97,15 @@ class Stores:
         timezone: str,
         memory: Memory | None = None,
         embedder: Embedder | None = None,
+        wiki: Path | None = None,
     ) -> "Stores":
-        """The days of the owner are counted in `timezone`; without `memory` it is kept as a list."""
+        """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
         memory, health = memory or Memory(), Health(database, clock)
         places, edited = Places(data_dir, owner), EditedFiles(database)
         changes, jobs = ChangeSets(database, clock, new_id), Jobs(clock, new_id)
-        owed = None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
-        facts = Facts(database, changes, clock, new_id, owed, health)
+        facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
-        tasks = Tasks(database, changes, clock, new_id, owner, timezone)
-        occurrences = Occurrences(database, clock, tasks.zone)
+        tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
         skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,
@@ -141,6 +142,7 @@ class Stores:
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
             skills=skills,
+            wiki=WikiStore(wiki or data_dir / "wiki"),
             undo=_undo(database, changes, facts, tasks, skills, pages),
         )
 
@@ -166,6 +168,22 @@ async def prepare(stores: Stores) -> None:
         return
     async with stores.database.transaction() as tx:
         await stores.jobs.owe(tx, OWED)
+
+
+def _owed(memory: Memory, jobs: Jobs) -> Owing | None:
+    return None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
+
+
+def _promised(
+    database: Database,
+    changes: ChangeSets,
+    clock: Clock,
+    new_id: NewId,
+    owner: Owner,
+    timezone: str,
+) -> tuple[Tasks, Occurrences]:
+    tasks = Tasks(database, changes, clock, new_id, owner, timezone)
+    return tasks, Occurrences(database, clock, tasks.zone)
 
 
 def _written_files(

@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, FileUnusable, PromptUnreadable
@@ -15,16 +14,26 @@ MOST_BYTES = 1_000_000
 SMALL = ".small.txt"
 """How the texts for small models are called. Folders from before they were shipped have none."""
 NOTHING_KEPT: Mapping[str, str] = {}
+RUNTIME = "runtime/default.md"
+CONSOLIDATION = "consolidation/default.md"
+"""What the wiki is told to a model with, and what makes its pages (W-020, W-061)."""
+
+
+def shipped_folder() -> Path:
+    """Where the prompt files stand as we ship them."""
+    packed = Path(__file__).parent / "shipped" / "prompts"
+    return packed if packed.is_dir() else Path(__file__).parent.parent / "data" / "prompts"
 
 
 def shipped_prompts() -> dict[str, str]:
-    """The prompt files as we ship them, name to text, for `wintermute init`."""
-    packed = resources.files("wintermute") / "shipped" / "prompts"
-    in_checkout = Path(__file__).parent.parent / "data" / "prompts"
-    folder = packed if packed.is_dir() else in_checkout
+    """The prompt files as we ship them, name to text, for `wintermute init`.
+
+    A name is relative to the folder, with `/`: `runtime/default.md`.
+    """
+    folder = shipped_folder()
     return {
-        file.name: file.read_text("utf-8")
-        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        file.relative_to(folder).as_posix(): file.read_text("utf-8")
+        for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
 

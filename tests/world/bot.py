@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
 import sys
@@ -16,7 +17,7 @@ from tests.world.clock import WITHIN
 from tests.world.homeserver import Login
 from tests.world.person import Person
 from tests.world.warm import Interpreter, Process
-from wintermute.templates import shipped_prompts
+from wintermute.templates import shipped_folder
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.1
@@ -29,11 +30,8 @@ def write_settings(
 
     `changes` are merged into the sections of their names.
     """
-    prompts = folder / "data" / "prompts"
-    prompts.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(shipped_folder(), folder / "data" / "prompts", dirs_exist_ok=True)
     (folder / "data").chmod(0o700)
-    for name, text in shipped_prompts().items():
-        (prompts / name).write_text(text)
     (folder / "password").write_text(login.password)
     sections: Json = {
         "data_dir": "data",

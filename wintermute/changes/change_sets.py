@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
@@ -259,14 +259,4 @@ def _json(state: Json | None) -> str | None:
 
 
 def _erased(wanted: Wanted, state: str | None) -> str | None:
-    return None if state is None else _json(_without(wanted, json.loads(state)))
-
-
-def _without(wanted: Wanted, value: Any) -> Any:
-    if isinstance(value, str):
-        return wanted.cut(value, ERASED)
-    if isinstance(value, list):
-        return [_without(wanted, one) for one in value]
-    if isinstance(value, dict):
-        return {name: _without(wanted, one) for name, one in value.items()}
-    return value
+    return None if state is None else _json(wanted.cut_all(json.loads(state), ERASED))

@@ -18,7 +18,7 @@ WAITS = timedelta(days=14)
 class Proposal:
     """`text`: what something would become; `reason`: why it was not done at once.
 
-    `item`: which of its kind that is; "": there is one in a scope.
+    `item`: which one of its kind, where there are several.
     """
 
     id: str
@@ -47,13 +47,13 @@ class Proposals:
     ) -> None:
         """Propose it, unless the same waits, or was refused lately."""
         query = (
-            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND item = ? AND text = ?"
+            "SELECT 1 FROM proposals WHERE scope = ? AND kind = ? AND text = ? AND item = ?"
             " AND created_at > ? AND state IN ('open', 'refused')"
         )
-        if await tx.exists(query, (scope, kind, item, text, self._oldest())):
+        if await tx.exists(query, (scope, kind, text, item, self._oldest())):
             return
         values = {"id": self._new_id("prop"), "scope": scope, "kind": kind, "text": text}
-        values |= {"reason": reason, "created_at": stamp(self._clock.now()), "item": item}
+        values |= {"reason": reason, "item": item, "created_at": stamp(self._clock.now())}
         await tx.execute(*insert("proposals", values))
 
     async def outdate(

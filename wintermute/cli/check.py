@@ -35,9 +35,8 @@ from wintermute.llm.windows import compared, judged, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
 from wintermute.memory.status import NAME
-from wintermute.messages import Json, Request, Size
+from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import unknown_tools
-from wintermute.prompt.block import Layout
 from wintermute.prompt.edited import unusable_files
 from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, read_texts
 from wintermute.stores import Stores, closing
@@ -136,13 +135,13 @@ async def noticed(path: Path) -> list[Finding]:
     ]
 
 
-def templates(folder: Path, language: str, layout: Layout, sizes: Collection[Size]) -> Finding:
+def templates(config: Config) -> Finding:
     """Every prompt file that is needed, with something in it that can be understood."""
-    part = "prompts"
+    part, folder, language = "prompts", config.data_dir / "prompts", config.seed.language
     needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
     seeds = [f"SEED_{language}.txt"] if (folder / f"SEED_{language}.txt").exists() else []
     try:
-        for name in (*needed, FALLBACK, *seeds):
+        for name in (*needed, FALLBACK, *seeds, *map(str, config.wiki.prompts)):
             read_template(folder, name)
         unknown = [
             (name, *each)
@@ -155,7 +154,8 @@ def templates(folder: Path, language: str, layout: Layout, sizes: Collection[Siz
         lines = "; ".join(f"{name}:{line}: unknown tool {tool}" for name, line, tool in unknown)
         return Finding(part, "warn", f"{lines} -> correct the name; the section is left out")
     for size, name in (("full", FILE), ("small", FILE_SMALL)):
-        outdated = Instructions(folder, name=name).outdated(layout) if size in sizes else None
+        read = size in config.llm.sizes
+        outdated = Instructions(folder, name=name).outdated(config.context.layout) if read else None
         if outdated:
             return Finding(part, "warn", outdated)
     if not (folder / f"SEED_{language}.txt").is_file():
@@ -203,12 +203,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         data_folder(config.data_dir),
         disk(config.data_dir),
         await database(config.data_dir / "wintermute.db"),
-        templates(
-            config.data_dir / "prompts",
-            config.seed.language,
-            config.context.layout,
-            config.llm.sizes,
-        ),
+        templates(config),
         *unusable_files(Places(config.data_dir, config.owner)),
         Finding("time zone", "ok", time),
         await _memory(config),
@@ -225,7 +220,7 @@ async def _fixed(config: Config) -> Request | None:
     """
     clock, zone, redact = SystemClock(), config.timezone, Redaction(secret_values(config))
     try:
-        texts = read_texts(config.data_dir / "prompts", config.opening)
+        texts = read_texts(config.data_dir / "prompts", config.opening, wiki=config.wiki)
         with TemporaryDirectory(prefix="wintermute-") as folder:
             async with open_database(Path(folder, "wintermute.db")) as opened:
                 stores = Stores.of(

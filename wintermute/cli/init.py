@@ -55,9 +55,10 @@ def _make(folder: Path, config: str) -> list[tuple[Path, bool]]:
     """Each path of a new installation, and whether it was made now."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
-    made = [(folder / "config.yaml", _write(folder / "config.yaml", config))]
-    made += [(path, _folder(path)) for path in (data, data / "prompts", data / "skills")]
     files = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
+    folders = dict.fromkeys((data, data / "prompts", data / "skills", *(f.parent for f in files)))
+    made = [(folder / "config.yaml", _write(folder / "config.yaml", config))]
+    made += [(path, _folder(path)) for path in folders]
     files[data / CORE] = EMPTY_CORE
     return made + [(path, _write(path, text)) for path, text in files.items()]
 

@@ -24,6 +24,7 @@ from wintermute.config.document import Problem
 from wintermute.config.read import environment, read_with_gaps, unreadable
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
+from wintermute.config.wiki import with_model
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
@@ -147,7 +148,8 @@ def with_models(
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
             zone = config.timezone
-            models = Models(config.llm, database, clock, new_id, zone)
+            llm = with_model(config.llm, config.wiki.model)
+            models = Models(llm, database, clock, new_id, zone)
             stores = Stores.of(
                 *(database, folder, config.owner, clock, new_id),
                 timezone=zone,

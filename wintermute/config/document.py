@@ -7,6 +7,7 @@ what it means is decided by the key it stands under.
 import difflib
 import math
 import re
+import shlex
 import unicodedata
 import zoneinfo
 from collections.abc import Iterable, Mapping
@@ -263,9 +264,27 @@ def _text(node: Scalar, kind: Any, rules: KeyRules) -> object:
         return Wrong(f"must be {expected(kind, rules)}")
     if rules.get("zone"):
         return _zone(text)
+    if rules.get("command"):
+        return _command(text)
     if rules.get("pattern") == URL:
         return text.rstrip("/")  # paths are put behind it
     return Path(text) if kind is Path else text
+
+
+FILLED_IN = frozenset({"store", "sleep", "conversation"})
+"""What the command line of an agent may name in braces (W-061)."""
+
+
+def _command(text: str) -> str | Wrong:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return Wrong("cannot be split into words: close the quote, or double the last backslash")
+    if not words or not words[0]:
+        return Wrong("names no program: write its name first")
+    if set(re.findall(r"\{(\w+)\}", text)) - FILLED_IN:
+        return Wrong("has an unknown placeholder: there are {store}, {sleep} and {conversation}")
+    return text
 
 
 def _zone(name: str) -> str | Wrong:

@@ -28,7 +28,7 @@ from wintermute.config.document import (
     plain_value,
     read_scalar,
 )
-from wintermute.config.schema import Backend, Config, Secret
+from wintermute.config.schema import DATA, Backend, Config, Secret, Wiki
 from wintermute.config.secrets import Sources, read_secret
 from wintermute.errors import ConfigurationError
 
@@ -165,13 +165,23 @@ def read_with_gaps(
         document = Problem(TOP, "", "the file is empty: `wintermute init DIR` writes a full one")
     if isinstance(document, Problem):
         raise unreadable(path, [document])
-    walk = _Walk(Sources(path.absolute().parent, environment))
+    sources = Sources(path.absolute().parent, environment)
+    walk = _Walk(sources, sources.path(str(DATA)))
     config = walk.section(Config, document, "")
     reported = {problem.key for problem in (*walk.problems, *walk.missing)}
     problems = walk.problems + check_all(walk.found, reported)
     if problems:
         raise unreadable(path, problems + walk.missing)
     return _with_base(config), tuple(sorted(walk.missing))
+
+
+def read_wiki(document: Node, folder: Path, data: Path) -> tuple[Wiki, tuple[Problem, ...]]:
+    """What another source than config.yaml says of the wiki, and what is wrong with it.
+
+    Paths start in `folder`; a prompt file may be in the data directory `data` as well.
+    """
+    walk = _Walk(Sources(folder, {}), data)
+    return walk.section(Wiki, document, ""), tuple(sorted(walk.problems))
 
 
 def _with_base(config: Config) -> Config:
@@ -208,8 +218,10 @@ def _load(path: Path) -> str:
 class _Walk:
     """One pass over the document. A value with a problem is None: nobody will see it."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, data: Path) -> None:
+        """`data`: the data directory, where the document does not say which it is."""
         self._sources = sources
+        self._data = data
         self.problems: list[Problem] = []
         self.missing: list[Problem] = []
         self.found: dict[str, FoundValue] = {}
@@ -220,7 +232,7 @@ class _Walk:
         given = self._entries(node, key)
         for name in given.keys() - fields.keys():
             text = f"unknown key; the nearest known one is {nearest(name, fields)}"
-            self._report(given[name][0], _dotted(key, _shown(name)), text)
+            self._report(given[name][0], _dotted(key, shown(name)), text)
         values = {
             name: self._value(given[name][1], field.type, field.metadata, _dotted(key, name))
             if name in given
@@ -263,9 +275,9 @@ class _Walk:
         elif get_origin(kind) is Mapping and isinstance(node, Entries):
             if get_args(kind)[1] is Any:
                 return self._free(node, rules.get("reserved", {}), key)
-            return self._named(node, get_args(kind)[1], key)
+            return self._named(node, get_args(kind)[1], rules, key)
         elif isinstance(node, Scalar) and _is_scalar(kind):
-            value = read_scalar(node, kind, rules)
+            value = self._scalar(node, kind, rules)
         else:
             value = Wrong(f"must be {_wanted(kind, rules)}")
         if isinstance(value, Unavailable):
@@ -276,15 +288,28 @@ class _Walk:
             return None
         return self._placed(value)
 
+    def _scalar(self, node: Scalar, kind: Any, rules: KeyRules) -> object:
+        value = read_scalar(node, kind, rules)
+        return self._prompt(value) if isinstance(value, Path) and rules.get("prompt") else value
+
+    def _prompt(self, name: Path) -> Path | Wrong:
+        """Beside the file that names it, else in the data directory (W-055)."""
+        known = self.found.get("data_dir")
+        data = known.value if known and isinstance(known.value, Path) else self._data
+        places = dict.fromkeys((self._sources.path(str(name)), data / name))
+        found = next((each for each in places if os.path.isfile(each)), None)  # noqa: PTH113  Path's own may raise
+        looked = ", nor ".join(map(str, places))
+        return found or Wrong(f"there is no file {looked}: write it, or correct the path")
+
     def _placed(self, value: object) -> object:
         return self._sources.path(str(value)) if isinstance(value, Path) else value
 
-    def _named(self, node: Entries, kind: Any, key: str) -> Mapping[str, Any]:
+    def _named(self, node: Entries, kind: Any, rules: KeyRules, key: str) -> Mapping[str, Any]:
         """A section whose keys are names of the person's choice."""
         values: dict[str, Any] = {}
         for name, (place, value) in self._entries(node, key).items():
             if NAME.fullmatch(name):
-                values[name] = self._value(value, kind, {}, _dotted(key, name))
+                values[name] = self._value(value, kind, rules, _dotted(key, name))
             else:
                 text = "names are made of letters, digits, dots, dashes and underscores"
                 self._report(place, key, text)
@@ -308,7 +333,7 @@ class _Walk:
             found: dict[str, Any] = {}
             for name, (place, value) in self._entries(node, key).items():
                 self._plain(Scalar(place, name, plain=False), key)  # a name is carried as well
-                found[name] = self._plain(value, _dotted(key, _shown(name)))
+                found[name] = self._plain(value, _dotted(key, shown(name)))
             return found
         meant = plain_value(node)
         if isinstance(meant, Wrong):
@@ -328,7 +353,7 @@ class _Walk:
             elif name.text in entries:
                 first = entries[name.text][0].line
                 text = f"stands here twice (first in line {first}): remove one"
-                self._report(name.place, _dotted(key, _shown(name.text)), text)
+                self._report(name.place, _dotted(key, shown(name.text)), text)
             else:
                 entries[name.text] = (name.place, value)
         return entries
@@ -338,7 +363,7 @@ def _dotted(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """A key as it may be shown: `password:abc` lost its blank, and abc is nobody's business."""
     match = NAME.match(name)
     return match[0] if match else "?"

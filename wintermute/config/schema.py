@@ -22,6 +22,8 @@ def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
 
     `rules`: `least` and `most` for numbers; `pattern` for text, with an `example` that matches
     it; `suggests=True` for a choice whose nearest is named; `zone=True` for a time zone; `backend=True` for the name of one of `llm.backends`;
+    `prompt=True` for a prompt file, which may be in the data folder as well; `command=True` for the
+    command line of an agent;
     `reserved` for the names that a free section may not hold, with the key to write instead;
     `later=True` while the feature behind the key does not exist yet (accepted and checked, not
     written by `init`). A Path is relative to the folder of the file.
@@ -359,11 +361,35 @@ class SubSessionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiki:
-    store_path: Path = key("Folder of the pages.", Path("data/wiki"))
-    runtime_prompt: str | None = key("Prompt file for recall.", None)
-    consolidation_prompt: str | None = key("Prompt file for consolidation.", None)
-    agent_cmds: Mapping[str, str] = key("External agents.", dict)
-    model: str | None = key("Model for page work.", None)
+    """Also what a cathedral.json may say (W-053)."""
+
+    store_path: Path | None = key("Folder of your pages; empty: wiki in data_dir.", None)
+    runtime_prompt: Path | None = key(
+        "Prompt file that tells how to recall pages; empty: prompts/runtime/default.md in data_dir.",
+        None,
+        prompt=True,
+    )
+    consolidation_prompt: Path | None = key(
+        "Prompt file that makes pages of a conversation; empty: prompts/consolidation/default.md there.",
+        None,
+        prompt=True,
+    )
+    agent_cmds: Mapping[str, str] = key(
+        'Other programs that make pages, by name: {claude: "claude -p --permission-mode acceptEdits"}.'
+        " Split without a shell; {store}, {sleep} and {conversation} are filled in.",
+        dict,
+        command=True,
+    )
+    model: str | None = key(
+        "Who works on pages: one of llm.backends, or a model to ask the first backend of base for;"
+        " empty: as chats.",
+        None,
+    )
+
+    @property
+    def prompts(self) -> tuple[Path, ...]:
+        """The prompt files that are named."""
+        return tuple(filter(None, (self.runtime_prompt, self.consolidation_prompt)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,9 +441,13 @@ class Log:
     level: Literal["debug", "info", "warning", "error"] = key("How much to log.", "info")
 
 
+DATA = Path("data")
+WIKI = "wiki"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    data_dir: Path = key("Where everything is kept.", Path("data"))
+    data_dir: Path = key("Where everything is kept.", DATA)
     timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC", zone=True)
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("The models that think.")
@@ -428,7 +458,7 @@ class Config:
     dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
     memory_harvest: MemoryHarvest = key("Picking memories out of conversations.", MemoryHarvest)
     sub_sessions: SubSessionSettings = key("Work that the assistant hands out.", SubSessionSettings)
-    wiki: Wiki = key("Pages.", Wiki, later=True)
+    wiki: Wiki = key("Pages that link, and grow out of conversations.", Wiki)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web door.", Web, later=True)
     log: Log = key("Logging.", Log)
@@ -437,6 +467,11 @@ class Config:
     def owner(self) -> Owner:
         """Whose assistant this is."""
         return Owner(self.matrix.owner)
+
+    @property
+    def wiki_store(self) -> Path:
+        """Where the owner's pages are."""
+        return self.wiki.store_path or self.data_dir / WIKI
 
     @property
     def levels(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
+from typing import Any
 
 ERASED = "[erased]"
 """What stands for them where the rest of a text stays."""
@@ -265,6 +266,16 @@ class Wanted:
         for start, end in reversed(self.spans(text)):
             text = text[:start] + instead + text[end:]
         return text
+
+    def cut_all(self, value: Any, instead: str) -> Any:
+        """The same in every text of a JSON value."""
+        if isinstance(value, str):
+            return self.cut(value, instead)
+        if isinstance(value, list):
+            return [self.cut_all(one, instead) for one in value]
+        if isinstance(value, dict):
+            return {name: self.cut_all(one, instead) for name, one in value.items()}
+        return value
 
     def _found(self, text: str, form: Callable[[str, View], str]) -> Iterator[tuple[str, int, int]]:
         seen: set[tuple[str, bool]] = set()

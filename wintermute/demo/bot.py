@@ -162,6 +162,7 @@ class Bot:
         for folder in (self._folder, prompts.parent, prompts):
             folder.mkdir(mode=0o700, exist_ok=True)
         for name, text in shipped_prompts().items():
+            (prompts / name).parent.mkdir(mode=0o700, exist_ok=True)
             if not (prompts / name).exists():
                 write(prompts / name, text)
         write(self._folder / "password", password)

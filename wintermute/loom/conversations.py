@@ -21,7 +21,7 @@ from wintermute.loom.casts import PATH
 from wintermute.loom.records import Cast, Fold
 from wintermute.messages import PERSON
 
-ConversationKind = Literal["room", "terminal"]
+ConversationKind = Literal["room", "terminal", "job"]
 IN_BETWEEN = ""
 """The room of a conversation while two change places."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]

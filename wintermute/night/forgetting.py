@@ -40,6 +40,7 @@ from wintermute.memory.origins import (
 )
 from wintermute.memory.sense import beginnings, main_words
 from wintermute.night.core_update import NAME as CORE_UPDATE
+from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages
 from wintermute.night.harvest import Harvests
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
@@ -293,6 +294,7 @@ async def _erase(
     found = await look.seek(sought)
     records, unfinished = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone, [*lines, *known])
+    pages = await _cut_pages(stores, gone, telling)
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)
@@ -300,14 +302,14 @@ async def _erase(
         found = await look.seek(sought, since=found)
         late, unfinished = await _erase_found(stores, gone, found)
         records += late
-    quoted = await _quoted(stores, look, gone, telling)
+    quoted = (*await _quoted(stores, look, gone, telling), *pages.named)
     # Last: looking at a file keeps what it holds.
     edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
     async with stores.database.transaction() as tx:
         await stores.edited.erase(tx, edited)
     return Forgotten(
         facts=purged,
-        records=records,
+        records=records + pages.files,
         unfinished=unfinished,
         short=(),
         quoted=quoted,
@@ -365,6 +367,15 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records += await stores.proposals.erase(tx, found)
         said_by_us, unsent = await stores.outbox.forget(tx, events, found)
     return records + received + said_by_us, max(running, unanswered) + unsent
+
+
+async def _cut_pages(stores: Stores, gone: _Gone, telling: Sequence[str]) -> CutPages:
+    """Erase it from the wiki, where it is the owner's to forget."""
+    if stores.owner.scope not in gone.scopes:
+        return CutPages()
+    at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
+    facts = [fact.text for fact in gone.facts]
+    return await forget_in_pages(stores, Unsaid(telling, facts), at=at)
 
 
 async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
@@ -465,6 +476,8 @@ def _told_of(name: str) -> str:
         return f"the task `{name}` (`/tasks cancel {name}`)"
     if name.startswith("skill "):
         return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
+    if name.endswith(f"/{GIT}"):
+        return f"`{name}`, which you keep yourself (it has all earlier texts of pages)"
     if "/" in name:
         return f"the file `{Path(name).name}` (edit it)"
     return f"the memory `{name}` (`/forget {name}`)"

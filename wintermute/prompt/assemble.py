@@ -68,14 +68,23 @@ def parse(text: str, file: str) -> tuple[Section, ...]:
     return sections if sections[0].body else sections[1:]
 
 
-def chosen(sections: Collection[Section], tools: Collection[str] | None) -> str:
-    """The instructions for someone who has these tools; None: all there are (P-025..P-027)."""
-    return "\n\n".join(
-        section.body
+def chosen(
+    sections: Collection[Section],
+    tools: Collection[str] | None,
+    index: str | None = None,
+    *,
+    has_pages: bool = False,
+) -> str:
+    """The instructions for someone who has these tools; None: all there are (P-025..P-027).
+
+    Filled in as by `runtime_text`, whether they speak of the wiki or not (W-023).
+    """
+    bodies = (
+        runtime_text(section.body, index, has_pages=has_pages)
         for section in sections
-        if section.body
-        and (section.requires is None or tools is None or not section.requires.isdisjoint(tools))
+        if section.requires is None or tools is None or not section.requires.isdisjoint(tools)
     )
+    return "\n\n".join(filter(None, bodies))
 
 
 def unknown_tools(sections: Collection[Section]) -> tuple[tuple[int, str], ...]:
@@ -219,10 +228,60 @@ def ranked_lines(facts: Sequence[str], top_k: int | None = None) -> str:
     return "\n".join(f"- {one_line(fact)}" for fact in facts[:top_k])
 
 
-def wiki_text(instruction: str, index: str) -> str:
-    """How to recall pages, and the index without its frontmatter (P-015)."""
-    pages = inert(FRONTMATTER.sub("", index.replace("\r\n", "\n"))).lstrip("\n")
-    return "\n\n".join(text for text in (instruction.strip(), pages) if text)
+MEMORY_ROOT = "__MEMORY_ROOT__"
+OPEN, CLOSE = r"\{\{IF_INCLUDE_RECALL\}\}", r"\{\{/IF_INCLUDE_RECALL\}\}"
+RECALL_BLOCK = re.compile(f"{OPEN}(.*?){CLOSE}", re.DOTALL)
+INDEX_LINES = 100
+INDEX_CHARACTERS = 20_000
+SHORTENED = "[truncated: {} of {} {} of the index shown]"
+
+
+def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
+    """A text that speaks of the wiki, filled in: no marker of ours is left (W-022, W-023).
+
+    `index` as in its file; None: there is no wiki here. `has_pages`: it has one besides the index,
+    so that the block on recalling stays.
+    """
+    shown = "" if index is None else index_text(index)
+    text = template if has_pages and index is not None else _without(RECALL_BLOCK.pattern, template)
+    text = _without(f"{OPEN}|{CLOSE}", text, lines=1)
+    if not shown:
+        text = _without(MEMORY_ROOT, text)
+    # What the index says is filled in last, and so is never read as a marker.
+    return text.replace(MEMORY_ROOT, shown).strip("\n")
+
+
+def wiki_text(template: str, index: str, *, has_pages: bool) -> str:
+    """How to recall pages, as the template says, and the index; nothing without a page (P-015).
+
+    With an empty index how to recall alone, for where the index is told apart from it.
+    """
+    if not has_pages:
+        return ""
+    blocks = "\n\n".join(block.strip() for block in RECALL_BLOCK.findall(template))
+    whole = blocks if MEMORY_ROOT in blocks else f"{blocks}\n\n{MEMORY_ROOT}"
+    return runtime_text(whole, index, has_pages=True)
+
+
+def _without(pattern: str, text: str, lines: int = 2) -> str:
+    """Where a match begins its line, so many line ends behind it go with it."""
+    at_start = rf"^[ \t]*(?:{pattern})[ \t]*\n{{0,{lines}}}"
+    return re.sub(f"{at_start}|{pattern}", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def index_text(index: str) -> str:
+    """The index without its frontmatter; of a long one the beginning, saying so (W-023, W-024)."""
+    text = FRONTMATTER.sub("", index.replace("\r\n", "\n"))
+    lines = text.rstrip().lstrip("\n").splitlines()
+    whole = inert("\n".join(lines[:INDEX_LINES]))
+    shown = inert(whole[:INDEX_CHARACTERS])  # again: a line cut short may be a divider now
+    if shown != whole:
+        note = SHORTENED.format(len(shown), len(whole), "characters")
+    elif len(lines) > INDEX_LINES:
+        note = SHORTENED.format(INDEX_LINES, len(lines), "lines")
+    else:
+        return shown
+    return f"{shown}\n{note}"
 
 
 def task_lines(tasks: Iterable[Task]) -> str:

@@ -6,14 +6,14 @@ a person is told in a block of its own (L-070).
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, get_args
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.config.schema import ComponentSizeLimits, Seed
+from wintermute.config.schema import ComponentSizeLimits, Seed, Wiki
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.llm.tokens import estimate
@@ -38,8 +38,16 @@ from wintermute.prompt.assemble import (
 )
 from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
-from wintermute.templates import NOTHING_KEPT, Template, fill, shipped_prompts
+from wintermute.templates import (
+    CONSOLIDATION,
+    NOTHING_KEPT,
+    RUNTIME,
+    Template,
+    fill,
+    shipped_prompts,
+)
 from wintermute.text import untagged
+from wintermute.wiki.recall import RECALL
 
 FILE = "BASE_PROMPT.txt"
 FILE_SMALL = "BASE_PROMPT.small.txt"
@@ -159,6 +167,9 @@ def text_of(body: str) -> str:
 
 log = logging.getLogger(__name__)
 
+WikiText = Callable[[], Awaitable[str]]
+"""How pages are recalled, and which there are (P-015)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recall:
@@ -189,14 +200,19 @@ class Gather:
         layout: Layout = "append",
         small: Instructions | None = None,
         top_k: int = TOP_K,
+        wiki: WikiText | None = None,
     ) -> None:
-        """`small`: the instructions for small models, if they have their own. `top_k`: memories."""
+        """`small`: the instructions for small models, if they have their own. `top_k`: memories.
+
+        `wiki`: what those are told who may recall its pages.
+        """
         self.layout: Layout = layout
         self._small = small or instructions
         self._stores = stores
         self._instructions = instructions
         self._clock = clock
         self._top_k = top_k
+        self._wiki = wiki
 
     async def system(
         self,
@@ -259,7 +275,9 @@ class Gather:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
-        return Parts(instructions=instructions, core=core_text(await self._stores.core.text(scope)))
+        core = core_text(await self._stores.core.text(scope))
+        wiki = await self._wiki() if self._wiki is not None and RECALL in tools else ""
+        return Parts(instructions=instructions, core=core, wiki=wiki)
 
     async def _changing(self, scope: str, query: Recall | None) -> Changing:
         return Changing(
@@ -412,6 +430,8 @@ class Texts:
     split: Template
     reconstruction: Template
     core_update: Template
+    runtime: Template
+    consolidation: Template
     kept: Mapping[str, str]
     """Last good texts by name."""
 
@@ -422,8 +442,11 @@ class Texts:
         return next(filter(None, found), None)
 
 
-def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT) -> Texts:
-    """`kept`: last good texts by name, which stand for files that are no text (F-031).
+def read_texts(
+    folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT, wiki: Wiki | None = None
+) -> Texts:
+    """`kept`: last good texts by name, which stand for files that are no text (F-031). `wiki`: may
+    name other files for its own two.
 
     Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
     """
@@ -431,6 +454,7 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         if not name.startswith("SEED_"):
             Template(folder, name, kept)
     language = seed_template(folder, seed.language, kept)
+    wiki = wiki or Wiki()
     return Texts(
         instructions=Instructions(folder, kept),
         small=Instructions(folder, kept, FILE_SMALL),
@@ -443,5 +467,16 @@ def read_texts(folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT)
         split=Template(folder, "SPLIT_PROMPT.txt", kept),
         reconstruction=Template(folder, "RECONSTRUCTION_PROMPT.txt", kept),
         core_update=Template(folder, "CORE_UPDATE_PROMPT.txt", kept),
+        runtime=Template(folder, _name(folder, wiki.runtime_prompt, RUNTIME), kept),
+        consolidation=Template(
+            folder, _name(folder, wiki.consolidation_prompt, CONSOLIDATION), kept
+        ),
         kept=kept,
     )
+
+
+def _name(folder: Path, named: Path | None, shipped: str) -> str:
+    """What a template is called in the folder; one that stands elsewhere by its whole path."""
+    if named is None:
+        return shipped
+    return named.relative_to(folder).as_posix() if named.is_relative_to(folder) else str(named)

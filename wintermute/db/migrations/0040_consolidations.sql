@@ -1,7 +1,3 @@
--- Which of its kind a proposal is about; "": there is one in a scope (owner: changes).
-
-ALTER TABLE proposals ADD COLUMN item TEXT NOT NULL DEFAULT '';
-
 -- Conversations that became pages of the wiki, by the jobs in its folder `sleep` (owner: night).
 -- `upto`, `casts`: how far a chat was read by then. `settled`: 0 until it is known that the pages are
 -- in place; who comes next finds out, and takes back what came to nothing.

@@ -1,0 +1,206 @@
+"""Conversations that are folders of message files, answered by the one loop (W-025, W-036, A-1).
+
+    files ─▶ steps ─▶ as far as the loom has the same: its branch; from there on: entered ─▶ cast
+
+What the model sees are the files. Somebody may have put messages there by hand, which are entered;
+where one was changed or removed, the branch is forked. No room, no inbox: who asks waits here.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from wintermute.clock import Clock
+from wintermute.conversation.cast import Loop
+from wintermute.conversation.state import CastSettings, Stop, Unwatched
+from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.words import reply_text
+from wintermute.db import Transaction
+from wintermute.errors import WintermuteError
+from wintermute.loom.records import Cast
+from wintermute.messages import Reply, Size, Usage
+from wintermute.prompt.block import Changing, Layout
+from wintermute.prompt.gather import Recall
+from wintermute.stores import Stores
+from wintermute.text import untagged
+from wintermute.wiki.conversations import ConversationFolder, MessageFile
+
+ENTERED = "entered"
+"""How a cast ended of which nothing was asked: its messages were there already."""
+OPENS = "(The conversation begins here.)"
+"""What an answer follows to which no message is there."""
+ANSWERED = "The last message is an answer: add a message first"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One message with what was answered; `said` None: the conversation begins with an answer."""
+
+    said: str | None
+    answers: tuple[str, ...] = ()
+
+    def same(self, other: "Step") -> bool:
+        """Whether both say the same: white space around a text is none of it."""
+        texts = [[text and text.strip() for text in (s.said, *s.answers)] for s in (self, other)]
+        return texts[0] == texts[1]
+
+
+def steps_of(messages: Sequence[MessageFile]) -> tuple[Step, ...]:
+    """What people said in a folder, each with its answers."""
+    found: list[Step] = []
+    for message in messages:
+        if message.role == "user":
+            found.append(Step(message.text))
+        elif message.role == "assistant":
+            last = found.pop() if found else Step(None)
+            found.append(replace(last, answers=(*last.answers, message.text)))
+    return tuple(found)
+
+
+def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
+    """The steps that a branch has on record, each with the last of its casts."""
+    for cast, later in zip(casts, [*casts[1:], None], strict=True):
+        if later is not None and later.event_id is not None and later.event_id == cast.event_id:
+            continue  # it was not answered, and asked again
+        if cast.reason == ENTERED:
+            answers = tuple(turn.utterance for turn in cast.turns)
+        else:
+            answers = (cast.result,) if cast.state == "terminated" and cast.result else ()
+        yield Step(None if cast.event_id is None else cast.intent, answers), cast
+
+
+class FolderPrompt:
+    """The system message that is in the folder. Implements `Prompt`."""
+
+    layout: Layout = "append"
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def system(
+        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+    ) -> str | None:
+        """As it was written, once (W-025)."""
+        return self._text or None
+
+    async def changing(
+        self, scope: str, query: Recall | None, size: Size, *, anew: bool
+    ) -> Changing | None:
+        """Nothing: all that is known stands in the files."""
+        return None
+
+
+class FolderChat:
+    """Answers what stands last in a folder."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        loop: Loop,
+        settings: CastSettings,
+        redact: Callable[[str], str],
+        clock: Clock,
+    ) -> None:
+        """`settings`: those of every cast, but for the prompt, which is the folder's."""
+        self._stores = stores
+        self._loop = loop
+        self._settings = settings
+        self._redact = redact
+        self._clock = clock
+
+    async def answer(self, folder: ConversationFolder, system: str) -> str:
+        """What the model answers to the last message; nothing is written but `system`, once.
+
+        Within `ConversationFolder.held`. Raises: WintermuteError when there is no answer.
+        """
+        messages = await asyncio.to_thread(_with_system, folder, system)
+        steps = tuple(map(self._kept, steps_of(messages)))
+        if not steps or steps[-1].answers:
+            raise WintermuteError(ANSWERED if steps else "There is no message: add one first")
+        conversation, cast = await self._opened(str(folder.path.resolve()), steps)
+        told = "\n\n".join(each.text for each in messages if each.role == "system")
+        settings = replace(self._settings, prompt=FolderPrompt(told))
+        scope = self._stores.owner.scope
+        caller = Caller(
+            *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
+        )
+        outcome = await self._loop.run(cast, caller, settings, Stop(), Unwatched())
+        async with self._stores.database.transaction() as tx:
+            await self._stores.casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text)
+        if outcome.state != "terminated" or not outcome.text.strip():
+            raise WintermuteError(reply_text(outcome) or "The model gave no answer")
+        return outcome.text
+
+    def _kept(self, step: Step) -> Step:
+        """As the record has it: no tag of ours in what people say (L-071), no secret anywhere."""
+        said = None if step.said is None else self._redact(untagged(step.said))
+        return Step(said, tuple(map(self._redact, step.answers)))
+
+    async def _opened(self, path: str, steps: tuple[Step, ...]) -> tuple[str, Cast]:
+        """The conversation of a folder, and the cast for its last step: all before is on record."""
+        stores = self._stores
+        async with stores.database.transaction() as tx:
+            conversation = await stores.conversations.in_room(
+                tx, f"wiki:{path}", stores.owner.scope, "job"
+            )
+            branch = await stores.conversations.current_branch(tx, conversation)
+            recorded = list(_recorded((await stores.casts.past(branch, None)).casts))
+            same = _common(steps, [step for step, _ in recorded])
+            if same < len(recorded):
+                while same and not recorded[same - 1][1].turns:  # a branch is forked from a turn
+                    same -= 1
+                left_at = recorded[same - 1][1].turns[-1].id if same else None
+                branch = await stores.conversations.branch(
+                    tx, conversation, "edit", forked_from=left_at
+                )
+            for n in range(same, len(steps) - 1):
+                await self._enter(tx, branch, conversation, steps[: n + 1])
+            event_id = _event_id(conversation, steps)
+            running = await stores.casts.running(event_id)
+            if running is None or running.branch_id != branch:
+                running = await self._begin(tx, branch, event_id, steps[-1])
+            return conversation, running
+
+    async def _enter(
+        self, tx: Transaction, branch: str, conversation: str, steps: tuple[Step, ...]
+    ) -> None:
+        """Put the last of these steps on record."""
+        casts, step = self._stores.casts, steps[-1]
+        event_id = None if step.said is None else _event_id(conversation, steps)
+        cast = await self._begin(tx, branch, event_id, step)
+        for answer in step.answers:
+            _, parent = await casts.last_turn(tx, cast.id)
+            reply = Reply(answer, (), "stop", Usage(), "", "", 0)
+            await casts.add_turn(tx, cast, parent, reply, None)
+        await casts.end(tx, cast.id, "terminated", ENTERED, "".join(step.answers[-1:]))
+
+    async def _begin(self, tx: Transaction, branch: str, event_id: str | None, step: Step) -> Cast:
+        wards = self._settings.wards.record()
+        said = OPENS if step.said is None else step.said
+        return await self._stores.casts.start(tx, branch, event_id, said, "owner", wards)
+
+
+def _with_system(folder: ConversationFolder, system: str) -> tuple[MessageFile, ...]:
+    messages = folder.messages()
+    if system and not any(each.role == "system" for each in messages):
+        folder.append("system", system)
+        messages = folder.messages()
+    return messages
+
+
+def _common(steps: Sequence[Step], recorded: Sequence[Step]) -> int:
+    """How many steps at the beginning are the same."""
+    pairs = zip(steps, recorded, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].same(pair[1]), pairs))
+
+
+def _event_id(conversation: str, steps: Sequence[Step]) -> str:
+    """The same for the same messages: what is asked again is not shown twice (L-034)."""
+    whole = hashlib.sha256(conversation.encode())
+    for step in steps:
+        for text in (step.said or "", *step.answers):
+            whole.update(hashlib.sha256(text.strip().encode()).digest())
+        whole.update(b"|")
+    return f"file_{whole.hexdigest()[:32]}"
