@@ -20,6 +20,7 @@ VERBS = {
     "core": "What is always known: the page that is in every prompt.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
+    "wiki": "Pages that link, and grow out of conversations.",
     "prompt": "Show the whole prompt as it would go out now, part by part.",
     "loom": "What was said and done: read, fork, replay.",
     "matrix": "Whom to trust, how others can trust the bot, its login and its keys.",

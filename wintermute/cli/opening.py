@@ -137,13 +137,8 @@ def with_models(
     ctx: click.Context, work: Callable[[Stores, Config, Models], Awaitable[Result]]
 ) -> Result:
     """The same, with the models as well."""
-    config = open_config(ctx, spared="matrix")
-    folder, clock = config.data_dir, SystemClock()
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
-            " or correct data_dir"
-        )
+    config, clock = open_config(ctx, spared="matrix"), SystemClock()
+    folder = data_folder(config)
 
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
@@ -160,6 +155,16 @@ def with_models(
                 return await work(stores, config, models)
 
     return asyncio.run(opened())
+
+
+def data_folder(config: Config) -> Path:
+    """Where everything is kept. Raises: ConfigurationError when there is no such folder."""
+    if not config.data_dir.is_dir():
+        raise ConfigurationError(
+            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
+            " or correct data_dir"
+        )
+    return config.data_dir
 
 
 def say(ctx: click.Context, *lines: str) -> None:

@@ -90,7 +90,7 @@ class Consolidation:
         Raises: ConfigurationError for an agent that nobody knows; StoreBusy unless it may `wait`;
         StoreMissing, StoreUnusable; WintermuteError for what is no conversation.
         """
-        worker = self._agent(agent)
+        worker = self.agent(agent)
         async with alone(self._files, self._clock, wait=wait):
             await to_its_end(partial(_prepared, self._files))
             if self._kept is not None:
@@ -107,7 +107,7 @@ class Consolidation:
 
     async def preview(self, material: RawMaterial, agent: str) -> Preview | None:
         """What a job would do, without a trace of it in the store. Raises: as `consolidate`."""
-        worker = self._agent(agent)
+        worker = self.agent(agent)
         talk = await material.read()
         if talk is None:
             return None
@@ -118,7 +118,8 @@ class Consolidation:
         proposed = [page.change for page in done.verdict.proposed]
         return Preview(self._redact(patch((*changes, *proposed))), done.verdict, done.refused)
 
-    def _agent(self, name: str) -> PageAgent:
+    def agent(self, name: str) -> PageAgent:
+        """Who is called so. Raises: ConfigurationError (W-063)."""
         if name not in self._agents:
             raise ConfigurationError(f"no command configured for agent '{name}'")
         return self._agents[name]
@@ -287,6 +288,9 @@ def _beside(
     files: StoreFolder, job: WikiJob, talk: Talk, done: _Done, report: str
 ) -> list[FileChange]:
     """What changes with the pages: whose lines they have, what is from outside, and what is said."""
+    here = StoreFolder(files.root / job.raw_copy)
+    if any(text_at(here, name) != text for name, text in talk.files):
+        raise StoreChanged("what was said was changed meanwhile")
     found = [written_change(files, change) for change in done.verdict.changes]
     if talk.is_outside:
         found.append(marked_outside(files, job.raw_copy))

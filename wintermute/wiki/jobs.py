@@ -152,8 +152,7 @@ def read_job(files: StoreFolder, name: str) -> WikiJob | None:
     """A job by the name of its folder; None: there is none that can be read."""
     with suppress(FileUnusable, FileNotFoundError, ValueError, TypeError):
         values: Json = json.loads(files.exact(f"{JOBS}/{name}/{JOB}"))
-        known = {each.name for each in fields(WikiJob)}
-        given = {key: value for key, value in values.items() if key in known}
+        given = {each.name: values[each.name] for each in fields(WikiJob) if each.name in values}
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         return replace(WikiJob(**given | lists), name=name)
     return None

@@ -262,12 +262,17 @@ def redated(changes: Iterable[FileChange], today: date) -> tuple[FileChange, ...
 def objections(
     view: StoreView, changes: Sequence[FileChange], files: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The problems that a store would have with these changes, and has not now (W-064)."""
+    """The problems that a store would have with these changes, and has not now (W-064).
+
+    They take away no link, for such were set aside.
+    """
     after = view.after(changes, files)
     paths = [change.path for change in changes]
     known = {problem.identity for problem in _problems(view, paths)}
     told = [str(each) for each in _problems(after, paths) if each.identity not in known]
-    told += [f"{path}: no page would link to it" for path in _orphaned(view, after, paths)]
+    new = {path for path in paths if is_page(path) and path not in view.pages}
+    links = after.links_to(new)
+    told += [f"{path}: no page would link to it" for path in sorted(new) if not links[path]]
     return tuple(told)
 
 
@@ -276,19 +281,6 @@ def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
     pages = {path: view.pages[path] for path in paths if path in view.pages}
     found = LinkGraph(pages, view.names, view.look).problems({})
     return [problem for problem in found if problem.kind in PAGE_PROBLEMS]
-
-
-def _orphaned(before: StoreView, after: StoreView, paths: Collection[str]) -> list[str]:
-    """The pages that nobody would link to any more, and the new ones."""
-    new = {path for path in paths if path in after.pages and path not in before.pages}
-    left = set[str]()
-    for path in paths:
-        was = before.pages[path].links if path in before.pages else ()
-        now = after.pages[path].links if path in after.pages else ()
-        targets = (resolve(link, before.names, before.look, near=False) for link in {*was} - {*now})
-        left |= {each for each in targets if isinstance(each, str)} - {path}
-    wanted = {path for path in new | left if is_page(path) and path in after.pages}
-    return sorted(path for path, links in after.links_to(wanted).items() if not links)
 
 
 def indexed(view: StoreView, changes: Sequence[FileChange], index: str) -> FileChange | None:
