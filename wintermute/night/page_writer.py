@@ -170,8 +170,8 @@ def page_in(reply: Reply, title: str) -> str:
         raise Unfit(f"its beginning is wrong: {problems[0]}", "its frontmatter is wrong")
     if SECOND.search(body):
         raise Unfit("it holds more than one page")
-    head, body = text[: len(text) - len(body.lstrip())], without_sources(body)
-    text = f"{head}{body}" if body.startswith("# ") else f"{head}# {title}\n\n{body}"
+    head, said = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
+    text = "\n\n".join([head, said] if said.startswith("# ") else [head, f"# {title}", said])
     if tokens(len(text)) > MOST_TOKENS:
         raise Unfit(f"it is too long: at most {MOST_TOKENS} tokens")
     return text
@@ -256,13 +256,14 @@ class PageWriter:
         shown = "\n".join(without_matter(index or "").splitlines()[:MOST_INDEX_LINES])
         names = names_for(piece, view.names, int(NAMES_SHARE * window))
         values = {
+            "instructions": self._instructions(task),
             "entries": _listed(names),
             "index": shortened(shown, int(INDEX_SHARE * window) * 3),
             "transcript": piece,
         }
-        question = fill(self._prompts.plan.text(), {"instructions": self._instructions(task)})
+        template = self._prompts.plan.text()
         return await answer_in_json(
-            *(self._model, ROLE, question, values, lambda found: planned(found, view)),
+            *(self._model, ROLE, template, values, lambda found: planned(found, view)),
             sources=self._sources(task),
         )
 

@@ -31,7 +31,15 @@ from wintermute.wiki.links import (
     name_of,
     resolve,
 )
-from wintermute.wiki.pages import FRESH_INDEX, WikiPage, dated, examined, read_page, without_matter
+from wintermute.wiki.pages import (
+    FRESH_INDEX,
+    WikiPage,
+    dated,
+    examined,
+    page_text,
+    read_page,
+    without_matter,
+)
 
 MOST_PAGES = 20
 """Of one plan."""
@@ -252,11 +260,17 @@ def misplaced(changes: Sequence[FileChange], plan: Collection[str] | None) -> tu
 def redated(changes: Iterable[FileChange], today: date) -> tuple[FileChange, ...]:
     """The changes as of today; what changes nothing but a date is none (W-067)."""
     return tuple(
-        replace(change, after=dated(_plain(change.after or ""), today, _plain(change.before or "")))
+        replace(change, after=_redated(_plain(change.after or ""), change.before, today))
         for change in changes
         if change.before is None
         or _said(change.before).strip() != _said(change.after or "").strip()
     )
+
+
+def _redated(text: str, before: str | None, today: date) -> str:
+    if before is None:
+        return page_text(today, today, without_matter(text))
+    return dated(text, today, _plain(before))
 
 
 def objections(
