@@ -138,7 +138,7 @@ def consolidate(
     async def work() -> WikiJob | Preview | None:
         clock = SystemClock()
         async with wiki.opened(clock) as (kept, models):
-            agents = _agents(wiki, kept, models)
+            agents = _agents(wiki, kept, models, agent)
             home = Consolidation(
                 WikiStore(wiki.settings.store), agents, clock, wiki.zone, kept, wiki.redact
             )
@@ -156,8 +156,9 @@ def consolidate(
 
 
 def _agents(
-    wiki: _Wiki, kept: Consolidations | None, models: Models | None
+    wiki: _Wiki, kept: Consolidations | None, models: Models | None, wanted: str
 ) -> Mapping[str, PageAgent]:
+    """Who can be asked; the files of the one that is built in are read only where it is `wanted`."""
     settings = wiki.settings
     instructions = _template(settings.consolidation_prompt)
     secrets = secret_values(wiki.config) if wiki.config else ()
@@ -166,7 +167,7 @@ def _agents(
         name: ProgramAgent(name, command, instructions, given)
         for name, command in settings.agent_cmds.items()
     }
-    if wiki.config and models:
+    if wanted == BUILTIN and wiki.config and models:
         folder = wiki.config.data_dir / "prompts"
         plan, page = (Template(folder, f"consolidation/{name}.md") for name in ("plan", "page"))
         model = PageModel(models, settings.model)

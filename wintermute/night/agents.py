@@ -36,7 +36,7 @@ from wintermute.wiki.folder import READ, FileChange, StoreFolder, told
 from wintermute.wiki.jobs import WikiJob, text_at
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
 from wintermute.wiki.pages import text_of
-from wintermute.wiki.store import WikiStore
+from wintermute.wiki.store import FOLDERS, WikiStore
 from wintermute.wiki.verdict import StoreView
 
 BUILTIN = "builtin"
@@ -318,6 +318,9 @@ def differences(
 def _compare(
     path: str, copy: StoreFolder, store: StoreFolder, changes: list[FileChange], told: list[str]
 ) -> None:
+    if not path.isprintable():
+        told.append(f"{path!r} has a name that no link can hold")
+        return
     if path != INDEX and path.partition("/")[0] not in PAGE_FOLDERS:
         told.append(f"{path!r} was changed: it is neither a page nor the index")
         return
@@ -412,7 +415,8 @@ class ProgramAgent:
 def _copied(task: PageTask, folder: Path, job: str) -> Inventory:
     with task.store.files.reading(), told(folder):
         known = dict(copy_store(task.store.root, folder))
-        (folder / job).mkdir(parents=True)
+        for name in (*FOLDERS, job):
+            (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / task.raw).is_dir():  # nothing is kept of a dry run
             (folder / task.raw).mkdir(parents=True)
             for name, text in task.talk.files:
