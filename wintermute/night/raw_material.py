@@ -34,6 +34,8 @@ MOST_CHARACTERS = 4_000
 """Of one message as a model is shown it; of a longer one its head and tail."""
 NOT_SAID = re.compile(r"<(?:memory name=|cathedral>)")
 """How messages begin that say what a page says, or what the program had to say."""
+NEWEST = 2**62
+"""Beyond all casts."""
 ONLY_OURS = (
     "{name} is no direct chat of the owner's: pages are made of what was said there, and of folders"
 )
@@ -229,8 +231,7 @@ class Consolidations:
             found += rows
             if len(rows) < MOST_ROWS:
                 return tuple(found)
-            upto = max([cursor.upto, *(row.seq for row in rows if not row.late)])
-            cursor = Cursor(upto, max([cursor.casts, *(row.late for row in rows)]))
+            cursor = _beyond(cursor, rows)
 
     async def stands(self, part: ChatPart, tx: Transaction) -> bool:
         """Whether nothing of it was edited or taken back since it was read."""
@@ -336,6 +337,13 @@ class Consolidations:
 def _drop_raw(files: StoreFolder, raw: str) -> None:
     with files.writing():
         drop_raw(files, raw)
+
+
+def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
+    """Where the next look begins: what comes late comes first, then all that has a new place."""
+    if rows[-1].late:
+        return Cursor(cursor.upto, rows[-1].late)
+    return Cursor(rows[-1].seq, NEWEST)
 
 
 class ChatTalk:
