@@ -179,7 +179,7 @@ def test_changes_that_are_clean_are_dated_today(tmp_path: Path) -> None:
         DAY,
         TODAY,
     )
-    assert found.changes[1].after == page("# Pond\n\nCarp.", DAY, TODAY)
+    assert found.changes[1].after == page("# Pond\n\nCarp.", TODAY, TODAY)
 
 
 GOOD = "# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]]"
@@ -441,7 +441,12 @@ def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
     shelf.write("episodic-raw/20260504/.part_raw_1/0001-user.md", "half")
     shelf.write("sleep/.undo_page_1/changes.json", "[]")
     shelf.write("sleep/20260504-101500/job.json", "{}")
+    for n, age in enumerate((0, 7_200)):
+        shelf.write(f"semantic/.part_wiki_{n}", "half a page")
+        then = (tmp_path / f"semantic/.part_wiki_{n}").stat().st_mtime - age
+        os.utime(tmp_path / f"semantic/.part_wiki_{n}", (then, then))
     sweep(shelf.files)
+    assert [path.name for path in (tmp_path / "semantic").glob(".*")] == [".part_wiki_0"]
     assert [path.name for path in (tmp_path / "episodic-raw/20260504").iterdir()] == []
     assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == ["20260504-101500"]
 

@@ -28,6 +28,7 @@ from difflib import unified_diff
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal
 
 from wintermute.changes.change_sets import Change
@@ -51,6 +52,8 @@ UNDO = "undo"
 NAME = re.compile(r"(\d{8}-\d{6})(?:-(\d+))?")
 UNDOING = ".undo_"
 """How folders are called in which pages are prepared that an undo puts in place."""
+STALE = 3_600 * 10**9
+"""Nanoseconds after which nobody writes a part any more."""
 PAUSE = 0.2
 SETTLED = 100_000_000
 """Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
@@ -465,14 +468,23 @@ def is_under_way(files: StoreFolder, job: WikiJob) -> bool:
 
 
 def sweep(files: StoreFolder) -> None:
-    """Remove what a kill left of copies; within `alone`, for then nobody makes one."""
-    left = [(JOBS, name) for name in names_in(files, JOBS) if name.startswith(UNDOING)]
-    for day in names_in(files, RAW):
-        at = f"{RAW}/{day}"
-        left += [(at, name) for name in names_in(files, at) if name.startswith(PART)]
-    for at, name in left:
-        if name != text_at(files, APPLYING):
-            discard(files, at, name)
+    """Remove what kills left of copies and parts; within `alone`, for then nobody makes one.
+
+    A young part may be a file that somebody writes just now.
+    """
+    at_work = (text_at(files, APPLYING) or "").strip()
+    before = time.time_ns() - STALE
+    for at, folders, names in os.walk(files.root):
+        below = Path(at).relative_to(files.root).as_posix()
+        for name in folders:
+            left = name.startswith(PART) or (below == JOBS and name.startswith(UNDOING))
+            if left and name != at_work:
+                discard(files, below, name)
+        for name in names:
+            with suppress(OSError):
+                if name.startswith(PART) and (Path(at) / name).lstat().st_mtime_ns < before:
+                    files.remove(name if below == "." else f"{below}/{name}")
+        folders[:] = [name for name in folders if not name.startswith(".")]
 
 
 def discard(files: StoreFolder, at: str, name: str) -> None:
