@@ -141,12 +141,7 @@ def with_models(
     """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
     config = open_config(ctx, level=level, spared="matrix")
     settings = wiki(config)
-    folder, clock = config.data_dir, SystemClock()
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
-            " or correct data_dir"
-        )
+    folder, clock = data_folder(config), SystemClock()
 
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
@@ -164,6 +159,16 @@ def with_models(
                 return await work(stores, config, models)
 
     return asyncio.run(opened())
+
+
+def data_folder(config: Config) -> Path:
+    """Where everything is kept. Raises: ConfigurationError when there is no such folder."""
+    if not config.data_dir.is_dir():
+        raise ConfigurationError(
+            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
+            " or correct data_dir"
+        )
+    return config.data_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from wintermute.wiki.links import (
     INDEX,
     JOBS,
     META,
+    OUTSIDE,
     PAGE_FOLDERS,
     RAW,
     Names,
@@ -60,8 +61,6 @@ FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
 LISTED = f"{META}/conversations.json"
 SNAPSHOT = f"{META}/system-runtime.md"
 OLD_INDEX = "index.md"
-OUTSIDE = f"{META}/outside.json"
-"""Lists the raw conversations in which text from outside may stand."""
 UNTITLED = (JOBS, *BY_PATH_ONLY)
 SETTLED = 100_000_000
 """Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
