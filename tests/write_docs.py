@@ -66,6 +66,7 @@ TOOLS = {
     "spawn_sub_session": "hands out work whose result comes later",
     "call_agent": "hands out work and waits for its result",
     "call_agent_batch": "hands out several at once and waits for all",
+    "recall": "opens a page of the wiki; only in a direct chat with the owner, or at the terminal",
     "done": "ends an answer, where `loop.require_done_tool` asks for it",
 }
 

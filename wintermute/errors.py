@@ -25,6 +25,8 @@ WintermuteError
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── StoreMissing                no wiki store where one was named
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
+├── StoreChanged                somebody wrote pages while others were made of them: tried again later
+├── StoreBusy                   another job is at work on the pages of a wiki store
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
@@ -164,6 +166,14 @@ class StoreMissing(WintermuteError):
 
 class StoreUnusable(WintermuteError):
     """A wiki store that cannot be written, or of which a file of ours is damaged (W-039)."""
+
+
+class StoreChanged(WintermuteError):
+    """Pages are not what they were when work on them began (W-066)."""
+
+
+class StoreBusy(WintermuteError):
+    """One piece of work at a time makes pages of conversations (W-068)."""
 
 
 class ToolFailed(WintermuteError):

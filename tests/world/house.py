@@ -6,7 +6,7 @@
 
 Nothing here waits for time: whoever waits is woken by what the rooms do. With `prompts`, a folder
 of prompt files, there are the real prompt and the tools of memory, tasks and skills; with a
-`language` the seeds, with `sub_sessions` the tools to hand out work.
+`language` the seeds, with `sub_sessions` the tools to hand out work, with `pages` that to recall them.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from typing import Any
 from tests.world.clock import SYSTEM as MACHINE
 from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import HeldClock as HeldClock
+from tests.world.pages import FilePages
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
 from tests.world.schema import open_migrated
@@ -61,6 +62,8 @@ from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Recall, read_texts
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores, closing, prepare
+from wintermute.wiki.recall import RECALL
+from wintermute.wiki.store import WikiStore
 from wintermute.work.delegation import Delegation
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs
@@ -316,15 +319,14 @@ async def open_house(
     embedder: Embedder | None = None,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
+    pages: FilePages | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
     asked = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     config = replace(
-        _config(folder, owner, asked),
-        memory=memory,
-        memory_harvest=harvest,
+        _config(folder, owner, asked, memory, harvest),
         context=replace(context, component_size_limits=limits) if limits else context,
         loop=_loop(wards),
         seed=Seed(enabled=language is not None, language=language or "en"),
@@ -336,24 +338,26 @@ async def open_house(
         shared = (database, folder, config.owner, checked, new_id, redact)
         stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
+        stores = replace(stores, wiki=WikiStore(pages.root)) if pages else stores
         texts = read_texts(files, config.seed)
-        real = [t for t in tools_of(config, stores) if (done if t.name == DONE else prompts)]
+        own, wanted = tools_of(config, stores), {DONE: done, RECALL: True}
         models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
         async with aclosing(models), closing(stores):
             await prepare(stores)
             answers = answering(
                 *(config, stores, models, texts, speaker, checked, redact),
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
-                tools=[*gates, *real],
+                tools=[*gates, *(tool for tool in own if wanted.get(tool.name, prompts))],
                 prompt=_prompt(prompt, prompts, context.layout),
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, gather, models, answers)
 
 
-def _config(folder: Path, owner: str, llm: Llm) -> Config:
+def _config(folder: Path, owner: str, llm: Llm, memory: Memory, harvest: MemoryHarvest) -> Config:
     matrix = Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner)
-    return Config(data_dir=folder, timezone=ZONE, matrix=matrix, llm=llm)
+    home = Config(data_dir=folder, timezone=ZONE, matrix=matrix, llm=llm)
+    return replace(home, memory=memory, memory_harvest=harvest)
 
 
 def _prompt(

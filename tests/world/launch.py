@@ -26,6 +26,8 @@ from wintermute.cli.main import main
 from wintermute.clock import SystemClock
 
 PART = re.compile(r"part_\w+")
+JOB = re.compile(r"\d{8}-\d{6}(-\d+)?")
+"""Names that are others each time."""
 
 
 class Killer(logging.Handler):
@@ -81,7 +83,11 @@ class Tape(logging.Handler):
             path, _, flags = arguments
             if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
                 self._note_file("open", path)
-        elif event in ("os.rename", "os.remove", "os.truncate"):
+        elif event == "os.rename":
+            self._note_file(event, arguments[0], arguments[2])
+        elif event in ("os.remove", "os.mkdir", "os.rmdir"):
+            self._note_file(event, arguments[0], arguments[-1])
+        elif event == "os.truncate":
             self._note_file(event, arguments[0])
 
     def fsync(self, file: int) -> None:
@@ -89,12 +95,14 @@ class Tape(logging.Handler):
         self._note_file("fsync", file)
         self._fsync(file)
 
-    def _note_file(self, what: str, path: object) -> None:
-        name = (
-            Path(f"/proc/self/fd/{path}").readlink() if isinstance(path, int) else Path(str(path))
-        )
+    def _note_file(self, what: str, path: object, folder: int = -1) -> None:
+        """`folder`: what the path is relative to; -1: the one we are in."""
+        name = Path("." if isinstance(path, int) else os.fsdecode(str(path)))
+        for descriptor in (path, folder):
+            if isinstance(descriptor, int) and descriptor >= 0:
+                name = Path(f"/proc/self/fd/{descriptor}").readlink() / name
         if self._begun and name.is_relative_to(self._folder):
-            self._note(f"{what} {PART.sub('part', name.name)}")
+            self._note(f"{what} {JOB.sub('job', PART.sub('part', name.name))}")
 
     def _note(self, what: str) -> None:
         with self.lock or threading.Lock():

@@ -321,6 +321,8 @@ def _by_marks(said: str, was: str, rest: str) -> Iterator[Cause]:
     """`rest`: what was said with `was`, and the message behind it."""
     if CUT in said or CUT in was:
         yield "cutting"
+    if "[ephemeral:" in said and said.startswith("<user>"):
+        yield "decay"
     if INTERRUPTED in was or UNANSWERED in rest:
         yield "interrupted"
     if ASKED_AGAIN.search(was):

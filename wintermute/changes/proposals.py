@@ -57,13 +57,18 @@ class Proposals:
         await tx.execute(*insert("proposals", values))
 
     async def outdate(
-        self, tx: Transaction, scope: str, kind: ItemKind, but: str | None = None
+        self,
+        tx: Transaction,
+        scope: str,
+        kind: ItemKind,
+        but: str | None = None,
+        item: str = "",
     ) -> None:
         """What waits there, `but` for this text, was about something that is another by now."""
         await tx.execute(
-            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ?"
+            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ? AND item = ?"
             " AND state = 'open' AND text IS NOT ?",
-            (scope, kind, but),
+            (scope, kind, item, but),
         )
 
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:

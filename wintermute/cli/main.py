@@ -18,7 +18,7 @@ VERBS = {
     "status": "Show what works and what does not.",
     "memory": "What is remembered: show, change, forget.",
     "core": "What is always known: the page that is in every prompt.",
-    "wiki": "Pages that link to each other: read, search, check.",
+    "wiki": "Pages that link to each other, and grow out of conversations.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
     "prompt": "Show the whole prompt as it would go out now, part by part.",

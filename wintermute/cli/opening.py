@@ -23,7 +23,7 @@ from wintermute.config.document import Problem
 from wintermute.config.read import environment, read_with_gaps, unreadable
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.config.wiki import with_model
+from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
@@ -133,32 +133,42 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
 
 
 def with_models(
-    ctx: click.Context, work: Callable[[Stores, Config, Models], Awaitable[Result]]
+    ctx: click.Context,
+    work: Callable[[Stores, Config, Models], Awaitable[Result]],
+    wiki: Callable[[Config], WikiSettings] = daemon_wiki,
+    level: str = "warning",
 ) -> Result:
-    """The same, with the models as well."""
-    config = open_config(ctx, spared="matrix")
-    folder, clock = config.data_dir, SystemClock()
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
-            " or correct data_dir"
-        )
+    """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
+    config = open_config(ctx, level=level, spared="matrix")
+    settings = wiki(config)
+    folder, clock = data_folder(config), SystemClock()
 
     async def opened() -> Result:
         async with open_database(folder / "wintermute.db") as database:
             zone = config.timezone
-            llm = with_model(config.llm, config.wiki.model)
+            llm = with_model(config.llm, settings.model)
             models = Models(llm, database, clock, new_id, zone)
             stores = Stores.of(
                 *(database, folder, config.owner, clock, new_id),
                 timezone=zone,
                 memory=config.memory,
                 embedder=open_embedder(config.memory, models, clock),
+                wiki=settings.store,
             )
             async with aclosing(models), closing(stores):
                 return await work(stores, config, models)
 
     return asyncio.run(opened())
+
+
+def data_folder(config: Config) -> Path:
+    """Where everything is kept. Raises: ConfigurationError when there is no such folder."""
+    if not config.data_dir.is_dir():
+        raise ConfigurationError(
+            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
+            " or correct data_dir"
+        )
+    return config.data_dir
 
 
 @dataclass(frozen=True, slots=True)

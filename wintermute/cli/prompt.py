@@ -101,7 +101,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     layout = config.context.layout
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
     gather = Gather(stores, texts.instructions, SystemClock(), layout, small=texts.small)
-    toolbox = Toolbox(described(config, stores))
+    toolbox = await Toolbox(described(config, stores)).within(scope)
     tools = toolbox.definitions(size, done=config.loop.require_done_tool)
     summary = marked(past.fold)
     system = await gather.system(scope, toolbox.offered(size), None, summary, size)

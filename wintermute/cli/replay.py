@@ -52,6 +52,7 @@ from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import counted, harmless
 from wintermute.tools.definition import brief, definition
+from wintermute.wiki.recall import RECALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +174,16 @@ class Replay:
         return Loop(stores, asking, gates, folding, clock)
 
     def _toolbox(self, script: Script, below: bool) -> Toolbox:
-        """The tools as they are now; of a sub-session those it was given then."""
+        """The tools as they are now; of a sub-session those it was given then.
+
+        Pages can be recalled if they could be then: that is not up to our own files.
+        """
         tools: Iterable[AnyTool] = self._today.tools
         question = script.upcoming.question
-        if below and question is not None:
+        if question is not None:
             given = {tool["function"]["name"] for tool in question.request.tools}
-            tools = [tool for tool in tools if tool.name in given]
+            known = given if below else {tool.name for tool in tools} - {RECALL} | given
+            tools = [tool for tool in tools if tool.name in known]
         return Toolbox(_Again(script, tool) for tool in tools)
 
     def prompt(
@@ -324,8 +329,9 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
 def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     # Asked for windows only: as long as no question is put to it, it opens no connection.
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
+    recall = Described(RECALL, *definition(RECALL), brief(RECALL))
     today = Today(
-        described(config, stores),
+        (*described(config, stores), recall),
         config.data_dir / "prompts",
         config.context,
         config.tools.ephemeral,

@@ -15,8 +15,21 @@ VERBS = {
     "create-conversation": ("wiki_store", "Make a new conversation, and print its path."),
     "conversations": ("wiki_store", "List the conversations."),
     "add-message": ("wiki_store", "Add a message from standard input to a conversation."),
+    "generate": (
+        "wiki_chat",
+        "Have the last message of a conversation answered, and print the answer.",
+    ),
+    "chat": ("wiki_chat", "Say what is on standard input in a conversation, and print the answer."),
+    "consolidate": (
+        "wiki_pages",
+        "Make pages of a conversation; of a chat, of what was said there since the last time.",
+    ),
     "search": ("wiki_store", "Look for words in the pages, without a model."),
     "check": ("wiki_store", "Say what is to be mended."),
+    "undo": (
+        "wiki_pages",
+        "Take back what a job did, the newest one without JOB; what was edited since stays.",
+    ),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""
 
@@ -31,7 +44,7 @@ VERBS = {
     lines={verb: line for verb, (_, line) in VERBS.items()},
 )
 def command() -> None:
-    """Pages that link to each other: read, search, check.
+    """Pages that link to each other, and grow out of conversations.
 
     Example: wintermute wiki read Index
     """

@@ -130,7 +130,7 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
 
 
 def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
-    if message["role"] == "tool":
+    if message["role"] != "assistant":
         told = message["content"]
         return f"[result]\n{told if most is None else shortened(told, most)}"
     calls = [
@@ -431,7 +431,7 @@ class Asking:
                 view = less
 
     async def _asked(self, running: CastState, view: RequestView) -> Reply:
-        settings = running.settings
+        settings, kept = running.settings, _kept(running)
         running.prompt = prompt_of(view.messages)
         reply = await self._models.ask(
             settings.role,
@@ -440,7 +440,7 @@ class Asking:
             cast_id=running.cast.id,
             listener=running,
         )
-        running.part_read = part_read(view.messages, running.cast.intent)
+        running.part_read = part_read(view.messages, running.cast.intent, kept)
         if view.small and self._models.size_of(reply.backend) == "small":
             running.prompt = view.small
         return reply
@@ -578,4 +578,5 @@ def _kept(running: CastState) -> int:
     """How many messages may be cut, but not left out: those from the current intent on."""
     cast, *earlier = reversed(running.past.casts)
     same = takewhile(lambda c: c.event_id is not None and c.event_id == cast.event_id, earlier)
-    return len(messages(None, BranchView(None, (*reversed(list(same)), cast))))
+    view = BranchView(None, (*reversed(list(same)), cast))
+    return len(messages(None, view, Looks(running.settings.prompt.layout)))

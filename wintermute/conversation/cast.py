@@ -38,6 +38,7 @@ from wintermute.loom.records import Cast, Turn
 from wintermute.messages import BROKEN_OFF, Reply, Usage
 from wintermute.prompt.assemble import pieces
 from wintermute.stores import Stores
+from wintermute.wiki.recall import RECALL, is_last_word
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class Loop:
             if call.name == DONE and not observation.is_error:
                 return Outcome("terminated", "done", as_text(observation.result))
             running.observed(observation)
-        return None
+        return _ended_by_recalls(running)
 
 
 def _refusal(cast: Cast, settings: CastSettings) -> str | None:
@@ -203,6 +204,19 @@ def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome
         # It was asked for `done` and knows no other way to answer.
         return Outcome("terminated", "text", turn.utterance)
     return None
+
+
+def _ended_by_recalls(running: CastState) -> Outcome | None:
+    """Told that it gets no more pages, it has asked for one again, and for nothing else (W-032)."""
+    newest = [turn for turn in running.cast.turns if turn.error is None][-2:]
+    if len(newest) < 2 or not all(map(_recalls_in_vain, newest)):
+        return None
+    return Outcome("terminated", "text", running.cast.last_words)
+
+
+def _recalls_in_vain(turn: Turn) -> bool:
+    only_recalls = all(call.name == RECALL for call in turn.calls)
+    return only_recalls and any(is_last_word(seen.result) for seen in turn.observations)
 
 
 def _truncated(running: CastState, reason: str) -> Outcome:

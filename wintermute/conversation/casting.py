@@ -12,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 from zoneinfo import ZoneInfo
@@ -380,7 +380,9 @@ class Casting:
                 )
                 shown = Shown(self._speaker, row.conversation_id)
                 watch = self._trouble.watched(row, stop, shown)
-                outcome = await self._loop.run(cast, caller, self._settings, stop, watch)
+                toolbox = await self._settings.toolbox.within(scope)
+                settings = replace(self._settings, toolbox=toolbox)
+                outcome = await self._loop.run(cast, caller, settings, stop, watch)
                 outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
         finally:

@@ -84,7 +84,7 @@ class Gates:
         result = self._clean(result)
         async with self._database.transaction() as tx:
             await self._casts.complete_observation(tx, turn_id, n, result, is_error)
-            if not is_error and _is_outside(verdict, caller):
+            if not is_error and _is_outside(verdict, caller, result):
                 await self._casts.taint(tx, turn_id)
         return result, is_error
 
@@ -93,10 +93,10 @@ def _same(call: Call, other: Call) -> bool:
     return (call.name, call.arguments) == (other.name, other.arguments)
 
 
-def _is_outside(verdict: Accepted | Rejected, caller: Caller) -> bool:
+def _is_outside(verdict: Accepted | Rejected, caller: Caller, result: object) -> bool:
     if not isinstance(verdict, Accepted) or not isinstance(verdict.tool, OutsideTool):
         return False
-    return verdict.tool.is_outside(caller, verdict.args)
+    return verdict.tool.is_outside(caller, verdict.args, result)
 
 
 def _repeatable(accepted: Accepted) -> bool:

@@ -8,8 +8,9 @@ from wintermute.conversation.view import as_text
 from wintermute.loom.records import Observation, Turn
 from wintermute.messages import Json
 from wintermute.text import one_line, untagged
+from wintermute.wiki.recall import RECALL
 
-LOOKING = {"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"}
+LOOKING = {"read_file", RECALL, "search_memory", "search_web", "fetch_url", "done"}
 """Gates that change nothing."""
 MOST = 300
 """Characters of one line."""
@@ -19,14 +20,16 @@ MOST_LINES = 50
 def done_so_far(turns: Sequence[Turn]) -> str:
     """What the calls of a cast have done, a line each, or else what they have listed.
 
-    "" unless one did either. What failed is named too: nobody may think that it was done.
+    "" unless one did either. What failed is named too, but for pages that were not found: nobody may
+    think that it was done.
     """
     seen = [each for turn in turns for each in turn.observations if each.completed]
     good = [each for each in seen if not each.is_error]
     lists = [each for each in good if _lists(each) and isinstance(each.result, list)]
     done = [_receipt(each.gate, each.result) for each in good if _has_effect(each)]
     found = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
-    failed = [_line(each.gate, as_text(each.result)) for each in seen if each.is_error]
+    wrong = (each for each in seen if each.is_error and each.gate != RECALL)
+    failed = [_line(each.gate, as_text(each.result)) for each in wrong]
     if not (done or lists):
         return ""
     told = _listed("Done", done) if done else _listed("Found", found)

@@ -101,8 +101,17 @@ class StoreTool(DescribedTool, Protocol):
 class OutsideTool(Protocol):
     """A gate that may bring text from outside: from then on its cast is tainted (L-037)."""
 
-    def is_outside(self, caller: Caller, args: Json) -> bool:
-        """Whether what this call brings is such a text."""
+    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+        """Whether what this call has brought is such a text."""
+        ...
+
+
+@runtime_checkable
+class ScopedTool(Protocol):
+    """A gate that does not exist everywhere."""
+
+    async def exists_in(self, scope: str) -> bool:
+        """Whether it does at present, for casts in rooms of this scope."""
         ...
 
 
@@ -160,6 +169,10 @@ class Toolbox:
         wanted = set(names)
         return Toolbox(tool for name, tool in self._tools.items() if name in wanted)
 
+    async def within(self, scope: str) -> "Toolbox":
+        """A toolbox with the tools that exist for casts in rooms of this scope."""
+        return Toolbox([tool for tool in self.tools if await _exists_in(tool, scope)])
+
     def definitions(self, size: Size = "full", *, done: bool = True) -> tuple[Json, ...]:
         """The tools as a chat-completions request names them.
 
@@ -193,6 +206,10 @@ class Toolbox:
             args = _without_blanks(tool.parameters, args)
             problem = breach(tool.parameters, args)
         return Rejected(problem, args) if problem else Accepted(tool, args)
+
+
+async def _exists_in(tool: AnyTool, scope: str) -> bool:
+    return not isinstance(tool, ScopedTool) or await tool.exists_in(scope)
 
 
 def _described(tool: AnyTool, size: Size) -> tuple[str, Json] | None:

@@ -23,6 +23,7 @@ from wintermute.prompt.assemble import (
     SKILLS,
     SUMMARY,
     TASKS,
+    WIKI,
     inert,
     pieces,
 )
@@ -37,6 +38,7 @@ from wintermute.prompt.block import (
     without_blocks,
 )
 from wintermute.text import shortened, untagged
+from wintermute.wiki.recall import BEGINNINGS, RECALL, notice, shown
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
 MOST_REPLY_CHARACTERS = 500  # of the last reply, as part of what memory is asked (P-012)
@@ -46,6 +48,8 @@ CALL_DONE = "Call `done` with your complete answer."
 DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
+RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
+"""How a message begins that tells what tags gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,8 @@ def _said(
             found.append({"role": "user", "content": CALL_DONE})  # L-012
         if turn.block and looks.layout == "append":
             _add(found, turn.block)
+    if cast.reason == "text" and cast.turns[-1:] and cast.turns[-1].calls and cast.result:
+        found.append({"role": "assistant", "content": cast.result})  # W-032
     return found
 
 
@@ -218,7 +224,8 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     """An utterance and the result of each of its calls, as the model sees them (L-017).
 
     Nothing of the results of `hidden` gates. An answer that was given through `done` is what was
-    said (L-011).
+    said (L-011). What was recalled by tags stands behind what was called, as if it had been said
+    then: a tag for each, and one message with what they gave (W-026).
     """
     if not turn.calls:
         yield {"role": "assistant", "content": turn.utterance or None}
@@ -226,25 +233,39 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     unrun = "the cast had ended" if cast.state != "running" else ""
     done = next((seen for seen in turn.observations if _is_answer(seen)), None)
     calls = turn.calls[: done.n] if done else turn.calls
-    names = _call_ids(calls)
-    if calls or done is None:
-        message: Json = {"role": "assistant", "content": turn.utterance or None}
-        if calls:
-            message["tool_calls"] = [
-                {
-                    "id": name,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": _valid(call.arguments)},
-                }
-                for name, call in zip(names, calls, strict=True)
-            ]
-        yield message
+    tags = {n: tag for n, call in enumerate(calls) if (tag := _tag(call))}
+    named = {n: name for n, name in enumerate(_call_ids(calls)) if n not in tags}
     seen = {observation.n: observation for observation in turn.observations}
-    for n, name in enumerate(names):
+    said = [turn.utterance] if turn.utterance else []
+    if named:
+        called = [_called(name, calls[n]) for n, name in named.items()]
+        yield {"role": "assistant", "content": turn.utterance or None, "tool_calls": called}
+        said = []
+    for n, name in named.items():
         content = _result(seen.get(n), unrun, hidden)
         yield {"role": "tool", "tool_call_id": name, "content": content}
+    if tags:
+        yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
+        told = (_told(seen.get(n), unrun, hidden) for n in tags)
+        yield {"role": "user", "content": "\n".join(told)}
     if done is not None:
         yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
+
+
+def _called(name: str, call: Call) -> Json:
+    function = {"name": call.name, "arguments": _valid(call.arguments)}
+    return {"id": name, "type": "function", "function": function}
+
+
+def _tag(call: Call) -> str | None:
+    """What stood in the text of an utterance to recall a page; None: it is another call."""
+    if call.via != "tag" or call.name != RECALL:
+        return None
+    try:
+        title = json.loads(call.arguments).get("title")
+    except (ValueError, RecursionError, AttributeError):  # written as markup of another kind
+        return None
+    return f"<{RECALL}>{title}</{RECALL}>" if isinstance(title, str) else None
 
 
 def _is_answer(seen: Observation) -> bool:
@@ -282,10 +303,17 @@ def _result(observation: Observation | None, unrun: str, ephemeral: Collection[s
         return INTERRUPTED
     if observation.gate in ephemeral and not observation.is_error:
         return f"[ephemeral:{observation.gate}]"
-    text = as_text(observation.result)
+    page = shown(observation.result) if observation.gate == RECALL else None
+    text = page or as_text(observation.result)
     if observation.is_error:
         text = f"error: {text}"
-    return untagged(shortened(text, MOST_RESULT_CHARACTERS))
+    return text if page else untagged(shortened(text, MOST_RESULT_CHARACTERS))
+
+
+def _told(observation: Observation | None, unrun: str, ephemeral: Collection[str]) -> str:
+    """What a tag gave: a page, or why there is none (W-035)."""
+    text = _result(observation, unrun, ephemeral)
+    return text if text.startswith(RECALLED) else notice(text.removeprefix("error: ") or ERASED)
 
 
 def as_text(value: Any) -> str:
@@ -307,6 +335,7 @@ HELP: Mapping[str, str] = {
     INSTRUCTIONS: "Shorten `BASE_PROMPT.txt` in the folder `prompts`.",
     CORE: "Shorten `core.md` in the data folder.",
     MEMORIES: "`/memory` shows them; shorten `MEMORIES.txt` in the data folder.",
+    WIKI: "Shorten `meta/Index.md` of the wiki.",
     TASKS: "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
     SKILLS: "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
 }
@@ -369,10 +398,14 @@ def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[J
     return None
 
 
-def part_read(messages: tuple[Json, ...], intent: str) -> tuple[int, int] | None:
-    """How many characters of the newest message a request shows, and of how many; None: all."""
-    said = [str(message["content"]) for message in messages if message["role"] == "user"]
-    begin, end = _words(said[-1], opens=len(said) == 1)
+def part_read(messages: tuple[Json, ...], intent: str, kept: int) -> tuple[int, int] | None:
+    """How many characters of the newest message a request shows, and of how many; None: all.
+
+    `kept`: the message is the first of so many.
+    """
+    first = len(messages) - kept
+    opens = all(message["role"] != "user" for message in messages[:first])
+    begin, end = _words(str(messages[first]["content"]), opens=opens)
     return (end - begin, len(intent)) if end - begin < len(intent) else None
 
 
@@ -400,7 +433,7 @@ def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] |
     What their blocks told, and the summary, move to the message that is the first now.
     """
     current = len(messages) - kept
-    starts = [n for n, message in enumerate(messages[:current]) if message["role"] == "user"]
+    starts = [n for n, message in enumerate(messages[:current]) if _role(message) == "user"]
     if not starts:
         return None
     many = max(FEWEST_CUT, (1 << (len(starts) // 8).bit_length()) // 2)
@@ -424,7 +457,7 @@ def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None
     contents = [str(message["content"] or "") for message in messages]
     first = next((n for n, message in enumerate(messages) if message["role"] == "user"), -1)
     places = [
-        _words(contents[n], opens=n == first) if message["role"] in roles else (0, 0)
+        _words(contents[n], opens=n == first) if _role(message) in roles else (0, 0)
         for n, message in enumerate(messages)
     ]
     longest = max(range(len(messages)), key=lambda n: places[n][1] - places[n][0])
@@ -435,6 +468,12 @@ def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None
     halved = _ends(content[begin:end], (end - begin) // 4)
     message = {**messages[longest], "content": content[:begin] + halved + content[end:]}
     return (*messages[:longest], message, *messages[longest + 1 :])
+
+
+def _role(message: Json) -> str:
+    """Whose a message is; what tags gave counts as what a tool gave."""
+    is_told = message["role"] == "user" and str(message["content"]).startswith(RECALLED)
+    return "tool" if is_told else str(message["role"])
 
 
 def _words(content: str, *, opens: bool) -> tuple[int, int]:

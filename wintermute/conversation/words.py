@@ -10,6 +10,10 @@ LIMITS = {
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
 TOO_LARGE = "This does not fit into the model's window, even shortened: {problem}."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
+UNSAID = (
+    "I looked up what the wiki has about this, and then did not put it into words. Please ask once"
+    " more, perhaps for one thing at a time."
+)
 JOINED = (
     "Others can read here since you asked, and the answer was meant for you alone."
     " Mention me and ask again if everybody here may read it."
@@ -61,7 +65,7 @@ def reply_text(outcome: Outcome) -> str:
         shown, whole = outcome.part_read
         return f"{outcome.text}\n\n{PART_READ.format(shown=shown, whole=whole)}"
     if outcome.state == "terminated":
-        return outcome.text
+        return outcome.text or UNSAID
     if outcome.reason in LIMITS:
         said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
         return LIMITS[outcome.reason] + said

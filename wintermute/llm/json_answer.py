@@ -77,6 +77,27 @@ async def answer_in_json(
     Raises: AnswerUnusable; QuestionWithdrawn; ModelError where no answer came.
     """
     question = fill(template, {name: untagged(value) for name, value in values.items()})
+    return await proved_answer(
+        *(models, role, question, lambda reply: _read(reply, template, read), AGAIN),
+        attempts=attempts,
+        sources=sources,
+    )
+
+
+async def proved_answer(
+    models: Unasked,
+    role: str,
+    question: str,
+    read: Callable[[Reply], T],
+    again: str,
+    *,
+    attempts: int = ATTEMPTS,
+    sources: QuestionSources | None = None,
+) -> T:
+    """What `read` makes of an answer; where it is Unfit, the model is told so by `again`.
+
+    Raises: as `answer_in_json`.
+    """
     messages: tuple[Json, ...] = ({"role": "user", "content": question},)
     plain = ""
     for _ in range(attempts):
@@ -86,12 +107,12 @@ async def answer_in_json(
             await models.refused(role, "it is empty")
             raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem
         try:
-            return _read(reply, template, read)
+            return read(reply)
         except Unfit as problem:
             error, plain = str(problem), problem.plain
         messages += (
             {"role": "assistant", "content": shortened(reply.text, SHOWN) or "{}"},
-            {"role": "user", "content": AGAIN.format(error=error)},
+            {"role": "user", "content": again.format(error=error)},
         )
     await models.refused(role, plain)
     raise AnswerUnusable(f"the model's answer cannot be used: {plain}")

@@ -3,6 +3,7 @@
     say ─▶ code        (a fence, or a span in a line: all in there is text)
         ─▶ reasoning   (<think>, channels that are not `final`)
         ─▶ a call      (<tool_call>, [TOOL_CALLS], a channel that names a function)
+        ─▶ a title     (<recall>: a page that is asked for)
         ─▶ over        (a token that ends the turn: nothing after it was said to anybody)
 
 What is held back until more has come is bounded, but for what is never said, so that a stream of
@@ -39,6 +40,7 @@ HIDDEN = {
 """Calls in a writing of their own, which are not read, and Gemma's channels."""
 CHANNEL = ("<|channel|>", "<|start|>")
 MESSAGE = "<|message|>"
+TITLE, TITLE_END = "<recall>", "</recall>"
 CHANNEL_ENDS = ("<|end|>", "<|call|>", "<|return|>", *CHANNEL)
 TURN_ENDS = (
     "<|im_end|>",
@@ -68,12 +70,15 @@ DROPPED = (
 )
 ENDS = {**REASONING, **CALLS, **HIDDEN}
 CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
-MARKS = tuple({*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, "<s>", "</s>"})
+MARKS = tuple({*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, TITLE, TITLE_END, "<s>", "</s>"})
 LONGEST_MARK = max(map(len, MARKS))
 LONGEST_RUN = 200
 LONGEST_SPAN = 2_000
 """Characters of code within a line; a backtick that is not closed by then is just one."""
 LONGEST_HEADER = 500
+LONGEST_TITLE = 1_000
+LONGEST_UNENDED = 255
+"""Characters of a title that nothing follows: some servers stop at its end mark, and drop it."""
 
 
 def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
@@ -85,6 +90,7 @@ RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
 PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
 SPECIAL = re.compile(f"(?=[{PERHAPS}])(?:{_any_of(MARKS, *RUNS).pattern})", re.IGNORECASE)
 """A mark or a run; first one look at the character, for most text has none."""
+MARK = _any_of(MARKS)
 BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
 """What may become a mark, or a longer one."""
 BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
@@ -104,14 +110,17 @@ class Markup:
     """Takes what a model says piece by piece, and gives what of it a person may read.
 
     `aloud`: this model is known to end reasoning that it never began, so that until then nothing
-    can be told apart.
+    can be told apart. `recalls`: it may ask for pages; else such a tag is text.
     """
 
-    def __init__(self, *, aloud: bool = False) -> None:
+    def __init__(self, *, aloud: bool = False, recalls: bool = False) -> None:
         self.calls: list[Written] = []
+        self.titles: list[str] = []
+        """The pages that were asked for."""
         self.aloud = aloud
         """Whether reasoning ended that had not begun: all before it was reasoning."""
         self._waits = aloud
+        self._recalls = recalls
         self._rewound = False
         self._state: MarkupState = "say"
         self._said: list[str] = []
@@ -186,13 +195,39 @@ class Markup:
         mark = found[0].lower()
         if not final and self._may_grow(mark):
             return False
-        if mark[0] in "`~":
-            return self._code(found[0], final)
+        is_code = mark[0] in "`~"
+        return self._code(found[0], final) if is_code else self._marked(found, final)
+
+    def _marked(self, found: re.Match[str], final: bool) -> bool:
+        mark = found[0].lower()
+        if mark in (TITLE, TITLE_END) and not self._recalls:
+            self._emit(found.end())
+            return True
+        if mark == TITLE:
+            return self._title(found.end(), final)
         self._at = found.end()
         if mark in ("<s>", "</s>"):
             self._strike(found[0])
         else:
             self._turn(mark)
+        return True
+
+    def _title(self, begin: int, final: bool) -> bool:
+        """A page that is asked for; or else words, of which only the mark before them goes."""
+        last = begin + LONGEST_TITLE + len(TITLE_END)
+        found = MARK.search(self._rest, begin, last)
+        if found is None and not final and len(self._rest) < last:
+            return False
+        end, mark = (found.start(), found[0].lower()) if found else (len(self._rest), "")
+        title = self._rest[begin:end].strip()
+        is_line = 0 < len(title) <= LONGEST_UNENDED and "\n" not in title
+        is_last = mark in TURN_ENDS or (found is None and len(self._rest) < last)
+        self._cut, self._at = True, begin
+        if mark == TITLE_END:
+            end += len(TITLE_END)
+        if mark == TITLE_END or (is_line and is_last):
+            self.titles.append(title)
+            self._at = end
         return True
 
     def _perhaps(self, before: int) -> int:
@@ -300,6 +335,7 @@ class Markup:
         self.aloud, self._waits = True, False
         self._said.clear()
         self.calls.clear()
+        self.titles.clear()
         self._looked, self._opens_line = 0, True
 
     def _hide(self, state: MarkupState, ends: tuple[str, ...], name: str = "") -> None:
@@ -328,3 +364,13 @@ class Markup:
             _, line_end, line = text.rpartition("\n")
             begins = bool(line_end) or self._opens_line
             self._opens_line = begins and BEFORE_FENCE.fullmatch(line) is not None
+
+
+def without_recalls(text: str) -> str:
+    """A text without tags that ask for pages; those in code stay."""
+    if TITLE not in text.lower() and TITLE_END not in text.lower():
+        return text
+    markup = Markup(recalls=True)
+    markup.feed(text)
+    markup.end()
+    return markup.text

@@ -324,7 +324,12 @@ class Models:
                 self._quiet.set()
 
     async def ask_unasked(
-        self, role: str, request: Request, sources: QuestionSources | None = None
+        self,
+        role: str,
+        request: Request,
+        sources: QuestionSources | None = None,
+        *,
+        backend: str | None = None,
     ) -> Reply:
         """As `ask`, for work that nobody waits for: one question at a time, none beside a chat's.
 
@@ -335,7 +340,7 @@ class Models:
         """
         async with self._unasked:
             await self._quiet.wait()
-            return await self._ask(role, request, None, None, UNHEARD, sources)
+            return await self._ask(role, request, backend, None, UNHEARD, sources)
 
     async def refused(self, role: str, reason: str) -> None:
         """An answer was of no use: counted, with the reason, which has none of its words."""

@@ -158,7 +158,8 @@ class _Call:
 class Gathering:
     """Collects the bytes of one answer; tells streams from whole bodies by what they contain.
 
-    `offered`: the parameters of the tools that may be called, by name. `aloud`: see `Markup`.
+    `offered`: the parameters of the tools that may be called, by name; without any a text is only
+    read, so that nothing in it is a tag. `aloud`: see `Markup`.
     `spells`: this model writes calls as its text, see `spelled`; such a text is held back until it
     is known to be none.
 
@@ -176,7 +177,7 @@ class Gathering:
         self._redact = redact
         self._is_held = spells
         self._offered = offered or {}
-        self._markup = Markup(aloud=aloud)
+        self._markup = Markup(aloud=aloud, recalls=bool(offered))
         self.begun = False
         """The first token is here: text, reasoning or part of a call (F-017)."""
         self.ended = False
@@ -239,6 +240,8 @@ class Gathering:
             said = ""
             self._markup.fresh()  # what was held back is what they were read from
         self._is_held = False
+        if self._markup.titles:
+            said, calls = said.rstrip(), (*calls, *self._recalls(new_id))
         text = self._redact(said if said.strip() else clean("".join(self._refusal)))
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
@@ -265,6 +268,12 @@ class Gathering:
             Call(new_id("call"), name, _arguments(arguments), "tag") for name, arguments in written
         ]
         return tuple(_hidden(call, self._redact) for call in calls)
+
+    def _recalls(self, new_id: NewId) -> Iterator[Call]:
+        """The pages that a text asks for, whether or not that is offered (W-035)."""
+        for title in self._markup.titles:
+            arguments = json.dumps({"title": title}, ensure_ascii=False)
+            yield _hidden(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
 
     def _how_it_ended(self) -> str:
         given = _name(self._redact(self._finish))

@@ -242,6 +242,15 @@ class Casts:
         values |= {"tool_call_id": call.id, "state": "started", "started_at": self._clock.now()}
         await tx.execute(*insert("observations", values))
 
+    async def results(self, cast_id: str, gate: str) -> list[Any]:
+        """What the calls of one gate have given in a cast so far, in order, errors as well."""
+        rows = await self._database.rows(
+            "SELECT o.result FROM turns t JOIN observations o ON o.turn_id = t.id"
+            " WHERE t.cast_id = ? AND o.gate = ? AND o.state = 'completed' ORDER BY t.seq, o.n",
+            (cast_id, gate),
+        )
+        return [json.loads(row["result"] or "null") for row in rows]
+
     async def complete_observation(
         self, tx: Transaction, turn_id: str, n: int, result: Any, is_error: bool
     ) -> None:

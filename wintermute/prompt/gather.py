@@ -35,6 +35,7 @@ from wintermute.prompt.assemble import (
     ranked_lines,
     skill_lines,
     task_lines,
+    wiki_text,
 )
 from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
@@ -47,6 +48,7 @@ from wintermute.templates import (
     shipped_prompts,
 )
 from wintermute.text import untagged
+from wintermute.wiki.recall import RECALL
 
 FILE = "BASE_PROMPT.txt"
 FILE_SMALL = "BASE_PROMPT.small.txt"
@@ -196,14 +198,19 @@ class Gather:
         layout: Layout = "append",
         small: Instructions | None = None,
         top_k: int = TOP_K,
+        runtime: Template | None = None,
     ) -> None:
-        """`small`: the instructions for small models, if they have their own. `top_k`: memories."""
+        """`small`: the instructions for small models, if they have their own. `top_k`: memories.
+
+        `runtime`: what those are told who may recall pages; None: nobody is.
+        """
         self.layout: Layout = layout
         self._small = small or instructions
         self._stores = stores
         self._instructions = instructions
         self._clock = clock
         self._top_k = top_k
+        self._runtime = runtime
 
     async def system(
         self,
@@ -227,10 +234,15 @@ class Gather:
             return await self._lasting(scope, tools, size)
         return await self.gather(scope, tools, query, size)
 
-    def instructions(self, tools: Collection[str], size: Size) -> str:
+    async def instructions(self, tools: Collection[str], size: Size) -> str:
         """Those for whoever has these tools."""
         of_size = self._small if size == "small" else self._instructions
-        return chosen(of_size.sections(), tools)
+        return chosen(of_size.sections(), tools, await self._index(tools))
+
+    async def _index(self, tools: Collection[str]) -> str | None:
+        """The index of the wiki, for those who may recall its pages."""
+        told = self._runtime is not None and RECALL in tools
+        return await self._stores.wiki.index_text() if told else None
 
     async def gather(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
@@ -261,12 +273,15 @@ class Gather:
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
     async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
-        instructions = self.instructions(tools, size)
+        instructions = await self.instructions(tools, size)
         if not instructions:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
-        return Parts(instructions=instructions, core=core_text(await self._stores.core.text(scope)))
+        core = core_text(await self._stores.core.text(scope))
+        runtime = self._runtime.text() if self._runtime else ""
+        wiki = wiki_text(runtime, await self._index(tools))
+        return Parts(instructions=instructions, core=core, wiki=wiki)
 
     async def _changing(self, scope: str, query: Recall | None) -> Changing:
         return Changing(

@@ -9,6 +9,8 @@ from importlib import resources
 
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
+from wintermute.errors import ToolFailed
+from wintermute.llm.markup import without_recalls
 from wintermute.messages import Json
 
 ASK_FIRST = (
@@ -53,5 +55,11 @@ class Done:
         self.brief = brief(self.name)
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The answer as it was given."""
-        return args["answer"]
+        """The answer as it was given; in one nothing can be recalled any more (W-027)."""
+        answer = args["answer"]
+        if not isinstance(answer, str):
+            return answer
+        said = without_recalls(answer)
+        if not said.strip():
+            raise ToolFailed("done requires an answer: recall pages before it, not in it")
+        return said

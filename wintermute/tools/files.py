@@ -183,7 +183,7 @@ class ReadFile:
         self._roots = roots
         self._memories = memories
 
-    def is_outside(self, caller: Caller, args: Json) -> bool:
+    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
         """Whether it is neither a skill nor the list of memories."""
         shown = _shown(self._memories, caller)
         return not self._roots.is_skill(args["path"]) and not (shown and _is(shown, args["path"]))

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -145,7 +145,19 @@ def enlist(files: StoreFolder, *paths: str) -> None:
     known = listed(files)
     new = [path for path in dict.fromkeys(paths) if path not in known]
     if new:
-        files.put(LISTED, json.dumps([*known, *new], indent=2, ensure_ascii=False) + "\n")
+        _list(files, (*known, *new))
+
+
+def delist(files: StoreFolder, *paths: str) -> None:
+    """Conversations are listed no more; their files stay. As `enlist`."""
+    known = listed(files)
+    left = [path for path in known if path not in paths]
+    if len(left) < len(known):
+        _list(files, left)
+
+
+def _list(files: StoreFolder, paths: Sequence[str]) -> None:
+    files.put(LISTED, json.dumps([*paths], indent=2, ensure_ascii=False) + "\n")
 
 
 def listed(files: StoreFolder) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ PAGE_FOLDERS = ("semantic", "episodic")
 META, RAW, JOBS, CONVERSATIONS = "meta", "episodic-raw", "sleep", "conversations"
 DEEPEST = 32
 """Folders one within the other; what lies deeper is not read."""
+OUTSIDE = f"{META}/outside.json"
+"""Lists the raw conversations in which text from outside may stand."""
 BY_PATH_ONLY = (RAW, CONVERSATIONS)
 """Folders whose files have no titles: there are many, and nobody remembers their names."""
 

@@ -8,7 +8,9 @@ The files are the truth. What is kept in memory of them is looked at again whene
 read again where it changed.
 """
 
+import asyncio
 import errno
+import json
 import os
 import threading
 import time
@@ -19,7 +21,7 @@ from datetime import date
 from pathlib import Path
 from sys import intern
 
-from wintermute.errors import FileUnusable
+from wintermute.errors import FileUnusable, StoreMissing
 from wintermute.files import folder_of
 from wintermute.wiki.folder import StoreFolder, content_in, told
 from wintermute.wiki.graph import LinkGraph, WikiProblem
@@ -31,14 +33,19 @@ from wintermute.wiki.links import (
     INDEX,
     JOBS,
     META,
+    OUTSIDE,
     PAGE_FOLDERS,
     RAW,
     Names,
+    Presence,
     Unresolved,
     is_name,
     is_page,
     legible,
+    links_in,
+    name_of,
     resolve,
+    target_of,
 )
 from wintermute.wiki.pages import (
     FRESH_INDEX,
@@ -48,6 +55,7 @@ from wintermute.wiki.pages import (
     text_of,
     without_matter,
 )
+from wintermute.wiki.recall import RecalledPage, ambiguous, not_found
 from wintermute.wiki.search import WikiHit, line_with, ranked, weights, words_of
 
 FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
@@ -253,6 +261,59 @@ class WikiStore:
             for at, listing in self._walked(top=top).items():
                 found |= {_joined(at, name): why for name, why in listing.odd}
         return found
+
+    async def recalled(self, title: str) -> RecalledPage | str:
+        """The page that a title means, for a model; or what it is told instead (W-028, W-029)."""
+        return await asyncio.to_thread(self._recalled, title)
+
+    def _recalled(self, title: str) -> RecalledPage | str:
+        names = self.tree().names
+        found = resolve(title, names, _untold, near=False)
+        if isinstance(found, Unresolved):
+            found = resolve(target_of(title.strip().strip("[]")), names, _untold, near=False)
+        try:
+            if isinstance(found, str):
+                with self.files.reading():
+                    text = text_of(self.files.content(found) or b"")
+                return RecalledPage(found, text, self._is_outside(text))
+        except (FileUnusable, StoreMissing):
+            found = Unresolved("missing", title)
+        if found.reason == "ambiguous":
+            return ambiguous(title, found.paths)
+        return not_found(title, names.like(name_of(title.strip())))
+
+    def _is_outside(self, text: str) -> bool:
+        """Whether a page cites a conversation with text from outside."""
+        cited = {link.rpartition("/")[0] for link in links_in(text) if link.startswith(f"{RAW}/")}
+        if not cited:
+            return False
+        try:
+            listed = json.loads(self.files.exact(OUTSIDE))
+        except FileNotFoundError:
+            return False
+        except (FileUnusable, ValueError, RecursionError):
+            return True  # better once too often
+        return not isinstance(listed, list) or not cited.isdisjoint(map(str, listed))
+
+    async def has_pages(self) -> bool:
+        """Whether there is a page besides the index (W-022)."""
+        return await asyncio.to_thread(lambda: self.exists and self.tree().names.has_pages)
+
+    async def index_text(self) -> str | None:
+        """The index as it is now; None: there is none that can be read."""
+        return await asyncio.to_thread(self._index_text)
+
+    def _index_text(self) -> str | None:
+        try:
+            content = self.files.content(INDEX)
+            return None if content is None else text_of(content)
+        except FileUnusable:
+            return None
+
+
+def _untold(_path: str) -> Presence:
+    """What has no title is not for models: raw copies, jobs, and what is no plain file (W-018)."""
+    return "none"
 
 
 def _made(folder: Path) -> bool:

@@ -24,6 +24,7 @@ from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, c
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
+from wintermute.wiki.recall import RECALL
 from wintermute.work.delegation import ROLE, WorkerInstructions, WorkerTexts, last_step
 from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
@@ -229,8 +230,9 @@ class Runs:
         room = piece.occurrence.conversation_id
         caller = Caller(room, piece.scope, cast.id, "timer", None, cast.started_at)
         told = WorkerInstructions(self._texts, "full", await self._objective(piece), "")
-        # What is spawned reports by an event, and nobody is there for it when the run is over.
-        wanted = {*tools_for("full", given.depth, None, toolbox.names), DONE} - {SPAWN}
+        # What is spawned reports by an event, and nobody is there for it when the run is over. Pages
+        # are for chats (M-013).
+        wanted = {*tools_for("full", given.depth, None, toolbox.names), DONE} - {SPAWN, RECALL}
         settings = CastSettings(toolbox.only(wanted), told, given.role, None, given.depth)
         return await self._loop.run(cast, caller, settings, stop, Unwatched())
 

@@ -1,0 +1,371 @@
+"""Chats become pages: what was said to the assistant in private, each message once."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_consolidation import CARP, PAGE_CALL, POND, asked, block, plan
+from tests.test_harvest import CLUB, Picker, say, talking
+from tests.test_harvest_outside import unlocked
+from tests.test_redactions import take_back
+from tests.world.clock import HeldClock
+from tests.world.house import ANN, PROMPTS, ROOM, House
+from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.shelf import INDEX, Shelf, page
+from wintermute.config.secrets import UNHIDDEN
+from wintermute.errors import WintermuteError
+from wintermute.night.agents import BUILTIN
+from wintermute.night.consolidation import Consolidation
+from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.night.raw_material import ChatTalk, Consolidations
+from wintermute.templates import Template
+from wintermute.wiki.jobs import WikiJob
+
+SCOPE = f"person:{ANN}"
+BEN = "@ben:test"
+GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}
+BENS: dict[str, Any] = {"room": "!ben:test", "sender": BEN, "name": "Ben", "origin": "other"}
+
+
+class Pages:
+    """A model that writes down all it is shown, and answers everything else as before."""
+
+    def __init__(self, model: ModelServer) -> None:
+        self.model = model
+        self.step: Step | None = None
+        self.talk = Picker(model)
+        model.keyed(self._choose)
+
+    def _choose(self, seen: Seen) -> Step | None:
+        if "\n<transcript>\n" not in asked(seen):
+            return self.talk.answers.get(seen.last_user)
+        if PAGE_CALL.search(asked(seen)) is None:
+            return plan(POND)
+        now = block(seen, "memory")
+        said = " ".join(block(seen, "transcript").split())
+        lines = CARP if now.startswith("(") else now
+        return self.step or Text(f"{lines}\n\nSaid: {len(said)}.\n")
+
+    @property
+    def shown(self) -> list[str]:
+        """The conversations that plans were asked of."""
+        found = (seen for seen in self.model.requests if "# Now: the plan" in asked(seen))
+        return [block(seen, "transcript") for seen in found]
+
+
+def shelf_of(house: House) -> Shelf:
+    """The owner's store, with an index that a page can be linked from."""
+    return Shelf.make(house.stores.wiki.root)
+
+
+def at_work(house: House) -> Consolidation:
+    """What a night or a command uses."""
+    kept = Consolidations(house.stores, house.clock)
+    prompts = (
+        Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
+    )
+    writer = PageWriter(PageModel(house.models), WriterPrompts(*prompts), kept)
+    return Consolidation(
+        *(house.stores.wiki, {BUILTIN: writer}, house.clock, house.stores.tasks.zone),
+        kept,
+        UNHIDDEN,
+    )
+
+
+async def consolidate(house: House, room: str = ROOM) -> WikiJob | None:
+    kept = Consolidations(house.stores, house.clock)
+    return await at_work(house).consolidate(ChatTalk(kept, room), BUILTIN)
+
+
+async def applied(house: House, room: str = ROOM) -> WikiJob:
+    job = await consolidate(house, room)
+    assert job is not None
+    assert job.status == "applied", job.reason
+    return job
+
+
+async def test_what_was_said_since_the_last_time_is_made_into_pages(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058: people's words and the answers, each message once, then nothing is left."""
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        said = await say(house, ["I planted 12 tulips", "and 3 roses"])
+        first = await applied(house)
+        assert pages.shown == [
+            "[Monday, 2026-05-04]\nAnn (@ann:test): I planted 12 tulips\n"
+            "assistant: echo: I planted 12 tulips\n"
+            "Ann (@ann:test): and 3 roses\nassistant: echo: and 3 roses"
+        ]
+        assert (first.conversation, first.raw_copy) == (ROOM, "episodic-raw/20260504/chat")
+        assert shelf.raw() == {
+            "episodic-raw/20260504/chat/0001-user.md": "I planted 12 tulips\n",
+            "episodic-raw/20260504/chat/0002-assistant.md": "echo: I planted 12 tulips\n",
+            "episodic-raw/20260504/chat/0003-user.md": "and 3 roses\n",
+            "episodic-raw/20260504/chat/0004-assistant.md": "echo: and 3 roses\n",
+        }
+        assert json.loads(shelf.read("meta/conversations.json")) == [first.raw_copy]
+        assert await consolidate(house) is None
+        more = await say(house, ["a frog came"])
+        second = await applied(house)
+        assert "a frog came" in pages.shown[1]
+        assert "tulips" not in pages.shown[1]
+        assert second.raw_copy == "episodic-raw/20260504/chat-1"
+        assert await consolidate(house) is None
+        files = await house.rows(
+            "SELECT event_id, path FROM raw_messages ORDER BY consolidation, path"
+        )
+        evidence = await house.rows("SELECT evidence FROM changes ORDER BY change_set_id, n")
+    assert [(row["event_id"], row["path"].rpartition("chat")[2]) for row in files] == [
+        (said[0], "/0001-user.md"),
+        (said[0], "/0002-assistant.md"),
+        (said[1], "/0003-user.md"),
+        (said[1], "/0004-assistant.md"),
+        (more[0], "-1/0001-user.md"),
+        (more[0], "-1/0002-assistant.md"),
+    ]
+    assert [first.raw_copy, *said] in [json.loads(row["evidence"]) for row in evidence]
+    sources = [f"Source: [[{job.raw_copy}/0001-user]]" for job in (first, second)]
+    assert shelf.read(POND).endswith("\n".join(sources) + "\n")
+    assert "[[Pond]]" in shelf.read(INDEX)
+
+
+async def test_only_a_direct_chat_of_the_owner_becomes_pages(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058: never a group, another person's chat, or what is no conversation."""
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        before = shelf.pages()
+        await say(house, ["in the club"], **GROUP)
+        await say(house, ["Ben speaks"], **BENS)
+        for room in ("!club:test", "!ben:test"):
+            with pytest.raises(WintermuteError, match="no direct chat of the owner's"):
+                await consolidate(house, room)
+        for name in ("!other:test", "", "%", "nowhere"):
+            with pytest.raises(WintermuteError, match="no conversation"):
+                await consolidate(house, name)
+        rows = await house.rows("SELECT 1 FROM consolidations")
+    assert (rows, pages.shown, shelf.jobs()) == ([], [], [])
+    assert shelf.pages() == before
+
+
+async def test_a_room_that_was_a_group_for_a_while_keeps_that_to_itself(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058: only what was said in private is read, when it is private again."""
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf_of(house)
+        await say(house, ["alone"])
+        await say(house, ["with others"], scope=CLUB, direct=False)
+        with pytest.raises(WintermuteError, match="no direct chat"):
+            await consolidate(house)
+        await say(house, ["alone again"])
+        await applied(house)
+    [read] = pages.shown
+    assert ("alone again" in read, "with others" in read) == (True, False)
+
+
+async def test_a_conversation_can_be_named_by_its_id(tmp_path: Path, model: ModelServer) -> None:
+    Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf_of(house)
+        await say(house, ["12 tulips"])
+        [row] = await house.rows("SELECT id FROM conversations WHERE room_id = ?", ROOM)
+        assert (await applied(house, row["id"])).conversation == row["id"]
+
+
+@pytest.mark.parametrize("step", [Fail(500), Text("# no page"), Text("x", finish="length")])
+async def test_what_came_to_nothing_is_read_again_the_next_time(
+    tmp_path: Path, model: ModelServer, step: Step
+) -> None:
+    """W-065: no copy and no row is left of it, and no page."""
+    pages = Pages(model)
+    pages.step = step
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        before = shelf.pages()
+        await say(house, ["12 tulips"])
+        for _ in range(2):
+            job = await consolidate(house)
+            assert job is not None
+            assert (job.status == "applied", job.raw_copy) == (False, "")
+            assert (shelf.pages(), shelf.raw()) == (before, {})
+            assert json.loads(shelf.read("meta/conversations.json")) == []
+            assert await house.rows("SELECT 1 FROM consolidations") == []
+            assert await house.rows("SELECT 1 FROM raw_messages") == []
+        pages.step = None
+        await say(house, ["3 roses"])
+        await applied(house)
+    assert "12 tulips" in pages.shown[-1]
+    assert "3 roses" in pages.shown[-1]
+
+
+async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, F-027: nor in a copy; what is left is read the next time."""
+    model.allow("redaction", perhaps=True)
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        before = shelf.pages()
+        said = await say(house, ["12 tulips", "a secret place"])
+        gate = asyncio.Event()
+        pages.step = Slow(gate, Text(CARP))
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(consolidate(house))
+            await model.request_arrived(len(said) + 2)
+            await take_back(house, said[1])
+            gate.set()
+        job = work.result()
+        assert job is not None
+        assert (job.status, job.reason) == ("failed", "what was said was changed meanwhile")
+        pages.step = None
+        assert (shelf.pages(), shelf.raw()) == (before, {})
+        await applied(house)
+    assert "a secret place" not in pages.shown[-1]
+    assert "12 tulips" in pages.shown[-1]
+    assert "a secret place" not in "".join(shelf.raw().values())
+
+
+async def test_the_last_wording_counts_and_what_is_decrypted_late_is_read_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058, M-026: as the harvest reads."""
+    model.allow("edit", perhaps=True)
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf_of(house)
+        [first] = await say(house, ["I live in Lyon"])
+        async with house.database.transaction() as tx:
+            conversation = await house.conversations.in_room(tx, ROOM, SCOPE)
+            await house.stores.edits.note(tx, "$edit", first, conversation, ANN, "I live in Rome")
+            await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {"sender": ANN})
+        await say(house, ["and I have a dog"])
+        await applied(house)
+        await unlocked(house, "I keep bees")
+        await applied(house)
+        assert await consolidate(house) is None
+        named = {row["event_id"] for row in await house.rows("SELECT event_id FROM raw_messages")}
+    assert {first, "$edit", "$locked"} <= named
+    whole = "\n".join(pages.shown)
+    assert "I live in Lyon" not in whole.replace("echo: I live in Lyon", "")
+    assert [whole.count(f"(@ann:test): {text}") for text in ("I live in Rome", "I keep bees")] == [
+        1,
+        1,
+    ]
+
+
+async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058: a file that was read, and what a person pastes."""
+    notes, data = tmp_path / "notes", tmp_path / "data"
+    notes.mkdir()
+    data.mkdir()
+    (notes / "page.txt").write_text("The yacht Belle is Ann's.")
+    pages = Pages(model)
+    pages.talk.answers["read it"] = Calls((Use("read_file", {"path": str(notes / "page.txt")}),))
+    async with talking(data, model, HeldClock(), roots=[notes]) as house:
+        shelf = shelf_of(house)
+        await say(house, ["read it", "look:\n> quoted words\n\nmine"])
+        job = await applied(house)
+        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy]
+        await say(house, ["12 tulips"])
+        await applied(house)
+        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy]
+    assert "Belle" not in "".join(pages.shown)
+    assert "quoted words" not in "".join(pages.shown)
+    assert "quoted words" in "".join(shelf.raw().values())
+
+
+async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelServer) -> None:
+    """W-058: also more than one look at the inbox finds."""
+    Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        await say(house, ["the first"])
+        async with house.database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
+                " kind, body, sent_at, received_at, direct, by_bot, raw, state)"
+                " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
+                " SELECT '$more' || i, conversation_id, room_id, sender, sender_name, origin, kind,"
+                " 'message ' || i, sent_at, received_at, direct, by_bot, '{}', 'answered'"
+                " FROM n, inbox WHERE body = 'the first'"
+            )
+        await applied(house)
+        assert await consolidate(house) is None
+    said = [text for path, text in shelf.raw().items() if path.endswith("-user.md")]
+    assert len(said) == 1001
+    assert len({*said}) == 1001
+
+
+async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-065: as a kill between the two leaves it; what was said is read again."""
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        before = shelf.pages()
+        await say(house, ["12 tulips"])
+        job = await applied(house)
+        told = json.loads(shelf.read(job.file)) | {"status": "failed", "reason": "interrupted"}
+        shelf.write(job.file, json.dumps(told))
+        for path, content in before.items():
+            shelf.write(path, content.decode())
+        (shelf.root / POND).unlink()
+        async with house.database.transaction() as tx:
+            await tx.execute("UPDATE consolidations SET settled = 0")
+        again = await applied(house)
+        assert "12 tulips" in pages.shown[1]
+        sets = await house.rows("SELECT id FROM change_sets WHERE cause = 'consolidation'")
+        assert [row["id"] for row in sets] == [again.change_set]
+        assert await house.rows("SELECT job, settled FROM consolidations") == [
+            {"job": again.name, "settled": 1}
+        ]
+    assert {path.rpartition("/")[0] for path in shelf.raw()} == {again.raw_copy}
+
+
+async def test_a_job_that_was_put_in_place_is_known_to_be(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058: killed right behind it, each message is still read once."""
+    Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf_of(house)
+        await say(house, ["12 tulips"])
+        await applied(house)
+        async with house.database.transaction() as tx:
+            await tx.execute("UPDATE consolidations SET settled = 0")
+        assert await consolidate(house) is None
+        [row] = await house.rows("SELECT settled FROM consolidations")
+    assert row["settled"] == 1
+
+
+async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-064: it would be proposed again each night, else."""
+    pages = Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        shelf.write(POND, page("# Pond\n\nMine.\n\n[[Garden]]"))
+        shelf.write(INDEX, shelf.read(INDEX) + "- [[Pond]]\n")
+        before = shelf.pages()
+        await say(house, ["12 tulips"])
+        pages.step = Text(page("# Pond\n\nAnother's."))
+        job = await applied(house)
+        assert (job.changed_files, job.proposed, job.change_set) == ((), (POND,), None)
+        [wish] = await house.stores.proposals.open_in(SCOPE, "page")
+        assert (wish.item, "Another's." in wish.text) == (POND, True)
+        assert await consolidate(house) is None
+    assert shelf.pages() == before

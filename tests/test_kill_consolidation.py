@@ -1,0 +1,228 @@
+"""Consolidations and undos are killed at each step: pages are those of before or of after."""
+
+import json
+import random
+import signal
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.test_consolidation import CARP, GROWN, PAGE_CALL, POND, asked, plan
+from tests.test_harvest import say
+from tests.tiers import EVERY
+from tests.world.bot import Bot, write_settings
+from tests.world.copied import copied, put_back
+from tests.world.homeserver import Login
+from tests.world.house import ANN, ROOM, open_house
+from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.shelf import GARDEN, Json, Shelf
+from tests.world.warm import Interpreter
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CONSOLIDATE = ("wiki", "consolidate", "--conversation", ROOM)
+UNDO = ("wiki", "undo")
+LOOKS = ("SELECT", "PRAGMA")
+Pages = dict[str, bytes]
+
+
+def writes(seen: Seen) -> Step | None:
+    """A model that writes two pages."""
+    if "\n<transcript>\n" not in asked(seen):
+        return None
+    found = PAGE_CALL.search(asked(seen))
+    return Text({GARDEN: GROWN, POND: CARP}[found[1]]) if found else plan(GARDEN, POND)
+
+
+@dataclass
+class Killed:
+    """A command on a store, done again and again from the same folder, killed elsewhere each time."""
+
+    bot: Bot
+    words: Sequence[str]
+    begin: Path
+    before: Pages
+    after: Pages
+    steps: list[str]
+
+    @classmethod
+    async def of(cls, bot: Bot, *words: str) -> "Killed":
+        """With the run that is not killed."""
+        begin = copied(bot, "_".join(words[:2]))
+        before = shelf_of(bot).pages()
+        code, said = await bot.command(*words, trigger=trigger(bot))
+        assert code == 0, said
+        steps = bot.config.with_name("tape").read_text().splitlines()
+        return cls(bot, words, begin, before, shelf_of(bot).pages(), steps)
+
+    def points(self, every: int) -> list[int]:
+        """Where to be killed: to be killed before a look is to be killed before the next change."""
+        changes = [n for n, step in enumerate(self.steps, 1) if not step.startswith(LOOKS)]
+        return sorted({changes[0], changes[-1], *changes[random.randrange(every) :: every]})
+
+    def place(self, *texts: str) -> int:
+        """The first step with this text; of several, each behind the one before."""
+        at = 0
+        for text in texts:
+            at = next(n for n, step in enumerate(self.steps[at:], at + 1) if text in step)
+        return at
+
+    async def killed(self, at: int) -> bool:
+        """Die there. Whether it came so far: what is done beside it varies in its order."""
+        put_back(self.bot, self.begin)
+        step = self.steps[at - 1]
+        death = trigger(self.bot, step, self.steps[:at].count(step))
+        code, _ = await self.bot.command(*self.words, trigger=death)
+        return code == -signal.SIGKILL
+
+
+def trigger(bot: Bot, step: str = "", at: int = 0) -> Json:
+    tape = str(bot.config.with_name("tape"))
+    return {"tape": tape, "folder": str(bot.data), "first": "", "step": step, "at": at}
+
+
+def shelf_of(bot: Bot) -> Shelf:
+    return Shelf(bot.data / "wiki")
+
+
+def looked(bot: Bot) -> Pages:
+    """The pages as whoever comes next reads them."""
+    shelf = shelf_of(bot)
+    with shelf.files.reading():
+        return shelf.pages()
+
+
+def undated(pages: Pages) -> Pages:
+    """A run over midnight is no difference."""
+    return {path: text.partition(b"---\n\n")[2] for path, text in pages.items()}
+
+
+async def survives(work: Killed, points: Sequence[int]) -> None:
+    """Each of these kills leaves all or nothing, and the job says which; then it is done once."""
+    came = 0
+    for at in points:
+        came += await work.killed(at)
+        where = f"{at} {work.steps[at - 1]}"
+        pages = looked(work.bot)
+        done = undated(pages) == undated(work.after)
+        assert done or pages == work.before, where
+        newest = shelf_of(work.bot).jobs()[-1:]
+        applied = [job for job in newest if job["agent"] == agent_of(work)]
+        assert done is any(job["status"] == "applied" for job in applied), (where, newest)
+        assert all(job["status"] in ("applied", "failed") for job in applied), (where, newest)
+        code, said = await work.bot.command(*work.words)
+        over = "Nothing was said" in said or "nothing is left to take back" in said
+        assert over is done, (where, said)
+        assert (code == 0) or done, (where, said)
+        assert undated(looked(work.bot)) == undated(work.after), where
+        assert whole(work.bot) == [], where
+    assert came > len(points) // 2
+
+
+def agent_of(work: Killed) -> str:
+    return "undo" if work.words == UNDO else "builtin"
+
+
+def whole(bot: Bot) -> list[Any]:
+    """What must not be left over, whatever happened."""
+    shelf = shelf_of(bot)
+    sets = bot.rows("SELECT id, cause FROM change_sets WHERE cause = 'consolidation'")
+    jobs = [job for job in shelf.jobs() if job["status"] == "applied" and job["agent"] == "builtin"]
+    raw = {path.rpartition("/")[0] for path in shelf.raw()}
+    listed = json.loads(shelf.read("meta/conversations.json"))
+    told: list[Any] = []
+    told += [sets] if [each["id"] for each in sets] != [job["change_set"] for job in jobs] else []
+    told += [raw] if raw != {job["raw_copy"] for job in jobs} or sorted(raw) != listed else []
+    told += bot.rows("SELECT * FROM consolidations WHERE NOT settled")
+    files = [
+        row["path"] for row in bot.rows("SELECT DISTINCT path FROM raw_messages ORDER BY path")
+    ]
+    told += [files] if files != sorted(shelf.raw()) else []
+    told += [path for path in shelf.root.rglob(".*") if not path.is_file()]
+    told += list((shelf.root / "sleep").glob("applying"))
+    return told
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def owed(python: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bot]:
+    """A folder in which something was said that is to become pages."""
+    folder: Path = tmp_path_factory.mktemp("consolidation")
+    async with ModelServer() as model:
+        model.keyed(writes)
+        login = Login("@bot:test", "", "", "hunter2hunter2")
+        write_settings(folder, "http://localhost", login, model.url, ANN)
+        bot = Bot(folder / "config.yaml", python)
+        shelf = Shelf.make(bot.data / "wiki")
+        async with open_house(bot.data, model.url) as house, house.working():
+            await say(house, ["I planted 12 tulips", "by the pond"])
+        assert shelf.pages()
+        yield bot
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def consolidation(owed: Bot) -> Killed:
+    """The making of two pages."""
+    return await Killed.of(owed, *CONSOLIDATE)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def undo(consolidation: Killed) -> Killed:
+    """And taking them back."""
+    bot = consolidation.bot
+    put_back(bot, consolidation.begin)
+    code, said = await bot.command(*CONSOLIDATE)
+    assert code == 0, said
+    return await Killed.of(bot, *UNDO)
+
+
+RECORD = "UPDATE consolidations SET upto"
+STEPS = {
+    "before anything": ("os.mkdir job",),
+    "before the copy": ("INSERT INTO raw_messages", "COMMIT"),
+    "before it is recorded": (RECORD,),
+    "recorded": (RECORD, "COMMIT"),
+    "before the step that counts": (RECORD, "COMMIT", "os.rename"),
+    "in the middle of it": (RECORD, "COMMIT", "os.rename", "os.rename", "os.rename"),
+    "before it is known": ("UPDATE consolidations SET settled",),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+async def test_pages_are_made_whole_or_not_at_all(consolidation: Killed, name: str) -> None:
+    """W-007, W-064, W-065."""
+    await survives(consolidation, [consolidation.place(*STEPS[name])])
+
+
+@pytest.mark.slow
+async def test_pages_are_those_of_before_or_of_after_whenever_a_consolidation_dies(
+    consolidation: Killed, request: pytest.FixtureRequest
+) -> None:
+    """W-007, W-064, W-065: `--every 1` dies at each step."""
+    every = int(request.config.getoption("every"))
+    await survives(consolidation, consolidation.points(max(1, every // 8)))
+
+
+UNDO_STEPS = {
+    "recorded": ("INSERT INTO changes", "COMMIT"),
+    "in the middle of it": ("INSERT INTO changes", "COMMIT", "os.rename", "os.rename"),
+}
+
+
+@pytest.mark.parametrize("name", UNDO_STEPS)
+async def test_pages_are_taken_back_whole_or_not_at_all(undo: Killed, name: str) -> None:
+    """W-067."""
+    await survives(undo, [undo.place(*UNDO_STEPS[name])])
+
+
+@pytest.mark.slow
+async def test_pages_are_those_of_before_or_of_after_whenever_an_undo_dies(
+    undo: Killed, request: pytest.FixtureRequest
+) -> None:
+    """W-007, W-067: `--every 1` dies at each step."""
+    every = int(request.config.getoption("every"))
+    assert every <= EVERY
+    await survives(undo, undo.points(max(1, every // 8)))

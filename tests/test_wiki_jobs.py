@@ -1,0 +1,683 @@
+"""Jobs on pages: what stands against a change, what is put in place, and the way back."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.world.clock import FakeClock
+from tests.world.memory import ANN, memory_in
+from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, page
+from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.undo import Undo
+from wintermute.errors import StoreBusy, StoreChanged, WintermuteError
+from wintermute.wiki.folder import FileChange
+from wintermute.wiki.graph import LinkGraph
+from wintermute.wiki.jobs import (
+    SeenPages,
+    WikiJob,
+    alone,
+    begin,
+    drop_raw,
+    keep_raw,
+    listed_jobs,
+    numbered,
+    outside,
+    patch,
+    put_in_place,
+    raw_name,
+    raw_path,
+    recorded,
+    sweep,
+    written_change,
+    written_lines,
+)
+from wintermute.wiki.links import Names, Presence
+from wintermute.wiki.pages import FRESH_INDEX, read_page
+from wintermute.wiki.store import WikiStore
+from wintermute.wiki.taking_back import WikiPages, take_back
+from wintermute.wiki.verdict import (
+    StoreView,
+    Verdict,
+    judged,
+    lines_of,
+    lost,
+    objections,
+    path_problem,
+)
+
+NOW = datetime(2026, 5, 4, 10, 15, tzinfo=UTC)
+TODAY = NOW.date()
+
+
+def view_of(shelf: Shelf) -> StoreView:
+    store = WikiStore(shelf.root)
+    return StoreView(store.pages(), store.tree().names, store.files.presence)
+
+
+def wanted(shelf: Shelf, **texts: str) -> list[FileChange]:
+    """Changes of pages in `semantic`, by their names."""
+    return [change(shelf, f"semantic/{name}.md", page(text)) for name, text in texts.items()]
+
+
+def change(shelf: Shelf, path: str, after: str | None) -> FileChange:
+    before = shelf.read(path) if (shelf.root / path).exists() else None
+    return FileChange(path, before, after)
+
+
+def verdict(shelf: Shelf, changes: list[FileChange], **more: object) -> Verdict:
+    """With every page ours, so that only what is told may stay."""
+    ours = {path: lines_of(text.decode()) for path, text in shelf.pages().items()}
+    known: dict[str, object] = {"today": TODAY, "ours": ours} | more
+    return judged(view_of(shelf), changes, **known)  # type: ignore[arg-type]  # as a test names it
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("semantic/Garden.md", ""),
+        ("episodic/2026/A day.md", ""),
+        ("semantic/v1.2.md", ""),
+        ("semantic/Straße 🌷.md", ""),
+        (INDEX, ""),
+        ("../../evil.md", "lies outside the store"),
+        ("semantic/../../evil.md", "lies outside the store"),
+        ("/etc/passwd", "lies outside the store"),
+        ("semantic//Garden.md", "lies outside the store"),
+        ("semantic/./Garden.md", "lies outside the store"),
+        ("semantic/a\0b.md", "lies outside the store"),
+        ("", "lies outside the store"),
+        ("semantic", "is neither"),
+        ("meta/system-runtime.md", "is neither"),
+        ("meta/Other.md", "is neither"),
+        ("episodic-raw/20260504/a/0001-user.md", "is neither"),
+        ("sleep/written/semantic/Garden.md", "is neither"),
+        ("conversations/x/0001-user.md", "is neither"),
+        ("Garden.md", "is neither"),
+        ("semantic/Garden.txt", "does not end in .md"),
+        ("semantic/Garden", "does not end in .md"),
+        ("semantic/.md", "has a name"),
+        ("semantic/.hidden.md", "has a name"),
+        ("semantic/.git/Garden.md", "has a name"),
+        ("semantic/A [b].md", "has a name"),
+        ("semantic/A|b.md", "has a name"),
+        ("semantic/A#b.md", "has a name"),
+        ("semantic/A\nb.md", "has a name"),
+        ("semantic/A\u202eb.md", "has a name"),
+        ("semantic/A\ud800b.md", "has a name"),
+        ("semantic/A\\b.md", "has a name"),
+        ("semantic/ A.md", "has a name"),
+        ("semantic/A .md", "has a name"),
+        (f"semantic/{'a' * 253}.md", "has a name"),
+        (f"semantic/{'ä' * 130}.md", "has a name"),
+    ],
+)
+def test_pages_are_written_in_their_folders_only_and_can_be_linked(path: str, problem: str) -> None:
+    """W-064, W-078: contained, and no name that would break a link."""
+    assert path_problem(path).startswith(problem)
+    assert bool(path_problem(path)) is bool(problem)
+
+
+THEIRS = "# A\n\nAnn has 2 cats.\n\nSee [[B]] and [[C]].\n\n```\nrun me\n```\n\nThe end."
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (THEIRS + "\n\nAnd a dog.", ()),
+        ("# A\n\nNew words.\n\n" + THEIRS.removeprefix("# A\n\n"), ()),
+        (THEIRS.replace("\n\n", "\n"), ()),
+        (THEIRS.replace("Ann has 2 cats.", "Ann has 3 cats."), ("the number 2",)),
+        (THEIRS.replace("[[C]]", "C"), ("the link [[C]]",)),
+        (THEIRS.replace("[[C]]", "`[[C]]`"), ("the link [[C]]",)),
+        (THEIRS.replace("run me", "run"), ("a block of code",)),
+        (THEIRS.replace("```", ""), ("a block of code",)),
+        ("# A\n\n2 [[B]] [[C]]\n\n```\nrun me\n```", ("more than a third of its text",)),
+    ],
+)
+def test_what_a_page_may_not_lose(after: str, told: tuple[str, ...]) -> None:
+    """W-064: where all of its lines are ours."""
+    assert lost(page(THEIRS), page(after), lines_of(THEIRS)) == told
+
+
+def test_a_line_that_a_person_wrote_may_not_go(tmp_path: Path) -> None:
+    """W-064: nor one that they edited; our own may be worded anew."""
+    before = page("# A\n\nours once\nA person's words.")
+    ours = ("# A", "ours once")
+    assert lost(before, page("# A\n\nours anew\nA person's words."), ours) == ()
+    told = lost(before, page("# A\n\nours once\nAnother person's words."), ours)
+    assert told == ('the line "A person\'s words."',)
+    moved = page("# A\n\nA person's  words.\n\nours once")
+    assert lost(before.replace("\n", "\r\n"), moved, ours) == ()
+
+
+def test_the_sentence_of_a_fresh_index_may_go() -> None:
+    """W-003: nobody wrote it."""
+    assert lost(page(f"# Index\n\n{FRESH_INDEX}"), page("# Index\n\n- [[A]]"), ()) == ()
+
+
+def test_changes_that_are_clean_are_dated_today(tmp_path: Path) -> None:
+    """W-067: when a page was made stays; what says the same is no change."""
+    shelf = Shelf.make(tmp_path)
+    changes = wanted(
+        shelf,
+        Garden="# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]], [[Pond]].",
+        Roses="# Roses\n\nThree red ones.\n\n```\nprune --in march\n```\n\n",
+        Pond="# Pond\n\nCarp.",
+    )
+    found = verdict(shelf, changes)
+    assert (found.reasons, found.proposed) == ((), ())
+    assert [each.path for each in found.changes] == [GARDEN, "semantic/Pond.md"]
+    assert found.changes[0].after == page(
+        "# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]], [[Pond]].",
+        DAY,
+        TODAY,
+    )
+    assert found.changes[1].after == page("# Pond\n\nCarp.", TODAY, TODAY)
+
+
+GOOD = "# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]]"
+
+
+@pytest.mark.parametrize(
+    ("path", "after", "reason"),
+    [
+        (GARDEN, page(f"{GOOD} and [[Nowhere]]."), "broken link: semantic/Garden: [[Nowhere]]"),
+        (GARDEN, page(f"{GOOD} and [[../../etc/passwd]]."), "(outside the store)"),
+        ("semantic/Alone.md", page("# Alone"), "semantic/Alone.md: no page would link to it"),
+        ("semantic/Alone.md", page("# Alone\n\n[[Alone]]"), "no page would link to it"),
+        ("episodic/Garden.md", page("# Garden"), "ambiguous name: Garden"),
+        ("semantic/system-runtime.md", page("# X"), "ambiguous name: system-runtime"),
+        (GARDEN, page(f"{GOOD} {'word ' * 2000}"), "long page: semantic/Garden"),
+        (GARDEN, f"{GOOD}\n", "semantic/Garden.md: has no frontmatter"),
+        (GARDEN, page(GOOD).replace("updated", "tags"), "unknown key 'tags'"),
+        (GARDEN, page(GOOD).replace("updated: 2026-05-01", "updated: soon"), "is no date"),
+        (GARDEN, None, "semantic/Garden.md would be deleted"),
+        ("../evil.md", page("# E"), "'../evil.md' lies outside the store"),
+        ("meta/conversations.json", "[]", "is neither in semantic/ nor in episodic/"),
+    ],
+)
+def test_a_new_problem_stands_against_all_changes(
+    tmp_path: Path, path: str, after: str | None, reason: str
+) -> None:
+    """W-064: nothing of the job is done then, the clean page beside it neither."""
+    shelf = Shelf.make(tmp_path)
+    clean = change(shelf, ROSES, shelf.read(ROSES) + "\nSee [[Garden]].\n")
+    found = verdict(shelf, [clean, change(shelf, path, after)])
+    assert reason in "; ".join(found.reasons)
+    assert (found.changes, found.proposed) == ((), ())
+    assert verdict(shelf, [clean]).reasons == ()
+
+
+def test_problems_that_were_there_stand_against_nothing(tmp_path: Path) -> None:
+    """W-064: what a person left broken is theirs to mend."""
+    shelf = Shelf.make(tmp_path)
+    shelf.write(GARDEN, page("# Garden\n\n[[Nowhere]] [[Roses]]").replace("updated", "tags"))
+    shelf.write("semantic/Lost.md", page(f"# Lost\n\n{'word ' * 2000}"))
+    more = shelf.read(GARDEN) + "\nMore.\n"
+    assert verdict(shelf, [change(shelf, GARDEN, more)]).reasons == ()
+
+
+def test_a_page_that_was_not_planned_is_refused(tmp_path: Path) -> None:
+    """W-078: and a plan of more than 20 pages."""
+    shelf = Shelf.make(tmp_path)
+    [roses] = wanted(
+        shelf, Roses="# Roses\n\nThree red ones, one white.\n\n```\nprune --in march\n```"
+    )
+    index = shelf.read(INDEX)
+    assert verdict(shelf, [roses], plan={ROSES}, index=index).changes
+    assert verdict(shelf, [roses], plan={GARDEN}, index=index).reasons == (
+        "semantic/Roses.md is not in the plan",
+    )
+    many = {ROSES, *(f"semantic/{n}.md" for n in range(20))}
+    assert "more than 20" in verdict(shelf, [roses], plan=many, index=index).reasons[0]
+
+
+def test_a_page_that_loses_a_line_of_a_person_is_proposed_and_others_are_changed(
+    tmp_path: Path,
+) -> None:
+    """W-064: the others are judged without it."""
+    shelf = Shelf.make(tmp_path)
+    changes = wanted(
+        shelf,
+        Garden="# Garden\n\nBehind the house since 2024.\n\nSee [[Roses]] and [[Pond]].",
+        Roses="# Roses\n\nThree red ones, a white one.\n\n```\nprune --in march\n```",
+    )
+    ours = {ROSES: lines_of(shelf.read(ROSES))}
+    found = judged(view_of(shelf), changes, today=TODAY, ours=ours)
+    assert [each.path for each in found.changes] == [ROSES]
+    assert [each.change.path for each in found.proposed] == [GARDEN]
+    assert 'the line "See [[Roses]]."' in found.proposed[0].reason
+    new = change(shelf, "semantic/Pond.md", page("# Pond"))
+    found = judged(view_of(shelf), [*changes, new], today=TODAY, ours=ours)
+    assert found.reasons == ("semantic/Pond.md: no page would link to it",)
+
+
+def test_a_new_page_that_nobody_links_to_gets_its_line_in_the_index(tmp_path: Path) -> None:
+    """W-062: one line, by the shortest name; the sentence of a fresh index goes."""
+    shelf = Shelf.make(tmp_path, {})
+    fresh = shelf.read(INDEX)
+    assert FRESH_INDEX in fresh
+    changes = [
+        *wanted(shelf, Pond="# Pond\n\n**Three** carp, see [[Fish|them]].", Fish="# Fish\n\nCarp."),
+        change(shelf, "episodic/2026-05-04.md", page("# A day")),
+    ]
+    plan = {each.path for each in changes}
+    found = verdict(shelf, changes, plan=plan, index=fresh)
+    assert found.reasons == ()
+    assert found.changes[-1] == FileChange(
+        INDEX,
+        fresh,
+        page("# Index\n\n- [[Pond]]: Three carp, see Fishthem.\n- [[2026-05-04]]:", DAY, TODAY),
+    )
+
+
+PLAIN = st.sampled_from(["A", "B", "C", "Bee", "v1.2"])
+FOLDER = st.sampled_from(["semantic", "episodic", "semantic/deep"])
+LINKS = st.lists(
+    st.one_of(
+        PLAIN,
+        st.builds("{}/{}".format, FOLDER, PLAIN),
+        st.builds("{}/{}.md".format, FOLDER, PLAIN),
+        st.sampled_from(["Index", "meta/Index", "Gone", "semantic//A", "A.md", "semantic/A/"]),
+    ),
+    max_size=4,
+)
+STORE = st.dictionaries(st.builds("{}/{}.md".format, FOLDER, PLAIN), LINKS, max_size=8)
+
+
+@settings(max_examples=150)
+@given(before=STORE, index=LINKS, more=STORE)
+def test_a_look_at_what_changes_finds_what_a_look_at_everything_does(
+    before: dict[str, list[str]], index: list[str], more: dict[str, list[str]]
+) -> None:
+    """W-064: the naive way compares all problems of a whole store before and after."""
+    links = {**before, INDEX: index}
+    after = links | {path: [*links.get(path, ()), *found] for path, found in more.items()}
+    was, now = ({path: linking(each) for path, each in one.items()} for one in (links, after))
+    found = objections(whole(was), [FileChange(path, was.get(path), now[path]) for path in more])
+    new = problems(whole(now)) - problems(whole(was))
+    assert bool(found) is bool(new)
+    if not any(kind == "ambiguous name" for kind, *_ in new):  # else others' links mean nothing
+        orphans = {name for kind, name, _ in new if kind == "orphan"}
+        told = {line.partition(": no page would")[0] for line in found if "no page would" in line}
+        assert told == orphans
+        assert len(found) == len(new)
+
+
+def linking(links: list[str]) -> str:
+    return page(" ".join(f"[[{link}]]" for link in links))
+
+
+def whole(texts: dict[str, str]) -> StoreView:
+    def look(path: str) -> Presence:
+        return "file" if path in texts else "none"
+
+    pages = {path: read_page(text.encode()) for path, text in texts.items()}
+    return StoreView(pages, Names(texts), look)
+
+
+def problems(view: StoreView) -> set[tuple[str, str, str]]:
+    graph = LinkGraph(view.pages, view.names, view.look)
+    return {each.identity for each in graph.problems({}) if each.kind != "long index"}
+
+
+def test_every_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """W-059, W-060: two in one second have two, and each says at once that it was interrupted."""
+    shelf = Shelf.make(tmp_path)
+    jobs = [begin(shelf.files, WikiJob("", "builtin", "talk"), NOW) for _ in range(3)]
+    names = ["20260504-101500", "20260504-101500-2", "20260504-101500-3"]
+    assert [job.name for job in jobs] == names
+    assert [job.name for job in listed_jobs(shelf.files)] == names[::-1]
+    told = json.loads(shelf.read("sleep/20260504-101500/job.json"))
+    assert (told["status"], told["reason"], told["agent"]) == ("failed", "interrupted", "builtin")
+    assert told["start"] == "2026-05-04T10:15:00+00:00"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1}', '{"agent": []}', "null"])
+def test_a_job_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str) -> None:
+    shelf = Shelf.make(tmp_path)
+    job = begin(shelf.files, WikiJob("", "builtin"), NOW)
+    shelf.write("sleep/20260504-101501/job.json", text)
+    (tmp_path / "sleep/20260504-101502").mkdir()
+    (tmp_path / "sleep/notes").mkdir()
+    assert job in listed_jobs(shelf.files)
+
+
+async def test_one_job_at_a_time_works_on_a_store(tmp_path: Path) -> None:
+    """W-068: another one says who is at work, or waits."""
+    shelf, clock = Shelf.make(tmp_path), FakeClock()
+    (tmp_path / "sleep").rmdir()
+    async with alone(shelf.files, clock, wait=False):
+        begin(shelf.files, WikiJob("", "codex"), NOW)
+        with pytest.raises(StoreBusy, match=r"sleep/20260504-101500 \(codex, since .* --wait"):
+            async with alone(shelf.files, clock, wait=False):
+                pass
+    async with alone(shelf.files, clock, wait=True):
+        pass
+
+
+def edits() -> Iterator[tuple[str, str | None]]:
+    """What somebody does to a store meanwhile: a path and its new text, None: it goes."""
+    yield GARDEN, page("# Garden\n\nChanged.")
+    yield GARDEN, page("# Garden\n\nBehind the house since 2024. Anna waters me.\n\nSee [[Roses]].")
+    yield "semantic/New.md", page("# New")
+    yield "episodic/deep/New.md", page("# New")
+    yield INDEX, page("# Index")
+    yield ROSES, None
+
+
+@pytest.mark.parametrize(("path", "text"), [*edits()])
+def test_pages_that_somebody_changed_are_noticed(
+    tmp_path: Path, path: str, text: str | None
+) -> None:
+    """W-066: of the same length, in the same moment, with the time of before."""
+    shelf = Shelf.make(tmp_path)
+    seen = SeenPages(shelf.files)
+    assert seen.changed() == ()
+    known = (tmp_path / path).stat() if (tmp_path / path).exists() else None
+    if text is None:
+        (tmp_path / path).unlink()
+    else:
+        shelf.write(path, text)
+        if known:
+            os.utime(tmp_path / path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    assert seen.changed() == (path,)
+
+
+def test_what_is_no_page_may_change_meanwhile(tmp_path: Path) -> None:
+    shelf = Shelf.make(tmp_path)
+    seen = SeenPages(shelf.files)
+    shelf.conversation()
+    shelf.write("semantic/.Garden.md.swp", "an editor's")
+    shelf.write("notes.md", "a person's")
+    assert seen.changed() == ()
+
+
+def test_a_conversation_is_copied_word_for_word_and_listed(tmp_path: Path) -> None:
+    """W-059: with the first name that is free."""
+    shelf = Shelf.make(tmp_path)
+    for n in ("", "-1", "-2"):
+        path = raw_path(shelf.files, "talk", TODAY)
+        assert path == f"episodic-raw/20260504/talk{n}"
+        with shelf.files.writing():
+            keep_raw(shelf.files, path, numbered(TALK), "conversations/talk")
+    assert shelf.raw()["episodic-raw/20260504/talk-1/0002-assistant.md"] == f"{TALK[1][1]}\n"
+    listed = json.loads(shelf.read("meta/conversations.json"))
+    assert listed[:2] == ["conversations/talk", "episodic-raw/20260504/talk"]
+    assert len(listed) == 4
+    with shelf.files.writing():
+        drop_raw(shelf.files, "episodic-raw/20260504/talk-1")
+        drop_raw(shelf.files, "semantic")
+        drop_raw(shelf.files, "")
+    assert not (tmp_path / "episodic-raw/20260504/talk-1").exists()
+    assert len(shelf.raw()) == 4
+    assert "episodic-raw/20260504/talk-1" not in json.loads(shelf.read("meta/conversations.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("talk", "talk"),
+        ("a[b]|c#d", "a-b--c-d"),
+        ("..", "conversation"),
+        ("a\nb", "a-b"),
+        (" ", "conversation"),
+    ],
+)
+def test_a_raw_copy_has_a_name_that_links_can_hold(name: str, plain: str) -> None:
+    assert raw_name(name) == plain
+
+
+def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
+    """A copy that never came to its name, and what an undo had prepared."""
+    shelf = Shelf.make(tmp_path)
+    shelf.write("episodic-raw/20260504/.part_raw_1/0001-user.md", "half")
+    shelf.write("sleep/.undo_page_1/changes.json", "[]")
+    shelf.write("sleep/20260504-101500/job.json", "{}")
+    for n, age in enumerate((0, 7_200)):
+        shelf.write(f"semantic/.part_wiki_{n}", "half a page")
+        then = (tmp_path / f"semantic/.part_wiki_{n}").stat().st_mtime - age
+        os.utime(tmp_path / f"semantic/.part_wiki_{n}", (then, then))
+    sweep(shelf.files)
+    assert [path.name for path in (tmp_path / "semantic").glob(".*")] == [".part_wiki_0"]
+    assert [path.name for path in (tmp_path / "episodic-raw/20260504").iterdir()] == []
+    assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == ["20260504-101500"]
+
+
+async def placed(shelf: Shelf, *changes: FileChange, at: datetime = NOW) -> WikiJob:
+    """A job that makes these changes."""
+    job = begin(shelf.files, WikiJob("", "builtin", "talk"), at)
+    seen = SeenPages(shelf.files)
+
+    def beside() -> list[FileChange]:
+        return [written_change(shelf.files, each) for each in changes]
+
+    return await put_in_place(shelf.files, job, changes, beside, seen)
+
+
+MORE = "# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]] and [[Pond]]."
+
+
+def two(shelf: Shelf) -> list[FileChange]:
+    return [
+        change(shelf, GARDEN, page(MORE, DAY, TODAY)),
+        change(shelf, "semantic/Pond.md", page("# Pond\n\nCarp.", TODAY, TODAY)),
+    ]
+
+
+async def test_all_pages_of_a_job_are_in_place_and_it_says_so(tmp_path: Path) -> None:
+    """W-060, W-064: and which of their lines are ours from then on."""
+    shelf = Shelf.make(tmp_path)
+    job = await placed(shelf, *two(shelf))
+    assert (job.status, job.changed_files) == ("applied", (GARDEN, "semantic/Pond.md"))
+    assert json.loads(shelf.read(job.file))["status"] == "applied"
+    assert shelf.read("semantic/Pond.md") == page("# Pond\n\nCarp.", TODAY, TODAY)
+    assert written_lines(shelf.files, GARDEN) == {"See [[Roses]] and [[Pond]]."}
+    assert written_lines(shelf.files, "semantic/Pond.md") == {"# Pond", "Carp."}
+
+
+async def test_a_line_that_a_person_edits_is_theirs_and_stays_theirs(tmp_path: Path) -> None:
+    """W-064: also when a job wrote the page again, with that line in it."""
+    shelf = Shelf.make(tmp_path)
+    await placed(shelf, *two(shelf))
+    pond = "semantic/Pond.md"
+    shelf.write(pond, page("# Pond\n\nThree carp.", TODAY, TODAY))
+    await placed(shelf, change(shelf, pond, page("# Pond\n\nThree carp.\nOurs.", TODAY, TODAY)))
+    ours = written_lines(shelf.files, pond)
+    assert ours == {"# Pond", "Ours."}
+    told = lost(shelf.read(pond), page("# The pond\n\nThree\nOurs, anew."), ours)
+    assert 'the line "Three carp."' in told
+    assert 'the line "Ours."' not in told
+
+
+async def test_nothing_is_put_in_place_once_somebody_changed_a_page(tmp_path: Path) -> None:
+    """W-066."""
+    for n, (path, text) in enumerate(edits()):
+        shelf = Shelf.make(tmp_path / str(n))
+        job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+        changes, seen = two(shelf), SeenPages(shelf.files)
+        if text is None:
+            (shelf.root / path).unlink()
+        else:
+            shelf.write(path, text)
+        before = shelf.pages()
+        with pytest.raises(StoreChanged, match="store changed meanwhile"):
+            await put_in_place(shelf.files, job, changes, list, seen)
+        assert shelf.pages() == before
+        assert not (shelf.root / job.folder / "changes.json").exists()
+
+
+async def test_an_edit_in_the_very_moment_wins(tmp_path: Path) -> None:
+    """W-066: saved after the last look, by somebody who waits for no lock."""
+    shelf = Shelf.make(tmp_path)
+    job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+    changes, theirs = two(shelf), page("# Garden\n\nTheirs.")
+
+    def beside() -> list[FileChange]:
+        shelf.write(GARDEN, theirs)
+        return []
+
+    done = await put_in_place(shelf.files, job, changes, beside, SeenPages(shelf.files))
+    assert shelf.read(GARDEN) == theirs
+    assert done.changed_files == ("semantic/Pond.md",)
+    told = json.loads(shelf.read(job.file))
+    assert told["status"] == "applied"
+    assert "semantic/Garden.md" in told["reason"]
+
+
+async def test_what_a_record_refuses_is_not_put_in_place(tmp_path: Path) -> None:
+    shelf = Shelf.make(tmp_path)
+    job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+    before = shelf.pages()
+
+    @asynccontextmanager
+    async def refusing():  # type: ignore[no-untyped-def]  # one of a Recording
+        yield "set_1"
+        raise WintermuteError("the commit failed")
+
+    with pytest.raises(WintermuteError, match="the commit failed"):
+        await put_in_place(shelf.files, job, two(shelf), list, SeenPages(shelf.files), refusing)
+    with shelf.files.reading():
+        assert shelf.pages() == before
+    assert json.loads(shelf.read(job.file))["status"] == "failed"
+
+
+async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
+    """W-067: and what it took back can be had again."""
+    shelf = Shelf.make(tmp_path)
+    shelf.write(GARDEN, shelf.read(GARDEN).replace("\n", "\r\n") + "  \r\n")
+    before = shelf.pages()
+    job = await placed(shelf, *two(shelf))
+    after = shelf.pages()
+    done = await take_back(shelf.files, None, NOW)
+    assert shelf.pages() == before
+    assert (done.job.agent, done.job.undoes, done.kept) == ("undo", job.name, ())
+    assert (shelf.root / done.job.folder / "diff.patch").exists()
+    assert written_lines(shelf.files, "semantic/Pond.md") == frozenset()
+    with pytest.raises(WintermuteError, match="nothing is left to take back"):
+        await take_back(shelf.files, None, NOW)
+    again = await take_back(shelf.files, done.job.name, NOW)
+    assert again.job.undoes == done.job.name
+    assert shelf.pages() == after
+
+
+async def test_an_undo_keeps_what_was_edited_since(tmp_path: Path) -> None:
+    """W-067: three ways: other lines stay, a whole page that we made and somebody edited stays."""
+    shelf = Shelf.make(tmp_path)
+    await placed(shelf, *two(shelf))
+    shelf.write(GARDEN, shelf.read(GARDEN).replace("Anna waters it.", "Bob waters it."))
+    shelf.write("semantic/Pond.md", page("# Pond\n\nCarp and frogs."))
+    done = await take_back(shelf.files, None, NOW)
+    assert done.kept == ("semantic/Pond.md",)
+    assert shelf.read("semantic/Pond.md") == page("# Pond\n\nCarp and frogs.")
+    body = "# Garden\n\nBehind the house since 2024. Bob waters it.\n\nSee [[Roses]]."
+    assert shelf.read(GARDEN) == page(body)
+
+
+async def test_an_undo_of_what_was_edited_in_the_same_lines_says_so(tmp_path: Path) -> None:
+    """W-067: nothing goes back then, and no job is left."""
+    shelf = Shelf.make(tmp_path)
+    [garden, _] = two(shelf)
+    job = await placed(shelf, garden)
+    theirs = page("# Garden\n\nAll is new.", DAY, date(2026, 5, 6))
+    shelf.write(GARDEN, theirs)
+    with pytest.raises(WintermuteError, match=f"{job.folder}: .*stay: semantic/Garden.md"):
+        await take_back(shelf.files, job.name, NOW)
+    assert shelf.read(GARDEN) == theirs
+    assert len(shelf.jobs()) == 1
+
+
+async def test_an_older_job_can_be_taken_back_from_under_a_newer_one(tmp_path: Path) -> None:
+    shelf = Shelf.make(tmp_path)
+    first = await placed(shelf, *two(shelf))
+    pond = "semantic/Pond.md"
+    text = page("# Pond\n\nCarp.\n\nFrogs.", TODAY, TODAY)
+    await placed(shelf, change(shelf, pond, text), at=NOW.replace(minute=16))
+    done = await take_back(shelf.files, first.name, NOW.replace(minute=17))
+    assert done.kept == (pond,)
+    assert shelf.read(pond) == text
+    assert "[[Pond]]" not in shelf.read(GARDEN)
+
+
+@pytest.mark.parametrize("name", ["20260504-999999", "../../etc", "written", "", "x/y"])
+async def test_an_undo_of_what_is_no_job_says_so(tmp_path: Path, name: str) -> None:
+    shelf = Shelf.make(tmp_path)
+    with pytest.raises(WintermuteError, match="no job"):
+        await take_back(shelf.files, name, NOW)
+
+
+async def test_a_job_that_changed_nothing_is_not_taken_back(tmp_path: Path) -> None:
+    shelf = Shelf.make(tmp_path)
+    job = begin(shelf.files, WikiJob("", "builtin"), NOW)
+    with pytest.raises(WintermuteError, match="changed nothing: interrupted"):
+        await take_back(shelf.files, job.name, NOW)
+
+
+async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
+    """M-076: a change set of pages goes back, and the undo can be undone."""
+    shelf = Shelf.make(tmp_path / "wiki")
+    before, changes = shelf.pages(), two(shelf)
+    await placed(shelf, *changes)
+    after = shelf.pages()
+    async with memory_in(tmp_path) as memory:
+        undo = Undo(memory.database, memory.changes, {}, {"page": WikiPages(shelf.root)})
+        async with memory.database.transaction() as tx:
+            why = Reason("consolidation", ANN)
+            set_id = await memory.changes.record(tx, why, recorded(changes))
+        found = await memory.changes.get(set_id)
+        assert found is not None
+        done = await undo.run(found)
+        assert shelf.pages() == before
+        assert done.kept == ()
+        back = await memory.changes.get(done.set_id or "")
+        assert back is not None
+        await undo.run(back)
+        assert shelf.pages() == after
+    assert [path.name for path in (shelf.root / "sleep").glob(".*")] == []
+
+
+async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
+    """A record is only as good as who wrote it."""
+    shelf = Shelf.make(tmp_path / "wiki")
+    async with memory_in(tmp_path) as memory:
+        undo = Undo(memory.database, memory.changes, {}, {"page": WikiPages(shelf.root)})
+        for path in ("../evil.md", "meta/conversations.json"):
+            now = (await WikiPages(shelf.root).state(path)) if "meta" in path else {"text": "x"}
+            async with memory.database.transaction() as tx:
+                bad = Change("page", path, {"text": "evil"}, now)
+                set_id = await memory.changes.record(tx, Reason("consolidation", ANN), [bad])
+            found = await memory.changes.get(set_id)
+            assert found is not None
+            with suppress(WintermuteError):
+                await undo.run(found)
+    assert not (tmp_path / "evil.md").exists()
+    assert shelf.read("meta/conversations.json") == "[]"
+
+
+def test_a_diff_is_what_patch_reads() -> None:
+    text = patch(
+        [
+            FileChange("semantic/A.md", "one\ntwo\n", "one\n2\n"),
+            FileChange("semantic/B.md", None, "new"),
+            FileChange("semantic/C.md", "old\n", None),
+        ]
+    )
+    assert "--- a/semantic/A.md\n+++ b/semantic/A.md\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n" in text
+    assert "--- /dev/null\n+++ b/semantic/B.md\n" in text
+    assert "+new\n\\ No newline at end of file\n" in text
+    assert "--- a/semantic/C.md\n+++ /dev/null\n" in text
+
+
+def test_a_list_of_what_is_outside_that_is_damaged_is_not_overwritten(tmp_path: Path) -> None:
+    shelf = Shelf.make(tmp_path)
+    assert outside(shelf.files) == ()
+    shelf.write("meta/outside.json", '{"a": 1}')
+    with pytest.raises(WintermuteError, match=r"outside.json: is no list of paths"):
+        outside(shelf.files)

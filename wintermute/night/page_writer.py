@@ -1,0 +1,338 @@
+"""The agent `builtin`: a model says which pages are to be made of a conversation, then writes each.
+
+    conversation ─ pieces ─▶ plan (JSON) ─▶ for each page: its text now, and the piece ─▶ the page
+                                  │ cut off, wrong shape, out of place: told once, then refused
+
+What a model answers is data: it is proved here for its form, and judged with all others for what it
+does to the store. The line that cites the conversation is written by us (W-078).
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, cast
+
+from wintermute.errors import FileUnusable
+from wintermute.files import to_its_end
+from wintermute.llm.calls import QuestionSources
+from wintermute.llm.json_answer import FENCE, Unfit, answer_in_json, only, proved_answer
+from wintermute.llm.models import Models
+from wintermute.llm.tokens import estimate
+from wintermute.messages import Json, Reply, Request
+from wintermute.night.agents import CONVERSATION, PageTask, PageWork
+from wintermute.night.raw_material import Consolidations
+from wintermute.templates import Template, fill
+from wintermute.text import clean, one_line, shortened, untagged
+from wintermute.wiki.folder import FileChange
+from wintermute.wiki.jobs import text_at
+from wintermute.wiki.links import ENDING, INDEX, RAW, Names, is_page, links_in, name_of, resolve
+from wintermute.wiki.pages import (
+    MOST_INDEX_LINES,
+    MOST_TOKENS,
+    examined,
+    text_of,
+    tokens,
+    without_matter,
+)
+from wintermute.wiki.verdict import MOST_PAGES, StoreView, path_problem
+
+ROLE = "dreaming"
+MOST_PIECE = 16_000
+SHARE = 0.4
+"""Of a conversation that is shown at once: so many tokens, and so much of the window at most."""
+INDEX_SHARE = 0.1
+NAMES_SHARE = 0.1
+"""How much of the window the index, and the names of pages, may take."""
+ALL_NAMES = 100
+"""So many are shown all; of more, those that the conversation is about."""
+SOURCE = re.compile(rf"^Source: \[\[{RAW}/[^\[\]|#\n]+\]\]$", re.MULTILINE)
+SECOND = re.compile(r"^---[ \t]*\n(?:created|updated):", re.MULTILINE)
+WORDS = re.compile(r"\w+")
+MOST_REASON = 300
+AGAIN = (
+    "That cannot be used: {error}. Answer once more, with the whole page alone, beginning with its"
+    " line of three dashes."
+)
+NOTHING = "(none)"
+NEW = "(there is none yet)"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPage:
+    """One page of a plan."""
+
+    path: str
+    action: Literal["create", "update"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageModel:
+    """The models that make pages: those of the role, or one backend. What `json_answer` asks."""
+
+    models: Models
+    backend: str | None = None
+
+    async def ask_unasked(
+        self, role: str, request: Request, sources: QuestionSources | None
+    ) -> Reply:
+        """Raises: ModelError; QuestionWithdrawn."""
+        return await self.models.ask_unasked(role, request, sources, backend=self.backend)
+
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer was of no use."""
+        await self.models.refused(role, reason)
+
+    @property
+    def window(self) -> int:
+        """Tokens that a request may have."""
+        return self.models.window(ROLE, self.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPrompts:
+    """What the model is told: in general, for a plan, and for a page."""
+
+    instructions: Template
+    plan: Template
+    page: Template
+
+
+def pieces(blocks: Sequence[str], room: int) -> list[str]:
+    """A conversation in parts of at most so many tokens, of one message at least."""
+    parts: list[list[str]] = []
+    left = 0
+    for block in blocks:
+        cost = estimate(block)
+        if not parts or cost > left:
+            parts.append([])
+            left = room
+        parts[-1].append(block)
+        left -= cost
+    return ["\n".join(part) for part in parts]
+
+
+def planned(found: Json, view: StoreView) -> tuple[PlannedPage, ...]:
+    """The pages that an answer names, each once (W-078). Raises: Unfit."""
+    only(found, "pages")
+    pages = found["pages"]
+    if not isinstance(pages, list) or not all(isinstance(each, dict) for each in pages):
+        raise Unfit('"pages" must be a list of objects')
+    if len(pages) > MOST_PAGES:
+        raise Unfit(f"it names {len(pages)} pages: at most {MOST_PAGES} are allowed")
+    named = [_planned(each, view) for each in pages]
+    return tuple({page.path: page for page in reversed(named) if page.path != INDEX}.values())[::-1]
+
+
+def _planned(found: Json, view: StoreView) -> PlannedPage:
+    only(found, "path", "action", "reason")
+    if not all(isinstance(value, str) for value in found.values()):
+        raise Unfit('"path", "action" and "reason" must be texts')
+    if found["action"] not in ("create", "update"):
+        raise Unfit('"action" must be "create" or "update"')
+    path = _path(found["path"].strip(), view.names)
+    if problem := path_problem(path):
+        raise Unfit(f"{path[:80]!r} {problem}", "a path of it is none of a page")
+    action = "update" if path in view.names.paths else "create"
+    reason = shortened(one_line(found["reason"]), MOST_REASON)
+    return PlannedPage(path, cast("Literal['create', 'update']", action), reason)
+
+
+def _path(given: str, names: Names) -> str:
+    """The path that is meant: a page that has this name already is the one."""
+    path = given if given.endswith(ENDING) else given + ENDING
+    if path in names.paths or path == INDEX:
+        return path
+    if "/" in path and path_problem(path):
+        return path
+    name = name_of(path).casefold()
+    same = {
+        each
+        for known in {*names.near(name_of(path)), name_of(path)}
+        if known.casefold() == name
+        for each in names.named(known)
+        if is_page(each)
+    }
+    return min(same) if len(same) == 1 else path
+
+
+def page_in(reply: Reply, title: str) -> str:
+    """The page that an answer is, and nothing but one (W-078). Raises: Unfit."""
+    if not reply.is_whole:
+        raise Unfit("it was cut off before its end: make it shorter")
+    text = clean(reply.text).strip()
+    if fenced := FENCE.match(text):
+        text = fenced[1].strip()
+    problems, body = examined(f"{text}\n")
+    if problems:
+        raise Unfit(f"its beginning is wrong: {problems[0]}", "its frontmatter is wrong")
+    if SECOND.search(body):
+        raise Unfit("it holds more than one page")
+    head, said = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
+    text = "\n\n".join([head, said] if said.startswith("# ") else [head, f"# {title}", said])
+    if tokens(len(text)) > MOST_TOKENS:
+        raise Unfit(f"it is too long: at most {MOST_TOKENS} tokens")
+    return text
+
+
+def cited(text: str, raw: str, citation: str, before: str = "") -> str:
+    """A page with the line that says what it comes from, and those that said so before."""
+    sources = [f"Source: [[{citation}]]"]
+    if any(link.startswith(f"{raw}/") for link in links_in(text)):
+        sources = []
+    lines = [line for line in (*SOURCE.findall(before), *sources) if line not in text]
+    end = "\n".join(dict.fromkeys(lines))
+    return f"{text.rstrip()}\n\n{end}\n" if end else text
+
+
+def without_sources(text: str) -> str:
+    """A page without those lines, as a model is shown it."""
+    return re.sub(r"\n{3,}", "\n\n", SOURCE.sub("", text)).strip()
+
+
+def names_for(piece: str, names: Names, room: int) -> list[str]:
+    """The names of pages that a conversation may be about, those it speaks of most first.
+
+    `room`: how many tokens they may have.
+    """
+    known = sorted({name_of(path) for path in names.paths if is_page(path)})
+    if len(known) > ALL_NAMES:
+        said = {word.casefold() for word in WORDS.findall(piece)}
+        rated = [(_share(name, said), name) for name in known]
+        known = [name for share, name in sorted(rated, key=lambda each: -each[0]) if share > 0]
+    found: list[str] = []
+    for name in known:
+        room -= estimate(name) + 1
+        if room < 0:
+            break
+        found.append(name)
+    return found
+
+
+def _share(name: str, said: Collection[str]) -> float:
+    """How much of a name was said, by its letters."""
+    words = [word for word in WORDS.findall(name.casefold()) if len(word) > 2]
+    whole = sum(map(len, words))
+    return sum(len(word) for word in words if word in said) / whole if whole else 0.0
+
+
+class PageWriter:
+    """Makes a plan and the pages of it, one call each."""
+
+    def __init__(
+        self, model: PageModel, prompts: WriterPrompts, kept: Consolidations | None = None
+    ) -> None:
+        """`kept`: knows whether what was said in a chat still stands."""
+        self._model = model
+        self._prompts = prompts
+        self._kept = kept
+
+    async def pages(self, task: PageTask) -> PageWork:
+        """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
+        texts: dict[str, FileChange] = {}
+        plan: list[PlannedPage] = []
+        room = min(MOST_PIECE, int(SHARE * self._model.window))
+        for piece in pieces(task.talk.blocks, room):
+            view = task.view.after(texts.values())
+            pages = await self._plan(task, view, piece)
+            plan += pages
+            for page in pages:
+                known = texts.get(page.path)
+                texts[page.path] = await self._page(task, view, page, pages, piece, known)
+        said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
+        lines = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
+        return PageWork(
+            tuple(texts.values()),
+            frozenset(page.path for page in plan),
+            stdout=json.dumps({"pages": said}, indent=1, ensure_ascii=False) + "\n",
+            report="\n".join(lines) + "\n",
+        )
+
+    async def _plan(self, task: PageTask, view: StoreView, piece: str) -> tuple[PlannedPage, ...]:
+        window = self._model.window
+        index = await to_its_end(partial(text_at, task.store.files, INDEX))
+        shown = "\n".join(without_matter(index or "").splitlines()[:MOST_INDEX_LINES])
+        names = names_for(piece, view.names, int(NAMES_SHARE * window))
+        values = {
+            "instructions": self._instructions(task),
+            "entries": _listed(names),
+            "index": shortened(shown, int(INDEX_SHARE * window) * 3),
+            "transcript": piece,
+        }
+        template = self._prompts.plan.text()
+        return await answer_in_json(
+            *(self._model, ROLE, template, values, lambda found: planned(found, view)),
+            sources=self._sources(task),
+        )
+
+    async def _page(
+        self,
+        task: PageTask,
+        view: StoreView,
+        page: PlannedPage,
+        plan: Sequence[PlannedPage],
+        piece: str,
+        known: FileChange | None,
+    ) -> FileChange:
+        if known is None:
+            known = await to_its_end(partial(_present, task, page.path))
+        now = known.after or ""
+        names = names_for(piece, view.names, int(NAMES_SHARE * self._model.window))
+        names += [name_of(each.path) for each in plan] + list(_linked(now, view))
+        title = name_of(page.path)
+        values = {
+            "path": page.path,
+            "action": page.action,
+            "reason": page.reason,
+            "title": title,
+            "page": without_sources(now) or NEW,
+            "entries": _listed(name for name in dict.fromkeys(names) if name != title),
+            "transcript": piece,
+        }
+        question = fill(
+            self._prompts.page.text(),
+            {name: untagged(value) for name, value in values.items()}
+            | {"instructions": self._instructions(task), "today": task.today.isoformat()},
+        )
+        text = await proved_answer(
+            *(self._model, ROLE, question, lambda reply: page_in(reply, title), AGAIN),
+            sources=self._sources(task),
+        )
+        citation = f"{task.raw}/{task.talk.files[0][0].removesuffix(ENDING)}"
+        return replace(known, after=cited(text, task.raw, citation, now))
+
+    def _instructions(self, task: PageTask) -> str:
+        return self._prompts.instructions.text().strip().replace(CONVERSATION, task.raw)
+
+    def _sources(self, task: PageTask) -> QuestionSources | None:
+        part = task.talk.part
+        if part is None or self._kept is None:
+            return None
+        events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
+        return QuestionSources(events, partial(self._kept.stands, part))
+
+
+def _present(task: PageTask, path: str) -> FileChange:
+    """A page as it is, as what it is changed from, and for now to. Raises: FileUnusable."""
+    content = task.store.files.content(path)
+    if content is None:
+        return FileChange(path, None, None)
+    try:
+        exact = content.decode()
+    except UnicodeDecodeError as error:
+        raise FileUnusable(f"{path} is not UTF-8: it cannot be changed") from error
+    return FileChange(path, exact, text_of(content))
+
+
+def _linked(text: str, view: StoreView) -> Iterator[str]:
+    """The names of the pages that a text links to."""
+    for link in links_in(text):
+        path = resolve(link, view.names, view.look, near=False)
+        if isinstance(path, str) and is_page(path):
+            yield link
+
+
+def _listed(names: "Iterator[str] | Sequence[str]") -> str:
+    return "\n".join(f"- {name}" for name in names) or NOTHING

@@ -1,0 +1,368 @@
+"""What is made into pages: a folder of messages, or what was said in the owner's own chat since then.
+
+Of a chat that is what people wrote to the assistant, in its last wording, with what it answered: as
+the harvest reads it, each message once (W-058). The cursor moves in the transaction that records
+what came of it; until the pages are known to be in place it can go back.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from wintermute.changes.change_sets import Reason
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Transaction
+from wintermute.db.values import insert, reader
+from wintermute.errors import FileUnusable, QuestionWithdrawn, WintermuteError
+from wintermute.files import to_its_end
+from wintermute.night.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
+from wintermute.stores import Stores
+from wintermute.text import shortened
+from wintermute.wiki.conversations import ConversationFolder, MessageFile
+from wintermute.wiki.folder import FileChange, StoreFolder
+from wintermute.wiki.jobs import WikiJob, drop_raw, numbered, raw_name, read_job, recorded
+from wintermute.wiki.verdict import ProposedPage
+
+CHAT = "chat"
+"""What the raw copies of chats are called."""
+MOST_CHARACTERS = 4_000
+"""Of one message as a model is shown it; of a longer one its head and tail."""
+NOT_SAID = re.compile(r"<(?:memory name=|cathedral>)")
+"""How messages begin that say what a page says, or what the program had to say."""
+NEWEST = 2**62
+"""Beyond all casts."""
+ONLY_OURS = (
+    "{name} is no direct chat of the owner's: pages are made of what was said there, and of folders"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPart:
+    """What was said in a chat since it was read the last time: from which cursor on, and up to where."""
+
+    conversation_id: str
+    cursor: Cursor
+    rows: tuple[Wording, ...]
+
+    @property
+    def upto(self) -> int:
+        """The last of it."""
+        return max([self.cursor.upto, *(row.seq for row in self.rows)])
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation that is to become pages.
+
+    `named`: what a job calls it. `files`: those of its raw copy, `name`: what that is called.
+    `blocks`: what a model is shown of it, message by message. `events`: of which file what they say.
+    """
+
+    named: str
+    name: str
+    files: tuple[tuple[str, str], ...]
+    blocks: tuple[str, ...]
+    is_outside: bool = False
+    part: ChatPart | None = None
+    events: tuple[tuple[str, str], ...] = ()
+
+
+class RawMaterial(Protocol):
+    """Where a conversation is taken from."""
+
+    async def read(self) -> Talk | None:
+        """What is to become pages; None: nothing new was said."""
+        ...
+
+
+class FolderTalk:
+    """A folder of message files."""
+
+    def __init__(self, store: Path, conversation: ConversationFolder) -> None:
+        self._store = store
+        self._conversation = conversation
+
+    async def read(self) -> Talk | None:
+        """All of it. Raises: WintermuteError for what is no conversation."""
+        return await to_its_end(self._read)
+
+    def _read(self) -> Talk:
+        path = self._conversation.path
+        messages = self._conversation.messages()
+        if not messages:
+            raise WintermuteError(f"{path} has no messages: nothing can be made of it")
+        inside = path.is_relative_to(self._store)
+        if not inside and (others := self._conversation.strangers()):
+            raise WintermuteError(f"{path} holds more than messages: {others[0]}")
+        files = StoreFolder(path)
+        try:
+            texts = tuple((each.name, files.exact(each.name)) for each in messages)
+        except (FileUnusable, FileNotFoundError) as problem:
+            raise WintermuteError(f"{path}: {problem}") from problem
+        named = path.relative_to(self._store).as_posix() if inside else str(path)
+        return Talk(named, raw_name(path.name), texts, tuple(_blocks(messages)))
+
+
+def conversation_at(store: Path, given: str) -> ConversationFolder | None:
+    """The folder that somebody means, in the store or anywhere; None: there is none (W-038)."""
+    for path in (store / given, Path(given).absolute()):
+        if path.is_dir():
+            inside = path.is_relative_to(store) and ".." not in path.parts
+            below = path.relative_to(store).as_posix() if inside else ""
+            return ConversationFolder(store, below) if below else ConversationFolder(path)
+    return None
+
+
+def _blocks(messages: Sequence[MessageFile]) -> Iterator[str]:
+    """Each message that somebody said, so that no line of it can pass for somebody else's."""
+    for each in messages:
+        if each.role != "system" and not NOT_SAID.match(each.text):
+            lines = shortened(each.text.strip(), MOST_CHARACTERS).splitlines()
+            yield f"{each.role}: " + "\n  ".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConsolidation:
+    """A job of which it is not known whether its pages are in place."""
+
+    job: str
+    conversation_id: str | None
+    raw: str
+    change_set_id: str | None
+
+
+_open = reader(OpenConsolidation)
+
+
+class Consolidations:
+    """The store of what became pages: how far chats were read, and which file has what was said."""
+
+    def __init__(self, stores: Stores, clock: Clock) -> None:
+        self._stores = stores
+        self._harvests = Harvests(stores.database, clock)
+        self._clock = clock
+
+    @property
+    def scope(self) -> str:
+        """Whose pages they are."""
+        return self._stores.owner.scope
+
+    async def chat(self, name: str) -> str:
+        """The conversation of a room, or of an id, that may become pages (W-058).
+
+        Raises: WintermuteError for what is no direct chat of the owner's.
+        """
+        home = (await self._stores.known.moves()).home(name)
+        rows = await self._stores.database.rows(
+            "SELECT id, scope, kind FROM conversations WHERE id = :name OR room_id IN (:name, :home)"
+            " ORDER BY id = :name DESC, thread_id = '' DESC LIMIT 1",
+            {"name": name, "home": home},
+        )
+        if not rows:
+            raise WintermuteError(
+                f"no conversation {name}: name a folder of messages, or a room as"
+                " `wintermute loom list` shows it"
+            )
+        if rows[0]["scope"] != self.scope or rows[0]["kind"] not in ("room", "terminal"):
+            raise WintermuteError(ONLY_OURS.format(name=name))
+        return str(rows[0]["id"])
+
+    async def unread(self, conversation_id: str) -> ChatPart:
+        """What was said in a chat since."""
+        database = self._stores.database
+        cursor = await self._cursor(database, conversation_id)
+        return ChatPart(
+            conversation_id, cursor, await self._said(database, conversation_id, cursor)
+        )
+
+    def talk(self, name: str, part: ChatPart) -> Talk | None:
+        """What of it may become pages: only what was said in private by the owner, and answered."""
+        rows = [row for row in part.rows if row.whose == self.scope and row.body.strip()]
+        if not rows:
+            return None
+        said: list[tuple[str, str]] = []
+        places: list[tuple[str, int]] = []
+        for row in rows:
+            texts = [("user", row.body), *([("assistant", row.answer)] if row.answer else [])]
+            names = {*row.origins, *filter(None, [row.edits])}
+            places += [
+                (event, n)
+                for event in sorted(names)
+                for n in range(len(said), len(said) + len(texts))
+            ]
+            said += texts
+        files = tuple(numbered(said))
+        return Talk(
+            name,
+            CHAT,
+            files,
+            tuple(self._blocks(rows)),
+            any(row.taint for row in rows),
+            part,
+            tuple((event, files[n][0]) for event, n in places),
+        )
+
+    def _blocks(self, rows: Sequence[Wording]) -> Iterator[str]:
+        day = ""
+        for row in rows:
+            head, _, said = transcript([row], self._stores.tasks.zone).partition("\n")
+            yield said if head == day else f"{head}\n{said}"
+            day = head
+
+    async def _cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
+        rows = await source.rows(
+            "SELECT upto, casts FROM consolidations WHERE conversation_id = ? AND settled"
+            " ORDER BY seq DESC LIMIT 1",
+            (conversation_id,),
+        )
+        return Cursor(rows[0]["upto"], rows[0]["casts"]) if rows else Cursor(0, 0)
+
+    async def _said(
+        self, source: Transaction | Database, conversation_id: str, cursor: Cursor
+    ) -> tuple[Wording, ...]:
+        found: list[Wording] = []
+        while True:
+            rows = await self._harvests.said(source, conversation_id, cursor)
+            found += rows
+            if len(rows) < MOST_ROWS:
+                return tuple(found)
+            cursor = _beyond(cursor, rows)
+
+    async def stands(self, part: ChatPart, tx: Transaction) -> bool:
+        """Whether nothing of it was edited or taken back since it was read."""
+        rows = await self._said(tx, part.conversation_id, part.cursor)
+        return tuple(row for row in rows if row.seq <= part.upto) == part.rows
+
+    async def begun(self, job: WikiJob, talk: Talk) -> None:
+        """A job begins; it is known which file will say what, before it does."""
+        chat = talk.part.conversation_id if talk.part else None
+        values = {"job": job.name, "raw": job.raw_copy, "conversation_id": chat}
+        values |= {"at": stamp(self._clock.now())}
+        async with self._stores.database.transaction() as tx:
+            await tx.execute(*insert("consolidations", values))
+            await tx.execute(
+                "INSERT INTO raw_messages (event_id, path, consolidation)"
+                " SELECT value ->> 0, value ->> 1, (SELECT max(seq) FROM consolidations)"
+                " FROM json_each(?)",
+                (json.dumps([(event, f"{job.raw_copy}/{file}") for event, file in talk.events]),),
+            )
+
+    @asynccontextmanager
+    async def recording(
+        self,
+        job: WikiJob,
+        talk: Talk,
+        changes: Sequence[FileChange],
+        proposed: Sequence[ProposedPage],
+    ) -> AsyncIterator[str | None]:
+        """A transaction in which the record is made, the cursor moves, and proposals wait from then.
+
+        Raises: QuestionWithdrawn for what is not as it was read.
+        """
+        evidence = (job.raw_copy, *dict.fromkeys(event for event, _ in talk.events))
+        why = Reason("consolidation", self.scope, evidence=evidence, summary=job.name)
+        async with self._stores.database.transaction() as tx:
+            if talk.part and not await self.stands(talk.part, tx):
+                raise QuestionWithdrawn("what was said was changed meanwhile")
+            set_id = None
+            if changes:
+                done = recorded(changes, evidence)
+                set_id = await self._stores.changes.record(tx, why, done)
+            for page in proposed:
+                await self._propose(tx, page)
+            await tx.execute(
+                "UPDATE consolidations SET upto = ?, change_set_id = ?,"
+                " casts = (SELECT coalesce(max(seq), 0) FROM casts) WHERE job = ?",
+                (talk.part.upto if talk.part else 0, set_id, job.name),
+            )
+            yield set_id
+
+    async def _propose(self, tx: Transaction, page: ProposedPage) -> None:
+        path, text = page.change.path, page.change.after or ""
+        store = self._stores.proposals
+        await store.outdate(tx, self.scope, "page", but=text, item=path)
+        await store.offer(tx, self.scope, "page", text, page.reason, path)
+
+    @asynccontextmanager
+    async def taking_back(
+        self, wanted: WikiJob, changes: Sequence[FileChange]
+    ) -> AsyncIterator[str | None]:
+        """A transaction that records that a job is taken back."""
+        known = await self._stores.changes.get(wanted.change_set or "")
+        why = Reason("undo", self.scope, evidence=(wanted.change_set or wanted.folder,))
+        async with self._stores.database.transaction() as tx:
+            done = recorded(changes, why.evidence)
+            yield await self._stores.changes.record(tx, why, done, known.id if known else None)
+
+    async def settled(self, job: str) -> None:
+        """Its pages are in place."""
+        async with self._stores.database.transaction() as tx:
+            await tx.execute("UPDATE consolidations SET settled = 1 WHERE job = ?", (job,))
+
+    async def dropped(self, files: StoreFolder, job: str) -> None:
+        """Nothing came of it: what was said can be taken again, and no copy of it is left."""
+        for each in await self._open("job = ?", job):
+            await self._drop(files, each)
+
+    async def settle(self, files: StoreFolder) -> None:
+        """Find out what became of jobs that were killed; within `alone`."""
+        for each in await self._open("TRUE"):
+            job = read_job(files, each.job)
+            if job is not None and job.status == "applied":
+                await self.settled(each.job)
+            else:
+                await self._drop(files, each)
+
+    async def _open(self, which: str, *values: str) -> list[OpenConsolidation]:
+        query = (
+            "SELECT job, conversation_id, raw, change_set_id FROM consolidations"
+            f" WHERE NOT settled AND {which} ORDER BY seq"
+        )
+        return [_open(row) for row in await self._stores.database.rows(query, values)]
+
+    async def _drop(self, files: StoreFolder, each: OpenConsolidation) -> None:
+        if each.conversation_id is not None:  # a folder's copy stays: its messages are there anyway
+            await to_its_end(partial(_drop_raw, files, each.raw))
+        async with self._stores.database.transaction() as tx:
+            if each.change_set_id:
+                await self._stores.changes.withdraw(tx, each.change_set_id)
+            await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
+
+
+async def raw_files(source: Transaction | Database, events: Collection[str]) -> list[str]:
+    """The files of raw copies that say what was said in these events."""
+    query = (
+        "SELECT DISTINCT path FROM raw_messages"
+        " WHERE event_id IN (SELECT value FROM json_each(?)) ORDER BY path"
+    )
+    return await source.scalars(query, (json.dumps(sorted(events)),))
+
+
+def _drop_raw(files: StoreFolder, raw: str) -> None:
+    with files.writing():
+        drop_raw(files, raw)
+
+
+def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
+    """Where the next look begins: what comes late comes first, then all that has a new place."""
+    if rows[-1].late:
+        return Cursor(cursor.upto, rows[-1].late)
+    return Cursor(rows[-1].seq, NEWEST)
+
+
+class ChatTalk:
+    """What was said in a chat of the owner's since the last time."""
+
+    def __init__(self, kept: Consolidations, name: str) -> None:
+        self._kept = kept
+        self._name = name
+
+    async def read(self) -> Talk | None:
+        """Raises: WintermuteError for what is no such chat."""
+        part = await self._kept.unread(await self._kept.chat(self._name))
+        return self._kept.talk(self._name, part)

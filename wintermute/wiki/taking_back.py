@@ -1,0 +1,248 @@
+"""Taking back what was done to pages: where a person changed something since, that stays.
+
+A job of its own takes another back, so that what it did is on record, and can be taken back as well.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from wintermute.changes.change_sets import Change
+from wintermute.changes.undo import PutInPlace, without
+from wintermute.errors import FileUnusable, StoreChanged, WintermuteError
+from wintermute.files import to_its_end
+from wintermute.ids import new_id
+from wintermute.messages import Json
+from wintermute.wiki.folder import FileChange, StoreFolder, told
+from wintermute.wiki.jobs import JOB as FILE
+from wintermute.wiki.jobs import (
+    UNDO,
+    UNDOING,
+    WRITTEN,
+    SeenPages,
+    WikiJob,
+    begin,
+    discard,
+    find_job,
+    is_under_way,
+    listed_jobs,
+    note,
+    patch,
+    put_in_place,
+    recorded,
+    state_of,
+    text_at,
+    unrecorded,
+    written_change,
+    written_lines,
+)
+from wintermute.wiki.links import JOBS
+from wintermute.wiki.verdict import lines_of, path_problem
+
+NOTHING = "nothing is left to take back"
+CHANGED = "saved meanwhile: try again"
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """What takes a job back. `kept`: the pages that keep something of it, as they were changed since."""
+
+    wanted: WikiJob
+    changes: tuple[FileChange, ...] = ()
+    kept: tuple[str, ...] = ()
+    beside: tuple[FileChange, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the pages are as if it had never been."""
+        return not (self.changes or self.kept)
+
+
+def way_back(files: StoreFolder, wanted: WikiJob) -> WayBack:
+    """How the pages would be without a job, three-way. Raises: WintermuteError."""
+    later = _later(files, wanted)
+    changes: list[FileChange] = []
+    beside: list[FileChange] = []
+    kept: list[str] = []
+    done = _changes_of(files, wanted)
+    for change in done:
+        if path_problem(change.path):
+            continue
+        now = text_at(files, change.path)
+        merged = without(
+            state_of(change.before),
+            state_of(change.after),
+            state_of(now),
+            [each for each in later if each.item == change.path],
+        )
+        text = merged.state["text"] if merged.state else None
+        if text != now:
+            back = FileChange(change.path, now, text)
+            changes.append(back)
+            beside.append(_lines_back(files, back, done))
+        if merged.kept:
+            kept.append(change.path)
+    return WayBack(wanted, tuple(changes), tuple(kept), tuple(beside))
+
+
+def _lines_back(files: StoreFolder, back: FileChange, done: Sequence[FileChange]) -> FileChange:
+    """Which lines of a page are ours once it has gone back."""
+    path = f"{WRITTEN}/{back.path}"
+    earlier = next((each.before or "" for each in done if each.path == path), "")
+    ours = written_lines(files, back.path) | set(earlier.splitlines())
+    return written_change(
+        files, back, [line for line in lines_of(back.after or "") if line in ours]
+    )
+
+
+def _later(files: StoreFolder, wanted: WikiJob) -> list[Change]:
+    """What other jobs did since, and nobody took back."""
+    newer: list[WikiJob] = []
+    for job in listed_jobs(files):
+        if job.name == wanted.name:
+            break
+        if job.status == "applied":
+            newer.append(job)
+    undone = {job.undoes for job in newer}
+    found: list[Change] = []
+    for job in newer:
+        if job.undoes is None and job.name not in undone:
+            with suppress(WintermuteError):
+                found += recorded(_changes_of(files, job))
+    return found
+
+
+def _changes_of(files: StoreFolder, job: WikiJob) -> tuple[FileChange, ...]:
+    try:
+        return files.changes_of(job.name)
+    except (FileUnusable, FileNotFoundError) as problem:
+        raise WintermuteError(
+            f"{job.folder} does not say any more what it changed: {problem}"
+        ) from problem
+
+
+def chosen(files: StoreFolder, name: str | None) -> WayBack:
+    """How to take back the job of this name; None: the newest one that left something.
+
+    Raises: WintermuteError when there is none, or it changed nothing.
+    """
+    if name is not None:
+        wanted = find_job(files, name)
+        if wanted.status != "applied":
+            raise WintermuteError(f"{wanted.folder} changed nothing: {wanted.reason}")
+        return way_back(files, wanted)
+    undone = {job.undoes for job in listed_jobs(files) if job.status == "applied"}
+    for job in listed_jobs(files):
+        if job.status == "applied" and job.undoes is None and job.name not in undone:
+            found = way_back(files, job)
+            if not found.is_nothing:
+                return found
+    raise WintermuteError(NOTHING)
+
+
+RecordingBack = Callable[[WikiJob, Sequence[FileChange]], AbstractAsyncContextManager[str | None]]
+"""A transaction that records that a job is taken back, by these changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """What was taken back, and the pages of which something stays."""
+
+    job: WikiJob
+    changes: tuple[FileChange, ...]
+    kept: tuple[str, ...]
+
+
+async def take_back(
+    files: StoreFolder, name: str | None, now: datetime, recording: RecordingBack | None = None
+) -> TakenBack:
+    """Take a job back as far as nobody changed its pages since (W-067).
+
+    Raises: WintermuteError, also where nothing of it can be taken back; StoreChanged.
+    """
+    seen = await to_its_end(partial(SeenPages, files))
+    back = await to_its_end(partial(_chosen, files, name))
+    if not back.changes:
+        edited = ", ".join(back.kept)
+        raise WintermuteError(
+            f"{back.wanted.folder}: its pages were changed since and stay: {edited}"
+            if back.kept
+            else f"{back.wanted.folder}: {NOTHING}"
+        )
+    wanted = back.wanted
+    job = WikiJob("", UNDO, wanted.conversation, undoes=wanted.name)
+    job = await to_its_end(partial(begin, files, job, now))
+    record = partial(recording, wanted, back.changes) if recording else unrecorded
+    ended = replace(job, end=now.isoformat(timespec="seconds"), exit_code=0)
+    texts = {"diff.patch": patch(back.changes), "report.md": _report(back)}
+    await to_its_end(partial(note, files, job, texts))
+    try:
+        done = await put_in_place(files, ended, back.changes, lambda: back.beside, seen, record)
+    except WintermuteError as problem:
+        if not is_under_way(files, job):
+            failed = replace(ended, reason=str(problem), exit_code=1)
+            with suppress(WintermuteError):
+                note(files, failed, {FILE: failed.text()})
+        raise
+    return TakenBack(done, back.changes, back.kept)
+
+
+def _chosen(files: StoreFolder, name: str | None) -> WayBack:
+    with files.reading():
+        return chosen(files, name)
+
+
+def _report(back: WayBack) -> str:
+    lines = [f"# {back.wanted.folder} is taken back", ""]
+    lines += [f"- {change.path}" for change in back.changes]
+    lines += [f"- {path} was changed since: that stays" for path in back.kept]
+    return "\n".join(lines) + "\n"
+
+
+class WikiPages:
+    """The pages as items that can be undone: kind `page` of changes, by their paths in the store."""
+
+    def __init__(self, root: Path) -> None:
+        self._files = StoreFolder(root)
+
+    async def state(self, item: str) -> Json | None:
+        """What a change set holds of a page: its whole text."""
+        return state_of(await to_its_end(partial(text_at, self._files, item)))
+
+    @asynccontextmanager
+    async def prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
+        """A full disk is noticed before the change is recorded, not after.
+
+        Raises: StoreUnusable; StoreChanged, when it is put in place, for what was saved meanwhile.
+        """
+        name = f"{UNDOING}{new_id('page')}"
+        change = FileChange(item, text_at(self._files, item), state["text"] if state else None)
+        try:
+            await to_its_end(partial(self._stage, name, change))
+            yield partial(to_its_end, partial(self._place, name, change))
+        finally:
+            await to_its_end(partial(self._clear, name))
+
+    def _stage(self, name: str, change: FileChange) -> None:
+        if problem := path_problem(change.path):
+            raise WintermuteError(f"{change.path} {problem}: it is not written")
+        with told(self._files.root):
+            ours = written_lines(self._files, change.path)
+            left = [line for line in lines_of(change.after or "") if line in ours]
+            self._files.stage(name, (change, written_change(self._files, change, left)))
+
+    def _place(self, name: str, change: FileChange) -> None:
+        with self._files.writing():
+            if text_at(self._files, change.path) != change.before:
+                raise StoreChanged(f"{change.path}: {CHANGED}")
+            if change.path in self._files.apply(name):
+                raise StoreChanged(f"{change.path}: {CHANGED}")
+
+    def _clear(self, name: str) -> None:
+        """Not while it is being put in place: whoever comes next finishes that."""
+        if is_under_way(self._files, WikiJob(name, UNDO)):
+            return
+        discard(self._files, JOBS, name)

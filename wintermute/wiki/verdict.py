@@ -1,0 +1,335 @@
+"""What may become of the pages that somebody wants to change, before any of it counts. Pure.
+
+    wanted ─ dated ─▶ set aside: what takes away too much ─▶ proposals
+                         │
+                         ▼ the others
+                      objections? ─ any ─▶ nothing is changed
+                         ╰─ none ─▶ they are put in place
+
+An objection is a problem that the store does not have yet, or a change of what no page work touches
+(W-064). Only what can be another for these changes is looked at: a store has thousands of pages.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import PurePosixPath
+
+from wintermute.wiki.folder import FileChange
+from wintermute.wiki.graph import LinkGraph, WikiProblem
+from wintermute.wiki.links import (
+    ENDING,
+    FENCE,
+    INDEX,
+    Names,
+    Presence,
+    PresenceOf,
+    is_page,
+    links_in,
+    name_of,
+    resolve,
+)
+from wintermute.wiki.pages import (
+    FRESH_INDEX,
+    WikiPage,
+    dated,
+    examined,
+    page_text,
+    read_page,
+    without_matter,
+)
+
+MOST_PAGES = 20
+"""Of one plan."""
+MOST_NAME_BYTES = 255
+UNLINKABLE = frozenset("[]|#\\")
+"""Marks that would end a link too early, or mean something else in it."""
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+WORD = re.compile(r"\S+")
+MOST_LOST = 1 / 3
+MOST_TOLD = 20
+PAGE_PROBLEMS = frozenset({"broken link", "frontmatter", "not read", "long page", "ambiguous name"})
+"""Kinds that stand against a change; who links to what is looked at apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """A store as it is, or as it would be: its pages with the index, and what has a title."""
+
+    pages: Mapping[str, WikiPage]
+    names: Names
+    look: PresenceOf
+
+    def after(self, changes: Iterable[FileChange], files: Collection[str] = ()) -> "StoreView":
+        """The same with these changes; `files`: others that would be there by then."""
+        texts = {change.path: change.after for change in changes}
+        there = {path: read_page(text.encode()) for path, text in texts.items() if text is not None}
+        gone = texts.keys() - there.keys()
+        pages = {path: page for path, page in self.pages.items() if path not in gone} | there
+        known = {*there, *files}
+
+        def look(path: str) -> Presence:
+            return "file" if path in known else "none" if path in gone else self.look(path)
+
+        paths = self.names.paths
+        names = self.names if texts.keys() <= paths and not gone else Names(paths - gone | {*there})
+        return StoreView(pages, names, look)
+
+    def links_to(self, paths: Collection[str]) -> dict[str, set[str]]:
+        """Of each of these files: the pages that link to it, itself aside."""
+        found: dict[str, set[str]] = {path: set() for path in paths}
+        wanted = {name_of(path) for path in paths}
+        for page, value in self.pages.items():
+            for link in value.links:
+                name = link.rpartition("/")[2]
+                if name in ("", "."):
+                    name = PurePosixPath(link).name
+                if name in wanted or name.removesuffix(ENDING) in wanted:
+                    path = resolve(link, self.names, self.look, near=False)
+                    if isinstance(path, str) and path in found and path != page:
+                        found[path].add(page)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedPage:
+    """A change that waits for a person, for what it would take away."""
+
+    change: FileChange
+    lost: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """What it would take away, in words."""
+        return f"it would take away: {'; '.join(self.lost[:MOST_TOLD])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of the changes of a job. `reasons`: why none of them is made; then nothing is."""
+
+    changes: tuple[FileChange, ...] = ()
+    proposed: tuple[ProposedPage, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def judged(
+    view: StoreView,
+    changes: Sequence[FileChange],
+    *,
+    today: date,
+    ours: Mapping[str, Collection[str]],
+    plan: Collection[str] | None = None,
+    index: str = "",
+    files: Collection[str] = (),
+) -> Verdict:
+    """What becomes of changes (W-064).
+
+    `ours`: by page, the lines that we wrote. `plan`: the pages that were named before; then new ones
+    get their line in the `index` where no other page links to them. `files`: what else will be there.
+    """
+    if reasons := misplaced(changes, plan):
+        return Verdict(reasons=reasons)
+    kept, proposed = set_aside(redated(changes, today), ours)
+    if plan is not None and (line := indexed(view, kept, index)):
+        kept = (*(each for each in kept if each.path != INDEX), *redated([line], today))
+    if reasons := objections(view, kept, files):
+        return Verdict(reasons=reasons)
+    return Verdict(kept, proposed)
+
+
+def path_problem(path: str) -> str:
+    """Why no page may be written at a path; "" where one may."""
+    parts = path.split("/")
+    if path == INDEX:
+        return ""
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        return "lies outside the store"
+    if not is_page(path):
+        return "is neither in semantic/ nor in episodic/, nor the index"
+    if not path.endswith(ENDING):
+        return f"does not end in {ENDING}"
+    if any(not _is_linkable(part) for part in parts) or not name_of(path):
+        return "has a name that no link can hold"
+    return ""
+
+
+def _is_linkable(part: str) -> bool:
+    return (
+        part.isprintable()
+        and part == part.strip()
+        and not part.startswith(".")
+        and not UNLINKABLE & {*part}
+        and name_of(part) == name_of(part).strip()
+        and len(part.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES
+    )
+
+
+def lost(before: str, after: str, ours: Collection[str]) -> tuple[str, ...]:
+    """What a page would lose that no work on pages may take away, in words (W-064).
+
+    `ours`: those of its lines that we wrote ourselves, as `lines_of` gives them.
+    """
+    was, now = _said(before).replace(FRESH_INDEX, ""), _said(after)
+    stay, links = {*ours, *lines_of(now)}, links_in(now)
+    told = [f'the line "{line}"' for line in lines_of(was) if line not in stay]
+    told += [f"the link [[{link}]]" for link in links_in(was) if link not in links]
+    numbers = set(NUMBER.findall(now))
+    told += [f"the number {n}" for n in dict.fromkeys(NUMBER.findall(was)) if n not in numbers]
+    code = Counter(_code(now))
+    told += ["a block of code" for block in (Counter(_code(was)) - code).elements() if block]
+    words = Counter(WORD.findall(was))
+    gone = sum(len(word) * n for word, n in (words - Counter(WORD.findall(now))).items())
+    if gone > MOST_LOST * sum(len(word) * n for word, n in words.items()):
+        told.append("more than a third of its text")
+    return tuple(told)
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """The lines of a text that say something, without the blanks that nobody sees."""
+    lines = (" ".join(line.split()) for line in _said(text).splitlines())
+    return tuple(line for line in lines if line)
+
+
+def ours_after(before: str | None, after: str, ours: Collection[str]) -> tuple[str, ...]:
+    """The lines of a page that are ours once we have changed it: what a person wrote stays theirs."""
+    theirs = {line for line in lines_of(before or "") if line not in ours}
+    return tuple(dict.fromkeys(line for line in lines_of(after) if line not in theirs))
+
+
+def _said(text: str) -> str:
+    """What a page says, however its file begins and ends its lines."""
+    return without_matter(_plain(text))
+
+
+def _plain(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _code(text: str) -> Iterator[str]:
+    """The fenced blocks of a text, with their fences."""
+    opened: re.Match[str] | None = None
+    for line in FENCE.finditer(text):
+        if opened is None:
+            opened = line
+        elif line[1][0] == opened[1][0] and len(line[1]) >= len(opened[1]) and not line[2].strip():
+            yield " ".join(text[opened.start() : line.end()].split())
+            opened = None
+    if opened is not None:
+        yield " ".join(text[opened.start() :].split())
+
+
+def set_aside(
+    changes: Sequence[FileChange], ours: Mapping[str, Collection[str]]
+) -> tuple[tuple[FileChange, ...], tuple[ProposedPage, ...]]:
+    """Those that may be made at once, and those that only a person may allow."""
+    kept: list[FileChange] = []
+    proposed: list[ProposedPage] = []
+    for change in changes:
+        gone: tuple[str, ...] = ()
+        if change.before is not None and change.after is not None:
+            gone = lost(change.before, change.after, ours.get(change.path, ()))
+        if gone:
+            proposed.append(ProposedPage(change, gone))
+        else:
+            kept.append(change)
+    return tuple(kept), tuple(proposed)
+
+
+def misplaced(changes: Sequence[FileChange], plan: Collection[str] | None) -> tuple[str, ...]:
+    """What stands against changes wherever they lead; `plan`: the pages that were named before."""
+    told = []
+    for change in changes:
+        if problem := path_problem(change.path):
+            told.append(f"{change.path!r} {problem}")
+        elif change.after is None:
+            told.append(f"{change.path} would be deleted")
+        elif plan is not None and change.path not in plan:
+            told.append(f"{change.path} is not in the plan")
+        else:
+            known = examined(_plain(change.before))[0] if change.before is not None else ()
+            new = [each for each in examined(_plain(change.after))[0] if each not in known]
+            told += [f"{change.path}: {problem}" for problem in new]
+    if plan is not None and len(plan) > MOST_PAGES:
+        told.append(f"the plan names {len(plan)} pages, more than {MOST_PAGES}")
+    return tuple(told)
+
+
+def redated(changes: Iterable[FileChange], today: date) -> tuple[FileChange, ...]:
+    """The changes as of today; what changes nothing but a date is none (W-067)."""
+    return tuple(
+        replace(change, after=_redated(_plain(change.after or ""), change.before, today))
+        for change in changes
+        if change.before is None
+        or _said(change.before).strip() != _said(change.after or "").strip()
+    )
+
+
+def _redated(text: str, before: str | None, today: date) -> str:
+    if before is None:
+        return page_text(today, today, without_matter(text))
+    return dated(text, today, _plain(before))
+
+
+def objections(
+    view: StoreView, changes: Sequence[FileChange], files: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The problems that a store would have with these changes, and has not now (W-064).
+
+    They take away no link, for such were set aside.
+    """
+    after = view.after(changes, files)
+    paths = [change.path for change in changes]
+    known = {problem.identity for problem in _problems(view, paths)}
+    told = [str(each) for each in _problems(after, paths) if each.identity not in known]
+    new = {path for path in paths if is_page(path) and path not in view.pages}
+    links = after.links_to(new)
+    told += [f"{path}: no page would link to it" for path in sorted(new) if not links[path]]
+    return tuple(told)
+
+
+def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
+    """Those of these pages, and of names."""
+    pages = {path: view.pages[path] for path in paths if path in view.pages}
+    found = LinkGraph(pages, view.names, view.look).problems({})
+    return [problem for problem in found if problem.kind in PAGE_PROBLEMS]
+
+
+def indexed(view: StoreView, changes: Sequence[FileChange], index: str) -> FileChange | None:
+    """The index with a line for each new page that no other links to; None: none is needed."""
+    made = [change for change in changes if change.before is None and is_page(change.path)]
+    after = view.after(changes)
+    links = after.links_to({change.path for change in made})
+    lines = [
+        f"- [[{_shortest(after.names, change.path)}]]: {_opening(change.after or '')}"
+        for change in made
+        if not links[change.path]
+    ]
+    if not lines:
+        return None
+    changed = next((change for change in changes if change.path == INDEX), None)
+    text = (changed.after if changed else index) or ""
+    if FRESH_INDEX in text:
+        text = text.replace(FRESH_INDEX, "").rstrip() + "\n"
+    text = text.rstrip("\n")
+    gap = "\n" if text.rpartition("\n")[2].lstrip().startswith("- ") else "\n\n"
+    return FileChange(INDEX, index, text + gap + "\n".join(lines) + "\n")
+
+
+def _shortest(names: Names, path: str) -> str:
+    """What a page is linked by."""
+    name = name_of(path)
+    return name if names.named(name) == (path,) else path.removesuffix(ENDING)
+
+
+MOST_OPENING = 120
+MARKUP = re.compile(r"[\[\]`*_<>|]")
+
+
+def _opening(text: str) -> str:
+    """What a page begins with, behind its title, as plain text."""
+    lines = (line for line in lines_of(text) if not line.startswith(("#", "```", "~~~", "---")))
+    line = MARKUP.sub("", next(lines, "")).strip("-+ ")
+    return line if len(line) <= MOST_OPENING else f"{line[: MOST_OPENING - 1].rstrip()}…"
