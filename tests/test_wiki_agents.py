@@ -346,9 +346,8 @@ async def gone(pid: int) -> None:
     """Wait until a process is at work no more: killed it is already, or this takes for ever."""
     async with asyncio.timeout(WITHIN):
         with suppress(OSError):
-            while (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[
-                0
-            ] != "Z":
+            stat = Path("/proc") / str(pid) / "stat"
+            while stat.read_text().rpartition(")")[2].split()[0] != "Z":  # noqa: ASYNC110  it is no child of ours, and tells nobody
                 await asyncio.sleep(0.01)
 
 

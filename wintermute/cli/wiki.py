@@ -22,13 +22,13 @@ VERBS = {
     "chat": ("wiki_chat", "Say what is on standard input in a conversation, and print the answer."),
     "consolidate": (
         "wiki_pages",
-        "Make pages of a conversation; of a chat, of what was said there since the last time.",
+        "Make pages of a conversation, or of what is new in a chat.",
     ),
     "search": ("wiki_store", "Look for words in the pages, without a model."),
     "check": ("wiki_store", "Say what is to be mended."),
     "undo": (
         "wiki_pages",
-        "Take back what a job did, the newest one without JOB; what was edited since stays.",
+        "Take back what a job did; what was edited since stays.",
     ),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""

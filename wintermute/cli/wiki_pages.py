@@ -134,7 +134,9 @@ def consolidate(
     wait: bool,
     store: Path | None,
 ) -> None:
-    """Make pages of a conversation; of a chat, of what was said there since the last time.
+    """Make pages of a conversation, or of what is new in a chat.
+
+    Of a chat it takes what was said there since the last time.
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
@@ -226,7 +228,9 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 @store_option
 @reporting
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
-    """Take back what a job did, the newest one without JOB; what was edited since stays.
+    """Take back what a job did; what was edited since stays.
+
+    Without JOB the newest that is not taken back yet.
 
     Example: wintermute wiki undo 20260504-101500
     """

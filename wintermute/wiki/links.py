@@ -82,13 +82,13 @@ def without_code(text: str) -> str:
         return text
     pieces: list[str] = []
     at = 0
-    for start, end in _fences(text):
+    for start, end in fences(text):
         pieces += [_without_spans(text[at:start]), _blanked(text[start:end])]
         at = end
     return "".join([*pieces, _without_spans(text[at:])])
 
 
-def _fences(text: str) -> Iterator[tuple[int, int]]:
+def fences(text: str) -> Iterator[tuple[int, int]]:
     """From where to where each fence goes; one that is not closed, to the end."""
     if "```" not in text and "~~~" not in text:
         return

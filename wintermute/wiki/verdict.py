@@ -21,11 +21,11 @@ from wintermute.wiki.folder import FileChange
 from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
     ENDING,
-    FENCE,
     INDEX,
     Names,
     Presence,
     PresenceOf,
+    fences,
     is_page,
     links_in,
     name_of,
@@ -210,15 +210,7 @@ def _plain(text: str) -> str:
 
 def _code(text: str) -> Iterator[str]:
     """The fenced blocks of a text, with their fences."""
-    opened: re.Match[str] | None = None
-    for line in FENCE.finditer(text):
-        if opened is None:
-            opened = line
-        elif line[1][0] == opened[1][0] and len(line[1]) >= len(opened[1]) and not line[2].strip():
-            yield " ".join(text[opened.start() : line.end()].split())
-            opened = None
-    if opened is not None:
-        yield " ".join(text[opened.start() :].split())
+    return (" ".join(text[start:end].split()) for start, end in fences(text))
 
 
 def set_aside(
