@@ -16,6 +16,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from tests.bench_wiki import lay
 from tests.world.cut import JOB, apply, cut
 from tests.world.wiki import made, page, wiki
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
@@ -450,6 +451,24 @@ def test_no_title_takes_long_to_look_for(root: Path) -> None:
     for title in ("a/" * 500_000, "x" * 1_000_000, "../" * 100_000, "a" * 300 + "/b"):
         assert isinstance(store.resolve(title), Unresolved)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.alone
+def test_ten_thousand_pages_are_asked_in_time(tmp_path: Path) -> None:
+    """W-052: by who has seen nothing of them yet."""
+    root = lay(tmp_path)
+    questions: list[Callable[[WikiStore], object]] = [
+        lambda store: store.resolve("Garden 4711"),
+        lambda store: store.graph().backlinks("semantic/Garden 4711.md"),
+        lambda store: store.graph().orphans,
+        lambda store: store.graph().broken,
+        WikiStore.problems,
+    ]
+    for ask in questions:
+        began = time.perf_counter()
+        with StoreFolder(root).reading():
+            assert ask(WikiStore(root)) is not None
+        assert time.perf_counter() - began < 5
 
 
 # What is missing
